@@ -1,0 +1,57 @@
+# make demo      the whole experiment on this machine: set-up, text, training, influence, figures
+# make test      the same set-up; lint, types, tests
+# make figures   the figures of RUN (default runs/demo), after measuring it where that is still to do
+# make check     lint, types, tests, without looking at the set-up
+# make lock      write requirements.lock anew
+# make clean     remove the virtual environment and caches; never data/ or runs/
+
+# A Python that ai2-olmo runs on.
+PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10 python; do \
+	$$python -c 'import sys; raise SystemExit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
+	&& { echo $$python; break; }; done)
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+RUN ?= runs/demo
+
+.PHONY: demo figures test check format lock clean
+
+demo: $(READY)
+	$(BIN)/olmo-sparsity train
+	$(BIN)/olmo-sparsity influence --k 8
+	@$(MAKE) --no-print-directory figures
+	@echo "The numbers again: $(BIN)/olmo-sparsity summary"
+
+figures: $(READY)
+	@grep -qs '"status": "complete"' $(RUN)/influence/*/manifest.json || { \
+		echo "$(RUN): nothing measured yet, so that is done first"; $(BIN)/olmo-sparsity influence --run $(RUN); }
+	$(BIN)/python -m analysis --run $(RUN)
+
+test: $(READY)
+	@$(MAKE) --no-print-directory check
+
+check:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.10, 3.11 or 3.12 found; name one with make PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --no-header --quiet \
+		--output-file requirements.lock
+	@printf '%s\n' "# Versions that are known to work together, on Python 3.10 to 3.12. Written by \`make lock\`; pip reads it as constraints." \
+		| cat - requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,6 @@
+"""``python -m olmo_sparsity`` is ``olmo-sparsity``."""
+
+from olmo_sparsity.cli import main
+
+if __name__ == "__main__":
+    main()

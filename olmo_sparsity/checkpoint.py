@@ -1,0 +1,126 @@
+"""Checkpoints: save, load, latest. Tensors only; nothing is unpickled.
+
+A checkpoint is a folder in OLMo's layout (``config.yaml``, ``model.pt``, ``optim.pt``), which
+``OLMo.from_checkpoint`` loads, with ``train.json`` in place of OLMo's pickled trainer state: the step, and the hash of
+every file. The folder appears whole, by rename; ``latest`` is a link to the newest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from enum import Enum
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+import yaml
+from olmo import config as olmo_config
+
+from olmo_sparsity.config import UserError
+from olmo_sparsity.manifest import read_json, sha256_file, write_json, write_text
+from olmo_sparsity.model import OLMoWithPositions
+
+FILES = ("config.yaml", "model.pt", "optim.pt")
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step"))
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    found = [p for p in folder.glob("step*") if p.is_dir() and p.name.removeprefix("step").isdigit()]
+    return sorted(found, key=_step_of)
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    model: OLMoWithPositions,
+    optimizer: torch.optim.Optimizer,
+    facts: dict[str, Any],
+    keep: int,
+) -> Path:
+    """Writes ``folder/step{step}``, points ``latest`` at it and deletes all but the newest ``keep``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"step{step}.partial"
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir()
+    plain = {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in dataclasses.asdict(model.config).items()
+    }
+    write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
+    torch.save(model.state_dict(), partial / "model.pt")
+    torch.save(optimizer.state_dict(), partial / "optim.pt")
+    write_json(
+        partial / "train.json",
+        {"step": step, **facts, "sha256": {name: sha256_file(partial / name) for name in FILES}},
+    )
+    target = folder / f"step{step}"
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(partial, target)
+    link = folder / "latest.partial"
+    link.unlink(missing_ok=True)
+    link.symlink_to(target.name)
+    os.replace(link, folder / "latest")
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def latest_checkpoint(folder: Path) -> Optional[Path]:
+    """The newest checkpoint of a run, or None."""
+    found = list_checkpoints(folder)
+    return found[-1] if found else None
+
+
+def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
+    """``train.json`` of a checkpoint whose files are what was written.
+
+    Raises:
+        UserError: a file is missing, cut short or changed.
+    """
+    facts = read_json(checkpoint / "train.json")
+    for name in FILES:
+        path = checkpoint / name
+        if not path.is_file() or sha256_file(path) != facts["sha256"][name]:
+            raise UserError(
+                f"{path}: missing, cut short or changed since it was written; delete {checkpoint} and the run goes on "
+                "from the checkpoint before it, or from the start"
+            )
+    return facts
+
+
+def _load_tensors(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
+    """The model of a checkpoint, in evaluation mode.
+
+    Raises:
+        UserError: the checkpoint does not verify.
+    """
+    verify_checkpoint(checkpoint)
+    raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
+    config = olmo_config.ModelConfig.new(**raw)
+    model = OLMoWithPositions(config, init_params=False)
+    model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
+    return model.to(device).eval()
+
+
+def restore(checkpoint: Path, model: OLMoWithPositions, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Puts a checkpoint's weights and optimizer state into place; returns its facts, ``step`` among them.
+
+    Raises:
+        UserError: the checkpoint does not verify.
+    """
+    facts = verify_checkpoint(checkpoint)
+    model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
+    optimizer.load_state_dict(_load_tensors(checkpoint / "optim.pt"))
+    return facts

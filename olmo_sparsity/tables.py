@@ -1,0 +1,136 @@
+"""The tables: Arrow schemas, part files that appear whole or not at all, checked reading. Imports no torch.
+
+An influence folder holds one folder a table, each with Parquet part files of consecutive windows. Missing is null.
+Units are in the names: ``*_nats``, ``*_tokens``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from olmo_sparsity.config import UserError
+from olmo_sparsity.manifest import read_json
+
+SCHEMA_VERSION = "1"
+TABLES = ("windows", "selections", "candidates")
+
+
+def schemas(num_long_range: int) -> dict[str, pa.Schema]:
+    """The columns of every table; ``olmo-sparsity``'s README explains them."""
+    windows = [
+        ("window_id", pa.int64()),
+        ("doc_id", pa.string()),
+        ("source", pa.string()),
+        ("split", pa.string()),
+        ("start_token", pa.int64()),  # of the window's first token, counted from the start of its document
+        ("token_ids", pa.list_(pa.int32())),  # full_len of them, the M long-range tokens first
+        ("token_texts", pa.list_(pa.string())),
+        ("target_id", pa.int32()),
+        ("target_text", pa.string()),
+        ("null_doc_id", pa.string()),
+        ("null_token_ids", pa.list_(pa.int32())),  # the M long-range tokens of the null context
+        ("loss_short_nats", pa.float32()),
+        ("loss_long_nats", pa.float32()),
+        ("gain_long_nats", pa.float32()),  # loss_short - loss_long
+        ("null_loss_long_nats", pa.float32()),
+        ("null_gain_long_nats", pa.float32()),
+    ]
+    selections = [
+        ("window_id", pa.int64()),
+        ("doc_id", pa.string()),
+        ("selector", pa.string()),
+        ("context", pa.string()),  # real | null
+        ("sees_target", pa.bool_()),
+        ("num_evaluations", pa.int32()),  # what the scores cost
+        ("positions", pa.list_(pa.int32())),  # J, most influential first; J_k are the first k
+        ("distance_tokens", pa.list_(pa.int32())),  # from each of them to the target
+        ("scores", pa.list_(pa.float32())),
+        ("k", pa.list_(pa.int32())),
+        ("loss_sparse_nats", pa.list_(pa.float32())),  # one a k
+        ("gain_sparse_nats", pa.list_(pa.float32())),  # loss_short - loss_sparse, one a k
+    ]
+    candidates = [
+        ("window_id", pa.int64()),
+        ("context", pa.string()),
+        ("loss_single_nats", pa.list_(pa.float32(), num_long_range)),  # loss({j}), one a long-range position
+    ]
+    return {"windows": pa.schema(windows), "selections": pa.schema(selections), "candidates": pa.schema(candidates)}
+
+
+def part_path(folder: Path, table: str, part: int) -> Path:
+    """Where a part of a table lies."""
+    return folder / table / f"part-{part:05d}.parquet"
+
+
+def write_part(
+    folder: Path, table: str, part: int, columns: dict[str, Any], schema: pa.Schema, facts: dict[str, str]
+) -> None:
+    """Writes one part file, whole or not at all; ``facts`` and the schema version go into its metadata."""
+    path = part_path(folder, table, part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"schema_version": SCHEMA_VERSION, "table": table, **facts}
+    content = pa.table(columns, schema=schema.with_metadata(metadata))
+    partial = path.with_name(f"{path.name}.partial")
+    pq.write_table(content, partial, compression="zstd")
+    os.replace(partial, path)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The manifest of a finished influence folder.
+
+    Raises:
+        UserError: it is none, or is unfinished.
+    """
+    if not (folder / "manifest.json").is_file():
+        raise UserError(f"{folder}: there are no influence tables here; run `olmo-sparsity influence` first")
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("status") != "complete":
+        raise UserError(
+            f"{folder}: these tables are unfinished; run the same `olmo-sparsity influence` again, it goes on"
+        )
+    return manifest
+
+
+def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) -> pa.Table:
+    """A table of a finished influence folder, all parts, or some of its columns.
+
+    Raises:
+        UserError: a part is missing or damaged, or has another schema than this version writes.
+    """
+    manifest = read_facts(folder)
+    expected = schemas(manifest["context"]["num_long_range"])[table]
+    parts = []
+    for number in range(manifest["num_parts"]):
+        path = part_path(folder, table, number)
+        try:
+            file = pq.ParquetFile(path)
+            found = file.schema_arrow
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: this part is missing; measure again with `olmo-sparsity influence --overwrite`"
+            ) from None
+        except pa.ArrowInvalid:
+            raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
+        version = (found.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+        if version != SCHEMA_VERSION or not found.equals(expected, check_metadata=False):
+            raise UserError(
+                f"{path}: schema version {version} and columns {', '.join(found.names)}; this is olmo-sparsity's "
+                f"{table} table, version {SCHEMA_VERSION}, with {', '.join(expected.names)}; measure again"
+            )
+        parts.append(file.read(columns=columns).replace_schema_metadata(None))
+    return pa.concat_tables(parts)
+
+
+def list_influence(run: Path) -> list[Path]:
+    """The finished influence folders of a run, the newest last."""
+    found = []
+    for path in (run / "influence").glob("*/manifest.json"):
+        manifest = read_json(path)
+        if manifest.get("status") == "complete":
+            found.append((manifest.get("finished", ""), path.parent))
+    return [folder for _, folder in sorted(found)]
