@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import shutil
 from enum import Enum
 from pathlib import Path
@@ -97,7 +98,10 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
 
 
 def _load_tensors(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(f"{path}: this file holds more than tensors, so it is not loaded") from None
 
 
 def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import sys
+import warnings
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -255,6 +256,8 @@ def _root(
 
 def main() -> None:
     """Entry point: a user's mistake is one line and exit code 2; a bug keeps its traceback."""
+    # olmo calls omegaconf by a name that newer versions have renamed; nothing that a user could act on.
+    warnings.filterwarnings("ignore", message="register_new_resolver", category=UserWarning)
     try:
         app()
     except UserError as error:

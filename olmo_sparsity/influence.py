@@ -27,16 +27,8 @@ from olmo_sparsity.losses import Evaluator, log_probs, target_losses
 from olmo_sparsity.manifest import environment, read_json, write_json
 from olmo_sparsity.model import pick_device
 from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
-from olmo_sparsity.tokens import (
-    Windows,
-    eos_id_of,
-    open_store,
-    prepare,
-    read_tokenizer,
-    sample_windows,
-    token_texts,
-    word_start_table,
-)
+from olmo_sparsity.tokens import open_store, prepare, read_tokenizer, token_texts, word_start_table
+from olmo_sparsity.windows import Windows, sample_windows
 
 
 @dataclass(frozen=True)
@@ -320,7 +312,6 @@ def measure(
     if not (folder / "manifest.json").is_file():
         write_json(folder / "manifest.json", manifest)
 
-    eos_id_of(tokenizer, config.data.eos_token)
     evaluator = Evaluator(model, context.local_len, settings.path, settings.batch_tokens)
     schemas = tables.schemas(context.num_long_range)
     facts = {"run_id": key, **{name: str(value) for name, value in manifest["context"].items()}}

@@ -1,0 +1,81 @@
+"""A small made-up corpus, and a run trained on it, shared by the tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from olmo_sparsity.config import Config, load_config
+from olmo_sparsity.influence import measure
+from olmo_sparsity.training import train
+
+torch.set_num_threads(1)
+
+WORDS = """
+    river stone cloud garden window paper lamp bridge forest silver morning winter quiet yellow seven letter market
+    doctor engine harbour island journey kitchen ladder mirror needle orange pencil quarter ribbon shadow table
+    umbrella valley whisper the a of and to in was it
+""".split()  # noqa: SIM905
+
+
+def made_up_text(rng: np.random.Generator, num_words: int) -> str:
+    """Words in which a few favourites of the document come back again and again."""
+    favourites = rng.choice(WORDS, 3)
+    words = [str(rng.choice(favourites) if rng.random() < 0.4 else rng.choice(WORDS)) for _ in range(num_words)]
+    return " ".join(words)
+
+
+def write_corpus(path: Path, num_documents: int, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(num_documents):
+            file.write(json.dumps({"text": made_up_text(rng, int(rng.integers(10, 60)))}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "words.jsonl", 400)
+
+
+TINY_YAML = """
+name: tiny
+data: {{source: {source}, tokenizer: "bpe:320", cache_dir: {cache}, validation_percent: 30}}
+context: {{local_len: 8, full_len: 20}}
+pose: {{num_chunks: 3}}
+model: {{d_model: 32, n_heads: 2, n_layers: 2, mlp_ratio: 4, attention_layer_norm: true, layer_norm_type: rms,
+         layer_norm_with_affine: true}}
+training: {{steps: 12, batch_rows: 16, warmup_steps: 2, checkpoint_every: 4, eval_every: 6, eval_rows: 32, log_every: 1,
+           compile: never, precision: fp32, threads: 1}}
+influence: {{num_windows: 60, windows_per_part: 25, k: [1, 2, 8], batch_tokens: 700}}
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_yaml(corpus_file: Path) -> Path:
+    path = corpus_file.parent / "tiny.yaml"
+    path.write_text(TINY_YAML.format(source=corpus_file, cache=corpus_file.parent / "cache"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_yaml: Path) -> Config:
+    return load_config(tiny_yaml)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run; tests must not change it."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    train(tiny_config, run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_tables(tiny_config: Config, tiny_run: Path) -> Path:
+    """Its measurement; tests must not change it."""
+    return measure(tiny_config, tiny_run)

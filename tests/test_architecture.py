@@ -1,0 +1,57 @@
+"""Data flows one way: the imports say so."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import olmo_sparsity
+
+PACKAGE = Path(olmo_sparsity.__file__).parent
+ORDER = """
+    config manifest corpus tokens windows positions batches model checkpoint training visibility losses selectors tables
+    influence statistics cli __main__
+""".split()  # noqa: SIM905
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("olmo_sparsity"):
+            part = node.module.removeprefix("olmo_sparsity").lstrip(".")
+            found |= {part} if part else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("olmo_sparsity.") for a in node.names if a.name.startswith("olmo_sparsity.")}
+    return {name for name in found if (PACKAGE / f"{name}.py").exists()}
+
+
+def test_every_module_has_its_place() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_module_imports_only_from_those_before_it(name: str) -> None:
+    later = set(ORDER[ORDER.index(name) :])
+    assert not imports_of(PACKAGE / f"{name}.py") & later
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_a_module_fits_on_a_few_screens(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 450
+
+
+TORCHLESS = [*(f"olmo_sparsity.{name}" for name in ("config", "corpus", "positions", "tables", "statistics"))]
+TORCHLESS += [f"analysis.{path.stem}" for path in (PACKAGE.parent / "analysis").glob("*.py") if path.stem[0] != "_"]
+
+
+@pytest.mark.parametrize("module", TORCHLESS)
+def test_neither_torch_nor_olmo_is_imported(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'olmo', 'transformers') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,117 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from olmo_sparsity.tables import list_influence
+
+
+def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "olmo_sparsity", *arguments],
+        capture_output=True, text=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workplace(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    shutil.copy(tiny_yaml, folder / "tiny.yaml")
+    return folder
+
+
+def test_each_command_does_what_the_one_before_left_undone(workplace: Path) -> None:
+    config = ("--config", "tiny.yaml")
+    first = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+    assert first.returncode == 0, first.stderr
+    assert "not trained yet, so it is trained first" in first.stderr
+    assert "trained 12 steps" in first.stderr
+    assert "GATE" in first.stdout.upper()
+    again = run_cli("train", *config, cwd=workplace)
+    assert again.returncode == 0
+    assert "already trained" in again.stderr
+    again = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+    assert again.returncode == 0
+    assert "already measured" in again.stderr
+    folders = list_influence(workplace / "runs" / "tiny")
+    assert len(folders) == 1
+    assert folders[0].name.startswith("words-jsonl-validation-n30-k1-2-4-8-seed0-")
+    by_run = run_cli("summary", "--run", "runs/tiny", "--json", cwd=workplace)
+    summary = json.loads(by_run.stdout)
+    assert summary["gate"] in ("passed", "failed")
+    assert summary["num_windows"] == 30
+    for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
+        assert summary[key]["low"] <= summary[key]["mean"] <= summary[key]["high"]
+    wanted = {"selector", "context", "k", "gain_sparse_nats", "recovered_fraction", "excess_gain_nats"}
+    wanted.add("excess_recovered_fraction")
+    assert all(set(entry) == wanted for entry in summary["selections"])
+    assert {(e["selector"], e["context"], e["k"]) for e in summary["selections"]} == {
+        (s, c, k) for s in ("unmask-one", "kl", "random", "nearest") for c in ("real", "null") for k in (1, 2, 4, 8)
+    }
+
+
+def test_options_reach_the_tables(workplace: Path) -> None:
+    out = run_cli(
+        "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
+        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
+        "influence.windows_per_part=5", cwd=workplace,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    manifest = json.loads((workplace / "elsewhere" / "manifest.json").read_text())
+    assert manifest["influence"]["k"] == [1, 3]
+    assert manifest["influence"]["selectors"] == ["kl", "random"]
+    assert (manifest["influence"]["seed"], manifest["influence"]["path"], manifest["num_parts"]) == (7, "masked", 3)
+    assert len(list((workplace / "elsewhere" / "candidates").glob("*.parquet"))) == 3
+    shown = run_cli("summary", "--tables", "elsewhere", cwd=workplace)
+    assert "12 windows" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "--config", "tiny.yaml", "training.stepz=3"), "no key 'stepz'"),
+        (("train", "--config", "none.yaml"), "none.yaml: cannot read"),
+        (("train", "--config", "tiny.yaml", "training.steps=13"), "training.steps = 12, not 13"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "data.source=nowhere"), "nowhere: no such file"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "context.train_len=19", "data.source=short.jsonl"), "too small"),
+        (("influence", "--config", "tiny.yaml", "--k", "13"), "influence.k = [13]: there are only M = 12"),
+        (("influence", "--config", "tiny.yaml", "--k", "x"), "--k x"),
+        (("influence", "--config", "tiny.yaml", "--selector", "best"), "best"),
+        (("influence", "--config", "tiny.yaml", "--data", "broken.jsonl"), "broken.jsonl:2: not JSON"),
+        (("influence", "--config", "tiny.yaml", "--data", "short.jsonl"), "the text to measure is too small"),
+        (("influence", "--config", "tiny.yaml", "context.local_len=20"), "context.full_len = 20"),
+        (("influence", "--config", "tiny.yaml", "--out", "elsewhere"), "measured with other settings"),
+        (("summary", "--run", "runs/none"), "nothing has been measured"),
+        (("summary", "--tables", "nowhere"), "no influence tables"),
+    ],
+)  # fmt: skip
+def test_mistakes_get_one_line_and_exit_code_2(workplace: Path, arguments: tuple[str, ...], said: str) -> None:
+    (workplace / "broken.jsonl").write_text('{"text": "fine"}\n{oops\n')
+    (workplace / "short.jsonl").write_text('{"text": "much too short"}\n' * 3)
+    before = sorted(str(path) for path in workplace.rglob("*"))
+    result = run_cli(*arguments, cwd=workplace)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    if "--selector" not in arguments:  # typer words its own
+        assert len(result.stderr.strip().splitlines()) == 1
+    after = sorted(str(path) for path in workplace.rglob("*"))
+    assert [path for path in after if path not in before] == []
+
+
+def test_help_teaches(workplace: Path) -> None:
+    for command in ("prepare", "train", "influence", "summary", "config"):
+        shown = run_cli(command, "--help", cwd=workplace).stdout
+        assert "--config" in shown
+        assert "--run" in shown
+        assert "KEY=VALUE" in shown
+    assert run_cli("config", "training.steps=3", cwd=workplace).stdout.count("steps: 3") == 1
+    assert run_cli("--version", cwd=workplace).stdout.strip() == "0.1.0"

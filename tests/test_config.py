@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from olmo_sparsity.cli import parse_k
+from olmo_sparsity.config import Config, UserError, config_folder, fingerprint, load_config, to_yaml
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, "training: {steps: 7, seed: 3}\n")
+    config = load_config(path, ["training.steps=9", "influence.k=[1,4]"])
+    assert (config.training.steps, config.training.seed, config.training.batch_rows) == (9, 3, 256)
+    assert config.influence.k == [1, 4]
+    assert config.context.row_len == config.context.local_len
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
+        ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
+        ("training:\n  steps: abc\n", "c.yaml:2: training.steps: Value 'abc'"),
+        ("training: 3\n", "section of keys"),
+        ("training:\n steps: 3\n  x: [\n", "c.yaml:3: not valid YAML"),
+        ("[1, 2]\n", "mapping of keys"),
+        ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
+        ("context: {local_len: 8, full_len: 16}\ninfluence: {k: [1, 9]}\n", "influence.k = [9]: there are only M = 8"),
+        ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
+        ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
+        ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
+        ("name: ../elsewhere\n", "plain folder name"),
+        ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(write(tmp_path, text))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
+    path = write(tmp_path, "")
+    with pytest.raises(UserError, match="there is no key 'stepz'"):
+        load_config(path, ["training.stepz=3"])
+    with pytest.raises(UserError, match="key=value"):
+        load_config(path, ["training.steps"])
+    with pytest.raises(UserError, match="cannot read"):
+        load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(config_folder().glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_configurations_load_and_print_as_themselves(path: Path, tmp_path: Path) -> None:
+    config = load_config(path)
+    for explain in (False, True):
+        assert load_config(write(tmp_path, to_yaml(config, explain))) == config
+
+
+def test_the_reference_explains_every_key_and_is_up_to_date() -> None:
+    assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
+
+
+def test_each_pose_configuration_has_a_twin_without() -> None:
+    for name in ("demo", "c4-64-128"):
+        with_pose, without = (load_config(config_folder() / f"{stem}.yaml") for stem in (name, f"{name}-no-pose"))
+        assert without.pose.num_chunks == 1
+        assert (without.data, without.context, without.model, without.training) == (
+            with_pose.data,
+            with_pose.context,
+            with_pose.model,
+            with_pose.training,
+        )
+
+
+def test_fingerprint_depends_on_every_value() -> None:
+    assert fingerprint(Config()) == fingerprint(Config())
+    assert fingerprint(Config()) != fingerprint(Config(name="other"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("8", [1, 2, 4, 8]), ("1", [1]), ("6", [1, 2, 4, 6]), ("1,3,5", [1, 3, 5]), ("5,3", [3, 5]), ("3,", [3])],
+)
+def test_k(text: str, values: list[int]) -> None:
+    assert parse_k(text) == values
+
+
+@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5"])
+def test_bad_k(text: str) -> None:
+    with pytest.raises(UserError):
+        parse_k(text)

@@ -1,0 +1,86 @@
+"""Every figure is drawn, from tables alone, with its numbers and its warnings on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import distance, figure4, figure5, recovered_fraction, style
+from olmo_sparsity.statistics import load, summarize
+
+DRAWS = {
+    "figure4": figure4.draw,
+    "figure5": figure5.draw,
+    "recovered-fraction": recovered_fraction.draw,
+    "distance": distance.draw,
+}
+
+
+def words_on(figure: Figure) -> str:
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.findobj(lambda a: hasattr(a, "get_text")))
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    words: list[str] = []
+    save = style.save
+
+    def keep(figure: Figure, out: Path, name: str) -> list[Path]:
+        words.append(words_on(figure))
+        return save(figure, out, name)
+
+    for module in (figure4, figure5, recovered_fraction, distance):
+        monkeypatch.setattr(module, "save", keep)
+    return words
+
+
+@pytest.mark.parametrize("gate", ["passed", "failed"])
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_figures_say_what_they_show(
+    tiny_tables: Path, tmp_path: Path, captured: list[str], name: str, gate: str
+) -> None:
+    measurement = load(tiny_tables)
+    if gate == "passed":  # the tiny model's long gain is what it is: lift it, to see the other face of the figure
+        measurement.windows["gain_long_nats"] += 1.0
+    summary: dict[str, Any] = summarize(measurement)
+    assert summary["gate"] == gate
+    paths = DRAWS[name](tiny_tables, measurement, summary, tmp_path)
+    assert {path.suffix for path in paths} == {".png", ".pdf"}
+    assert all(path.stat().st_size > 3000 for path in paths)
+    assert len(captured) == (4 if name == "figure4" else 1)
+    for words in captured:
+        assert "60 windows of" in words
+        assert "all 12 long-range tokens lie beyond" in words
+        assert ("VALIDITY GATE FAILED" in words) == (gate == "failed")
+        if name in ("figure4", "recovered-fraction"):
+            assert "nats" in words
+    if name == "figure4":
+        entry = next(
+            e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == ("unmask-one", "real", 8)
+        )
+        expected = "gate failed" if gate == "failed" else f"R(8) = {style.number(entry['recovered_fraction'])}"
+        assert expected in captured[0]
+        assert "null" in captured[0]
+
+
+def test_figure5_shows_the_words_and_the_losses_of_its_window(
+    tiny_tables: Path, tmp_path: Path, captured: list[str]
+) -> None:
+    measurement = load(tiny_tables)
+    figure5.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
+    from olmo_sparsity.tables import read_table
+
+    window_id = int(captured[0].split("Window ")[1].split()[0])
+    window = read_table(tiny_tables, "windows").to_pylist()[window_id]
+    for text in [*window["token_texts"], window["target_text"]]:
+        assert captured[0].count(figure5.shown(text)) >= 3
+    for loss in (window["loss_short_nats"], window["loss_long_nats"]):
+        assert f"{loss:.2f} nats" in captured[0]
+
+
+@pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
+def test_shown(text: str, seen: str) -> None:
+    assert figure5.shown(text) == seen

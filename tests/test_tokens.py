@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_corpus
+from olmo.data.memmap_dataset import MemMapDataset
+
+from olmo_sparsity import corpus, tokens
+from olmo_sparsity.config import DataConfig, UserError
+from olmo_sparsity.manifest import read_json
+from olmo_sparsity.tokens import TokenStore, open_store, prepare, read_tokenizer, store_folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    source = write_corpus(tmp_path / "words.jsonl", 300, seed=5)
+    return DataConfig(source=str(source), tokenizer="bpe:300", cache_dir=str(tmp_path / "cache"), validation_percent=30)
+
+
+def documents_of(store: TokenStore) -> list[list[int]]:
+    return [store.tokens[a:b].tolist() for a, b in zip(store.offsets[:-1], store.offsets[1:], strict=True)]
+
+
+def test_the_store_holds_every_document_once_closed_by_eos(data: DataConfig) -> None:
+    folder = prepare(data)
+    tokenizer, eos = read_tokenizer(folder / "tokenizer.json"), read_json(folder / "manifest.json")["eos_id"]
+    texts: dict[str, list[str]] = {"train": [], "validation": []}
+    for document, _ in corpus.read_documents(data, Counter()):
+        texts[corpus.split_of(document, data.validation_percent)].append(document.text)
+    ids = {}
+    for split, expected in texts.items():
+        store = open_store(folder, split)
+        found = documents_of(store)
+        assert all(document[-1] == eos and eos not in document[:-1] for document in found)
+        assert [tokenizer.decode(document[:-1]) for document in found] == expected
+        ids[split] = set(store.doc_ids.tolist())
+    assert not ids["train"] & ids["validation"]
+
+
+def test_olmo_reads_the_token_file(data: DataConfig) -> None:
+    folder = prepare(data)
+    store = open_store(folder, "train")
+    theirs = MemMapDataset(folder / "train" / "tokens.bin", chunk_size=16, memmap_dtype=np.uint16)
+    assert len(theirs) == len(store.tokens) // 16
+    for i in (0, 7, len(theirs) - 1):
+        assert theirs[i]["input_ids"].tolist() == store.tokens[16 * i : 16 * (i + 1)].tolist()
+
+
+def test_an_interrupted_preparation_continues_to_the_same_files(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "ENCODE_BATCH", 16)
+    monkeypatch.setattr(tokens, "FLUSH_BATCHES", 2)
+    whole = prepare(data)
+    interrupted = dataclasses.replace(data, cache_dir=f"{data.cache_dir}2")
+    read = corpus.read_documents
+
+    def failing(*args: object) -> object:
+        for number, item in enumerate(read(*args)):  # type: ignore[arg-type]
+            if number == 150:
+                raise KeyboardInterrupt
+            yield item
+
+    (store_folder(interrupted)).mkdir(parents=True)
+    (store_folder(interrupted) / "tokenizer.json").write_text((whole / "tokenizer.json").read_text())
+    monkeypatch.setattr(corpus, "read_documents", failing)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(interrupted)
+    with pytest.raises(UserError, match="no such file"):
+        open_store(store_folder(interrupted), "train")
+    assert read_json(store_folder(interrupted) / "progress.json")["documents"] == 128
+    monkeypatch.setattr(corpus, "read_documents", read)
+    again = prepare(interrupted)
+    for split in ("train", "validation"):
+        for name in tokens.ARRAYS:
+            path = Path(split) / f"{name}.bin"
+            assert (again / path).read_bytes() == (whole / path).read_bytes(), path
+
+
+def test_a_text_cannot_close_its_own_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "before <|endoftext|> after " * 20}) + "\n")
+    folder = prepare(DataConfig(source=str(tmp_path / "a.jsonl"), tokenizer="dolma-v1.5", cache_dir=str(tmp_path)))
+    manifest = read_json(folder / "manifest.json")
+    stored = [t for split in ("train", "validation") for t in open_store(folder, split).tokens.tolist()]
+    assert stored.count(manifest["eos_id"]) == 1
+    assert manifest["dtype"] == "<u2"
+
+
+def test_dolma2_needs_32_bits(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "a.jsonl", 5)
+    folder = prepare(DataConfig(source=str(tmp_path / "a.jsonl"), tokenizer="dolma2", cache_dir=str(tmp_path)))
+    assert read_json(folder / "manifest.json")["dtype"] == "<u4"
+
+
+def test_max_documents_and_max_tokens(data: DataConfig) -> None:
+    assert read_json(prepare(dataclasses.replace(data, max_documents=33)) / "manifest.json")["documents"] == 33
+    few = read_json(prepare(dataclasses.replace(data, max_tokens=1)) / "manifest.json")
+    assert 1 <= few["documents"] <= 300
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokenizer": "bpe:12"}, "between 300"),
+        ({"tokenizer": "nowhere.json"}, "no such file"),
+        ({"eos_token": "<eos>", "tokenizer": "dolma-v1.5"}, "no such token"),
+        ({"source": "nowhere"}, "no such file, folder or glob"),
+    ],
+)
+def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare(dataclasses.replace(data, **change))
+    assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_a_cut_token_file_is_refused(data: DataConfig) -> None:
+    folder = prepare(data)
+    path = folder / "train" / "tokens.bin"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"tokens\.bin: \d+ bytes where"):
+        open_store(folder, "train")

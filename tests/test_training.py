@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from olmo_sparsity import training
+from olmo_sparsity.config import Config, UserError
+from olmo_sparsity.manifest import read_json
+from olmo_sparsity.training import Interrupted, make_loss, resolve_compile, train
+
+CLOCK = ("tokens_per_second", "seconds")
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in CLOCK} for record in records]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    folder = run / "checkpoints" / "latest"
+    return {name: torch.load(folder / name, weights_only=True) for name in ("model.pt", "optim.pt")}
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    else:
+        assert a == b
+
+
+def test_a_run_is_a_folder_and_the_loss_falls(tiny_run: Path, tiny_config: Config) -> None:
+    manifest = read_json(tiny_run / "manifest.json")
+    assert manifest["status"] == "complete"
+    assert manifest["tokens"] == 12 * 16 * 8
+    assert manifest["environment"]["packages"]["torch"] == torch.__version__
+    records = metrics(tiny_run)
+    assert [r["step"] for r in records] == list(range(1, 13))
+    assert records[-1]["loss_nats"] < records[0]["loss_nats"] - 0.3
+    assert records[5]["validation_loss_nats"] > records[11]["validation_loss_nats"]
+    assert records[4]["validation_loss_nats"] is None
+    rates = [r["learning_rate"] for r in records]
+    assert max(rates) == pytest.approx(tiny_config.training.learning_rate)
+    assert rates[0] < rates[1] < rates[2] > rates[-1]
+
+
+def test_the_same_config_gives_the_same_run_to_the_last_bit(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    train(tiny_config, tmp_path / "again")
+    assert metrics(tmp_path / "again") == metrics(tiny_run)
+    assert_equal(weights(tmp_path / "again"), weights(tiny_run))
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, seed=1))
+    train(other, tmp_path / "other")
+    assert metrics(tmp_path / "other")[0]["loss_nats"] != metrics(tiny_run)[0]["loss_nats"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_and_started_again_it_continues_exactly(
+    tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
+) -> None:
+    run = tmp_path / "stopped"
+    slowed = (  # a pause after every step, so that the signal comes in the middle
+        "import time, olmo_sparsity.training as t; at = t.batch_at\n"
+        "t.batch_at = lambda *a: (time.sleep(0.15), at(*a))[1]\n"
+        "from olmo_sparsity.cli import main; main()"
+    )
+    command = [sys.executable, "-c", slowed, "train", "--config", str(tiny_yaml), "--run", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 6:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(stop)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (-9 if stop is signal.SIGKILL else 130), errors
+    if stop is not signal.SIGKILL:
+        assert "goes on from there" in errors
+        assert "Traceback" not in errors
+    assert read_json(run / "manifest.json")["status"] == "running"
+    said: list[str] = []
+    train(tiny_config, run, say=said.append)
+    assert any("continuing at step" in line for line in said)
+    assert metrics(run) == metrics(tiny_run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_a_finished_run_is_left_alone_and_another_config_is_refused(tiny_run: Path, tiny_config: Config) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}
+    said: list[str] = []
+    train(tiny_config, tiny_run, say=said.append)
+    assert "already trained" in said[0]
+    changed = dataclasses.replace(tiny_config, pose=dataclasses.replace(tiny_config.pose, num_chunks=2))
+    with pytest.raises(UserError, match=r"pose\.num_chunks = 3, not 2"):
+        train(changed, tiny_run)
+    assert {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()} == before
+
+
+def test_a_strangers_folder_is_not_touched(tiny_config: Config, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="is no run of olmo-sparsity"):
+            train(tiny_config, tmp_path, overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_config: Config) -> None:
+    missing = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source="nowhere"))
+    with pytest.raises(UserError, match="no such file"):
+        train(missing, tiny_run, overwrite=True)
+    assert read_json(tiny_run / "manifest.json")["status"] == "complete"
+
+
+def test_a_cut_checkpoint_stops_with_one_line(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    save = training.checkpoints.save_checkpoint
+
+    def save_and_stop(folder: Path, step: int, *rest: Any) -> Path:
+        path = save(folder, step, *rest)
+        if step == 8:
+            raise Interrupted("stop here")
+        return path
+
+    monkeypatch.setattr(training.checkpoints, "save_checkpoint", save_and_stop)
+    with pytest.raises(Interrupted):
+        train(tiny_config, run)
+    monkeypatch.undo()
+    path = run / "checkpoints" / "step8" / "optim.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=r"optim\.pt: missing, cut short or changed"):
+        train(tiny_config, run)
+
+
+def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:
+    split = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, micro_batch_rows=4))
+    train(split, tmp_path / "split")
+    for ours, whole in zip(metrics(tmp_path / "split"), metrics(tiny_run), strict=True):
+        assert ours["loss_nats"] == pytest.approx(whole["loss_nats"], abs=1e-4)
+
+
+def test_the_loss_is_the_mean_over_all_targets(tiny_run: Path) -> None:
+    model = training.checkpoints.load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    tokens = torch.arange(24).view(3, 8)
+    positions = torch.arange(8).expand(3, -1)
+    total = make_loss(model, torch.device("cpu"), "fp32")(tokens, positions, tokens + 1)
+    log_q = model(tokens, positions).log_softmax(-1)
+    assert float(total) == pytest.approx(-float(log_q.gather(2, tokens[..., None] + 1).sum()), rel=1e-5)
+
+
+def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = dataclasses.replace(tiny_config.training, compile="auto")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not resolve_compile(settings, torch.device("cpu"))
+    assert resolve_compile(dataclasses.replace(settings, compile="always"), torch.device("cpu"))
+    assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:
+    wild = dataclasses.replace(
+        tiny_config.training, learning_rate=1e30, max_grad_norm=1e30, warmup_steps=0, checkpoint_every=100
+    )
+    with pytest.raises(UserError, match=r"the loss is (nan|inf)"):
+        train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
