@@ -1,6 +1,6 @@
 # make demo      the whole experiment on this machine: set-up, text, training, influence, figures
 # make test      the same set-up; lint, types, tests
-# make figures   the figures of RUN (default runs/demo), after measuring it where that is still to do
+# make figures   the figures of RUN (default runs/demo), of its newest measurement or of TABLES; measures first where need be
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
 # make clean     remove the virtual environment and caches; never data/ or runs/
@@ -25,7 +25,7 @@ demo: $(READY)
 figures: $(READY)
 	@grep -qs '"status": "complete"' $(RUN)/influence/*/manifest.json || { \
 		echo "$(RUN): nothing measured yet, so that is done first"; $(BIN)/olmo-sparsity influence --run $(RUN); }
-	$(BIN)/python -m analysis --run $(RUN)
+	$(BIN)/python -m analysis --run $(RUN) $(if $(TABLES),--tables $(TABLES))
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check

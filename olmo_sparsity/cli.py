@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from olmo_sparsity import __version__
-from olmo_sparsity.config import SELECTORS, Config, UserError, config_folder, load_config, to_yaml
+from olmo_sparsity.config import SELECTORS, Config, Interrupted, UserError, config_folder, load_config, to_yaml
 
 app = typer.Typer(
     name="olmo-sparsity",
@@ -266,8 +266,6 @@ def main() -> None:
     except KeyboardInterrupt:
         say("olmo-sparsity: interrupted; the same command goes on from here")
         raise SystemExit(130) from None
-    except Exception as error:
-        if error.__class__.__name__ != "Interrupted":  # training.Interrupted, named so that torch is not imported here
-            raise
+    except Interrupted as error:
         say(f"olmo-sparsity: {error}")
         raise SystemExit(130) from None

@@ -25,6 +25,10 @@ class UserError(Exception):
     """A mistake of the user's, told in one line: what, where, and what to do. The command line exits with 2."""
 
 
+class Interrupted(Exception):
+    """The user stopped the work; it was saved and can go on. The command line exits with 130."""
+
+
 def _key(default: Any, help: str) -> Any:
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help})

@@ -237,8 +237,15 @@ def measure(
     tokenizer = read_tokenizer(run / "tokenizer.json")
 
     trained_on = Path(run_manifest["token_store"])
-    if not trained_on.is_dir():
+    if not (trained_on / "manifest.json").is_file():
+        say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
         trained_on = prepare(config.data)
+    training_store = open_store(trained_on, "train")
+    if training_store.tokens_sha256 != run_manifest["tokens_sha256"]:
+        raise UserError(
+            f"{run}: data.source = {config.data.source} is not the text any more that this run was trained on, so what "
+            "is held out cannot be told; restore it, or train again"
+        )
     if settings.data is None:
         source, split = config.data.source, "validation"
         store, excluded = open_store(trained_on, split), None
@@ -246,9 +253,9 @@ def measure(
         source, split = settings.data, "held-out"
         text = dataclasses.replace(config.data, source=source, max_documents=None, max_tokens=None)
         store = open_store(prepare(text, tokenizer_file=run / "tokenizer.json"), "measured")
-        excluded = np.asarray(open_store(trained_on, "train").doc_ids)
+        excluded = np.asarray(training_store.doc_ids)
     key = fingerprint(
-        to_dict(settings), to_dict(context), facts_of_model["sha256"]["model.pt"], store.fingerprint, store.split
+        to_dict(settings), to_dict(context), facts_of_model["sha256"]["model.pt"], store.tokens_sha256, store.split
     )
     folder = out if out is not None else run / "influence" / default_name(settings, source, split, key)
     if folder.exists() and not (folder / "manifest.json").is_file() and any(folder.iterdir()):
@@ -303,7 +310,7 @@ def measure(
         "pose": to_dict(config.pose),
         "num_parameters": run_manifest["num_parameters"],
         "checkpoint": {"step": facts_of_model["step"], "model_sha256": facts_of_model["sha256"]["model.pt"]},
-        "token_store_fingerprint": store.fingerprint,
+        "tokens_sha256": store.tokens_sha256,
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
         "precision": "fp32",
         "environment": environment(),

@@ -17,7 +17,7 @@ import torch
 from olmo import config as olmo_config
 from olmo.model import BufferCache, OLMo, RotaryEmbedding
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, UserError
 
 
 class CausalModel(Protocol):
@@ -160,5 +160,13 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    """``auto`` is a GPU where there is one.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name != "cpu" and not (name.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise UserError(f"training.device = {name}: there is no such device here; auto, cpu, cuda or cuda:N")
+    return torch.device(name)

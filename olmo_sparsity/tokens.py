@@ -136,7 +136,7 @@ class TokenStore:
 
     ``tokens`` [all tokens] (uint16 | uint32), ``offsets`` [documents + 1] (int64; document d is
     ``tokens[offsets[d]:offsets[d + 1]]``, its last token EOS), ``doc_ids`` [documents] (uint64), ``source_index``
-    [documents] (uint16, into ``sources``), ``split`` and the folder's ``fingerprint``.
+    [documents] (uint16, into ``sources``), ``split`` and the hash of the token file.
     """
 
     tokens: np.ndarray
@@ -145,7 +145,7 @@ class TokenStore:
     source_index: np.ndarray
     sources: list[str]
     split: str
-    fingerprint: str
+    tokens_sha256: str
 
     @property
     def num_documents(self) -> int:
@@ -190,7 +190,7 @@ def open_store(folder: Path, split: str) -> TokenStore:
         source_index=_map(arrays["sources"], np.uint16),
         sources=manifest["sources"],
         split=split,
-        fingerprint=manifest["fingerprint"],
+        tokens_sha256=entry["tokens_sha256"],
     )
 
 
@@ -266,6 +266,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
         for name in ARRAYS:
             file = open(folder / split / f"{name}.bin", "ab")  # noqa: SIM115 (closed below, all of them)
             file.truncate(state["bytes"][split][name])  # drop what came after the last flush
+            file.seek(0, os.SEEK_END)
             files[split, name] = file
     written = {split: state["bytes"][split]["tokens"] // dtype.itemsize for split in splits}
     for split in splits:
@@ -314,7 +315,6 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     manifest = {
         "status": "complete",
-        "fingerprint": folder.name.rpartition("-")[2],
         "data": dataclasses.asdict(data),
         "dtype": dtype.str,
         "eos_id": eos_id,

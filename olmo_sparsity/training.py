@@ -25,17 +25,13 @@ from tqdm import tqdm
 
 from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.batches import Batch, batch_at, row_source
-from olmo_sparsity.config import Config, TrainingConfig, UserError, to_dict, to_yaml
+from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict, to_yaml
 from olmo_sparsity.manifest import environment, read_json, write_json, write_text
 from olmo_sparsity.model import OLMoWithPositions, build_model, olmo_model_config, pick_device, supports_bf16
 from olmo_sparsity.tokens import open_store, prepare
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
 VALIDATION_SEED = 1_000_003  # validation rows are those of one batch that no training step draws
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; the run was saved and can go on."""
 
 
 def resolve_precision(training: TrainingConfig, device: torch.device) -> str:
@@ -171,9 +167,14 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     store_folder = prepare(config.data)
     prepared = read_json(store_folder / "manifest.json")
-    rows = row_source(open_store(store_folder, "train"), config.context)
+    store = open_store(store_folder, "train")
+    rows = row_source(store, config.context)
     held_out = row_source(open_store(store_folder, "validation"), config.context)
     validation = batch_at(held_out, config.pose, training.eval_rows, VALIDATION_SEED, 0)
+
+    begun = (run / "manifest.json").is_file() and not overwrite
+    if begun and read_json(run / "manifest.json")["tokens_sha256"] != store.tokens_sha256:
+        raise UserError(f"{run}: its text has changed since it was begun; choose another folder with --run DIR")
 
     model = build_model(olmo_model_config(config, prepared["vocab_size"], prepared["eos_id"]), training.seed).to(device)
     optimizer = build_optimizer(model, training)
@@ -182,9 +183,8 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     manifest: dict[str, Any] = {
         "status": "running",
         "config": to_dict(config),
-        "token_store": str(store_folder),
-        "token_store_fingerprint": prepared["fingerprint"],
-        "tokens_sha256": prepared["splits"]["train"]["tokens_sha256"],
+        "token_store": str(store_folder.resolve()),
+        "tokens_sha256": store.tokens_sha256,
         "tokenizer_sha256": prepared["tokenizer_sha256"],
         "num_parameters": num_parameters,
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
@@ -222,7 +222,8 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     batch_tokens = training.batch_rows * config.context.row_len
     say(
         f"{run}: {num_parameters / 1e6:.2f}M parameters, {training.steps} steps of {batch_tokens} tokens, rows of "
-        f"{config.context.row_len} with positions below {config.context.full_len}, {device.type}, {precision}, "
+        f"{config.context.row_len} (which {len(rows.documents):,} of {store.num_documents:,} documents hold) with "
+        f"positions below {config.context.full_len}, {device.type}, {precision}, "
         f"{'compiled' if compiled else 'not compiled'}"
     )
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from olmo_sparsity import training
-from olmo_sparsity.config import Config, UserError
+from olmo_sparsity.config import Config, Interrupted, UserError
 from olmo_sparsity.manifest import read_json
-from olmo_sparsity.training import Interrupted, make_loss, resolve_compile, train
+from olmo_sparsity.training import make_loss, resolve_compile, train
 
 CLOCK = ("tokens_per_second", "seconds")
 
@@ -181,3 +181,25 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
     )
     with pytest.raises(UserError, match=r"the loss is (nan|inf)"):
         train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
+
+
+def test_a_run_whose_text_has_changed_is_not_continued(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
+    source = tmp_path / "words.jsonl"
+    source.write_text(corpus_file.read_text())
+    config = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source=str(source)))
+    train(config, tmp_path / "run")
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    source.write_text("".join(corpus_file.read_text().splitlines(keepends=True)[5:]))
+    with pytest.raises(UserError, match="its text has changed"):
+        train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
+def test_a_device_that_is_not_here(tiny_config: Config, tmp_path: Path, device: str) -> None:
+    if device.startswith("cuda") and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    elsewhere = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, device=device))
+    with pytest.raises(UserError, match="there is no such device here"):
+        train(elsewhere, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
