@@ -61,8 +61,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         axis.plot(centres, uniform, color="grey", linestyle="--", linewidth=1, label="uniform")
         axis.set_title(f"{selector}, k = {k}")
         axis.set_xlabel("distance to the target, tokens")
-        axis.set_ylim(bottom=0)
         axis.legend()
+    axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].set_ylabel("share of the influential tokens")
     caption(
         figure,

@@ -21,8 +21,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     long_gain = {"real": windows["gain_long_nats"], "null": windows["null_gain_long_nats"]}
     for selector, rows in measurement.selections.groupby("selector", sort=False):
         ks = sorted(rows["k"].unique())
-        pooled = np.concatenate([rows["gain_sparse_nats"], *long_gain.values()])
-        low, high = np.percentile(pooled, FRAME_PERCENTILES)
+        left, right = np.percentile(rows["gain_sparse_nats"], FRAME_PERCENTILES)
+        bottom, top = np.percentile(np.concatenate(list(long_gain.values())), FRAME_PERCENTILES)
         figure, axes = plt.subplots(
             2,
             len(ks),
@@ -39,17 +39,17 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
                     "gain_sparse_nats"
                 ]
                 x, y = points.to_numpy(), long_gain[context].reindex(points.index).to_numpy()
-                inside = (x >= low) & (x <= high) & (y >= low) & (y <= high)
+                inside = (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
                 axis.scatter(
                     x[inside],
                     y[inside],
                     s=5,
-                    alpha=0.25,
+                    alpha=min(0.4, max(0.06, 300 / len(x))),
                     color=LOOKS[str(selector)]["color"],
                     linewidths=0,
                     rasterized=True,
                 )
-                axis.plot([low, high], [low, high], color="black", linewidth=0.9, linestyle="--")
+                axis.plot([bottom, top], [bottom, top], color="black", linewidth=0.9, linestyle="--")
                 axis.axhline(0, color="grey", linewidth=0.5)
                 axis.axvline(0, color="grey", linewidth=0.5)
                 entry = next(
@@ -64,14 +64,14 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
             axes[row, 0].set_ylabel(f"{CONTEXT_WORDS[context].split(' (')[0]}\nlong gain, nats")
         for axis in axes[1]:
             axis.set_xlabel("sparse gain, nats")
-        axes[0, 0].set_xlim(low, high)
-        axes[0, 0].set_ylim(low, high)
+        axes[0, 0].set_xlim(left, right)
+        axes[0, 0].set_ylim(bottom, top)
         caption(
             figure,
             summary,
             f"Selector {selector}. Each point is a window; dashed: sparse gain equals long gain. R(k): mean sparse gain "
             "over mean long gain of the real context, with its 95% interval over documents. Below, the long-range tokens "
-            "come from another document: what shows there is the selector's luck.",
+            "come from another document: what shows there is the selector's luck. R(k) above 1 is luck too.",
         )
         paths += save(figure, out, f"figure4-{selector}")
     return paths

@@ -95,7 +95,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         ("L_short: only the local tokens", window["loss_short_nats"], local, {}),
         ("L_long: all tokens", window["loss_long_nats"], local | set(range(num_long_range)), {}),
         (
-            f"L_short,sparse: the local tokens and the {k} most influential ({selector}; numbered, most influential first)",
+            f"L_short,sparse: the local tokens and the {k} most influential ones ({selector}, numbered by rank)",
             chosen["loss_sparse_nats"][which],
             local | set(influential),
             {position: rank + 1 for rank, position in enumerate(influential)},

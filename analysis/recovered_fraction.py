@@ -77,7 +77,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     handles = [Line2D([], [], linestyle="-", markersize=4.5, label=name, **LOOKS[name]) for name in selectors]
     handles += [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **line) for c, line in LINE_LOOKS.items()]
     handles.append(Line2D([], [], color="black", linestyle="--", label="long gain"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7.5)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=7.5)
     caption(
         figure,
         summary,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from olmo_sparsity.config import ContextConfig, PoseConfig, UserError
+from olmo_sparsity.config import PoseConfig, UserError
 from olmo_sparsity.positions import pose_positions
 from olmo_sparsity.tokens import TokenStore
 
@@ -34,27 +34,27 @@ class RowSource:
 
     store: TokenStore
     row_len: int
-    full_len: int
+    max_position: int
     documents: np.ndarray
     ends: np.ndarray
 
 
-def row_source(store: TokenStore, context: ContextConfig) -> RowSource:
-    """Finds where training rows fit.
+def row_source(store: TokenStore, row_len: int, max_position: int) -> RowSource:
+    """Finds where training rows of ``row_len`` tokens fit; their position IDs are to lie below ``max_position``.
 
     Raises:
         UserError: no document is long enough for one row.
     """
-    places = np.maximum(store.lengths - context.row_len, 0)
+    places = np.maximum(store.lengths - row_len, 0)
     documents = np.flatnonzero(places)
     if len(documents) == 0:
         longest = int(store.lengths.max()) if store.num_documents else 0
         raise UserError(
             f"the {store.split} split is too small: none of its {store.num_documents} documents holds a row of "
-            f"{context.row_len} tokens and its last target (the longest has {longest}); take more or longer text, "
+            f"{row_len} tokens and its last target (the longest has {longest}); take more or longer text, "
             "or a smaller context.train_len"
         )
-    return RowSource(store, context.row_len, context.full_len, documents, np.cumsum(places[documents]))
+    return RowSource(store, row_len, max_position, documents, np.cumsum(places[documents]))
 
 
 def batch_at(source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step: int) -> Batch:
@@ -76,10 +76,10 @@ def batch_at(source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step
         rng,
         num_rows,
         source.row_len,
-        source.full_len,
+        source.max_position,
         pose.num_chunks,
         pose.vary_chunks,
-        np.minimum(spare, source.full_len - source.row_len) if matched else None,
+        np.minimum(spare, source.max_position - source.row_len) if matched else None,
     )
     if matched:
         room = spare - (positions[:, -1] - (source.row_len - 1)) + 1

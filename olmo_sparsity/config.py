@@ -120,6 +120,11 @@ class PoseConfig:
 
     num_chunks: int = _key(2, "Chunks a row is cut into, each shifted by its own skip. 1: no PoSE, ordinary positions.")
     vary_chunks: bool = _key(False, "Draw each row's number of chunks uniformly from 1 to num_chunks.")
+    max_position: Optional[int] = _key(
+        None,
+        "Position IDs of training rows lie below this. null: context.full_len, as in the paper; larger, the longest "
+        "distances of a window are met more often in training.",
+    )
     contents: Literal["contiguous", "matched"] = _key(
         "contiguous",
         "contiguous: the chunks are consecutive text, only their position IDs jump. matched: the chunks are pieces of "
@@ -264,12 +269,21 @@ class Config:
             self.pose.num_chunks <= self.context.row_len,
             f"pose.num_chunks = {self.pose.num_chunks}: a row of {self.context.row_len} tokens has no room for so many",
         )
+        _require(
+            self.max_position >= self.context.full_len,
+            f"pose.max_position = {self.max_position}: must be at least context.full_len = {self.context.full_len}",
+        )
         too_many = [k for k in self.influence.k if k > self.context.num_long_range]
         _require(
             not too_many,
             f"influence.k = {too_many}: there are only M = {self.context.num_long_range} long-range tokens "
             f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len})",
         )
+
+    @property
+    def max_position(self) -> int:
+        """Position IDs lie below this: ``pose.max_position``, or ``context.full_len`` where that is null."""
+        return self.context.full_len if self.pose.max_position is None else self.pose.max_position
 
 
 def config_folder() -> Path:

@@ -302,6 +302,7 @@ def measure(
             "local_len": context.local_len,
             "full_len": context.full_len,
             "train_len": context.row_len,
+            "max_position": config.max_position,
             "num_long_range": context.num_long_range,
         },
         "num_windows": len(windows),

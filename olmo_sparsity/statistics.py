@@ -186,8 +186,8 @@ def length_words(summary: dict[str, Any]) -> str:
     beyond = summary["full_len"] - summary["train_len"]
     words = (
         f"local {summary['local_len']} + long-range {summary['num_long_range']} = full {summary['full_len']} tokens; "
-        f"trained on rows of {summary['train_len']}"
+        f"trained on rows of {summary['train_len']} with positions below {summary['max_position']}"
     )
     if summary["train_len"] == summary["local_len"]:
         return f"{words}, so that all {beyond} long-range tokens lie beyond what training saw at once."
-    return f"{words}, more than the local context: only {beyond} of the {summary['full_len']} lie beyond it."
+    return f"{words}. A row is longer than the local context: only {beyond} of the {summary['full_len']} tokens lie beyond it."

@@ -168,8 +168,9 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     store_folder = prepare(config.data)
     prepared = read_json(store_folder / "manifest.json")
     store = open_store(store_folder, "train")
-    rows = row_source(store, config.context)
-    held_out = row_source(open_store(store_folder, "validation"), config.context)
+    lengths = (config.context.row_len, config.max_position)
+    rows = row_source(store, *lengths)
+    held_out = row_source(open_store(store_folder, "validation"), *lengths)
     validation = batch_at(held_out, config.pose, training.eval_rows, VALIDATION_SEED, 0)
 
     begun = (run / "manifest.json").is_file() and not overwrite
@@ -223,7 +224,7 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     say(
         f"{run}: {num_parameters / 1e6:.2f}M parameters, {training.steps} steps of {batch_tokens} tokens, rows of "
         f"{config.context.row_len} (which {len(rows.documents):,} of {store.num_documents:,} documents hold) with "
-        f"positions below {config.context.full_len}, {device.type}, {precision}, "
+        f"positions below {config.max_position}, {device.type}, {precision}, "
         f"{'compiled' if compiled else 'not compiled'}"
     )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from olmo_sparsity.batches import RowSource, batch_at, row_source
-from olmo_sparsity.config import Config, ContextConfig, PoseConfig, UserError
+from olmo_sparsity.config import Config, PoseConfig, UserError
 from olmo_sparsity.tokens import TokenStore, open_store, prepare
 
 
@@ -18,7 +18,7 @@ def store(tiny_config: Config) -> TokenStore:
 
 @pytest.fixture(scope="module")
 def rows(store: TokenStore, tiny_config: Config) -> RowSource:
-    return row_source(store, tiny_config.context)
+    return row_source(store, 8, 20)
 
 
 def numbered(store: TokenStore) -> TokenStore:
@@ -31,7 +31,7 @@ def numbered(store: TokenStore) -> TokenStore:
 def test_rows_are_pieces_of_one_document_and_targets_follow(
     store: TokenStore, tiny_config: Config, contents: str, num_chunks: int
 ) -> None:
-    source = row_source(numbered(store), tiny_config.context)
+    source = row_source(numbered(store), 8, 20)
     batch = batch_at(source, PoseConfig(num_chunks=num_chunks, contents=contents), 500, seed=1, step=2)  # type: ignore[arg-type]
     index = batch.tokens_BT.numpy()
     document = np.searchsorted(store.offsets, index, side="right") - 1
@@ -41,7 +41,7 @@ def test_rows_are_pieces_of_one_document_and_targets_follow(
     within = index - index[:, :1]
     expected = batch.positions_BT.numpy() if contents == "matched" else np.broadcast_to(np.arange(8), within.shape)
     assert (within == expected).all()
-    assert batch.positions_BT.max() < tiny_config.context.full_len
+    assert batch.positions_BT.max() < 20
 
 
 def test_a_batch_is_a_function_of_seed_and_step(rows: RowSource) -> None:
@@ -54,7 +54,7 @@ def test_a_batch_is_a_function_of_seed_and_step(rows: RowSource) -> None:
 
 
 def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Config) -> None:
-    source = row_source(numbered(store), tiny_config.context)
+    source = row_source(numbered(store), 8, 20)
     starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
     counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
     allowed = np.zeros(len(store.tokens), dtype=bool)
@@ -66,8 +66,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
 
 
 def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:
-    context = ContextConfig(local_len=8, full_len=64)  # most documents are shorter
-    source = row_source(numbered(store), context)
+    source = row_source(numbered(store), 8, 300)  # most documents are shorter
     batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), 2000, 0, 0)
     document = np.searchsorted(store.offsets, batch.tokens_BT.numpy(), side="right") - 1
     assert (document == document[:, :1]).all()
@@ -75,4 +74,9 @@ def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, 
 
 def test_a_corpus_without_one_long_document(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"none of its \d+ documents holds a row of 4000 tokens"):
-        row_source(store, ContextConfig(local_len=4000, full_len=5000))
+        row_source(store, 4000, 5000)
+
+
+def test_positions_may_reach_beyond_the_measured_context(store: TokenStore) -> None:
+    batch = batch_at(row_source(store, 8, 40), PoseConfig(num_chunks=2), 2000, 0, 0)
+    assert 30 < batch.positions_BT.max() < 40

@@ -37,6 +37,7 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
         ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
         ("name: ../elsewhere\n", "plain folder name"),
+        ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
         ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
     ],
 )

@@ -16,7 +16,7 @@ from olmo_sparsity.statistics import (
     summarize,
 )
 
-CONTEXT = {"local_len": 16, "full_len": 48, "train_len": 32, "num_long_range": 32}
+CONTEXT = {"local_len": 16, "full_len": 48, "train_len": 32, "num_long_range": 32, "max_position": 64}
 
 
 def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
@@ -105,7 +105,7 @@ def test_one_document_has_no_interval_and_fails() -> None:
 
 
 def test_how_much_lies_beyond_training_is_said() -> None:
-    assert "only 16 of the 48 lie beyond" in length_words({**CONTEXT})
+    assert "only 16 of the 48 tokens lie beyond" in length_words({**CONTEXT})
     assert "all 32 long-range tokens lie beyond" in length_words({**CONTEXT, "train_len": 16})
 
 
