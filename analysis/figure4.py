@@ -11,7 +11,7 @@ import numpy as np
 from analysis.style import CONTEXT_WORDS, LOOKS, caption, number, save, script
 from olmo_sparsity.statistics import Measurement
 
-FRAME_PERCENTILES = (0.5, 99.5)
+FRAME_PERCENTILES = (0.2, 99.8)
 
 
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
@@ -44,7 +44,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
                     x[inside],
                     y[inside],
                     s=5,
-                    alpha=min(0.4, max(0.06, 300 / len(x))),
+                    alpha=min(0.4, max(0.08, 600 / len(x))),
                     color=LOOKS[str(selector)]["color"],
                     linewidths=0,
                     rasterized=True,
@@ -71,7 +71,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
             summary,
             f"Selector {selector}. Each point is a window; dashed: sparse gain equals long gain. R(k): mean sparse gain "
             "over mean long gain of the real context, with its 95% interval over documents. Below, the long-range tokens "
-            "come from another document: what shows there is the selector's luck. R(k) above 1 is luck too.",
+            "come from another document: what shows there is the selector's luck. R(k) above 1: the k tokens gain more than "
+            "the whole context is worth.",
         )
         paths += save(figure, out, f"figure4-{selector}")
     return paths

@@ -33,6 +33,7 @@ plt.rcParams.update(
         "figure.dpi": 110,
         "savefig.dpi": 200,
         "font.size": 9,
+        "text.parse_math": False,  # a corpus may hold dollar signs
         "axes.titlesize": 9.5,
         "axes.spines.top": False,
         "axes.spines.right": False,

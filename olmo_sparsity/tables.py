@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.config import UserError
-from olmo_sparsity.manifest import read_json
+from olmo_sparsity.manifest import holds, read_json
 
 SCHEMA_VERSION = "1"
 TABLES = ("windows", "selections", "candidates")
@@ -86,7 +86,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it is none, or is unfinished.
     """
-    if not (folder / "manifest.json").is_file():
+    if not holds(folder, "influence"):
         raise UserError(f"{folder}: there are no influence tables here; run `olmo-sparsity influence` first")
     manifest = read_json(folder / "manifest.json")
     if manifest.get("status") != "complete":
@@ -114,7 +114,7 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
             raise UserError(
                 f"{path}: this part is missing; measure again with `olmo-sparsity influence --overwrite`"
             ) from None
-        except pa.ArrowInvalid:
+        except (pa.ArrowException, OSError):
             raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
         version = (found.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
         if version != SCHEMA_VERSION or not found.equals(expected, check_metadata=False):

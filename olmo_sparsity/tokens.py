@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from olmo_sparsity import corpus
 from olmo_sparsity.config import DataConfig, UserError, fingerprint
-from olmo_sparsity.manifest import read_json, sha256_file, write_json
+from olmo_sparsity.manifest import make_folder, read_json, sha256_file, write_json
 
 OLMO_TOKENIZERS = {
     "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
@@ -239,7 +239,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.is_file():
         text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else _tokenizer_text(data)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         partial = folder / "tokenizer.json.partial"
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, tokenizer_path)
@@ -286,7 +286,8 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
             data.max_tokens is not None and written[splits[0]] >= data.max_tokens
         )
 
-    documents = corpus.read_documents(data, skipped, state["cursor"])
+    cursor = state["cursor"]
+    documents = corpus.read_documents(data, skipped, cursor)
     try:
         with tqdm(desc="prepare", unit=" documents", initial=state["documents"], disable=None) as bar:
             for number, batch in enumerate(_batched(documents, data.max_documents, state["documents"])):
@@ -305,15 +306,17 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
                 state["documents"] += len(batch)
                 bar.update(len(batch))
                 bar.set_postfix(tokens=sum(written.values()))
+                cursor = batch[-1][1]
                 if (number + 1) % FLUSH_BATCHES == 0:
-                    flush(batch[-1][1])
-        flush(None)
+                    flush(cursor)
+        flush(cursor)  # a kill before the manifest below then finds nothing left to read
     finally:
         for file in files.values():
             file.close()
     if state["documents"] == 0:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     manifest = {
+        "kind": "tokens",
         "status": "complete",
         "data": dataclasses.asdict(data),
         "dtype": dtype.str,

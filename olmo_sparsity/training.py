@@ -26,11 +26,27 @@ from tqdm import tqdm
 from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.batches import Batch, batch_at, row_source
 from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict, to_yaml
-from olmo_sparsity.manifest import environment, read_json, write_json, write_text
+from olmo_sparsity.manifest import (
+    delete_folder,
+    environment,
+    holds,
+    make_folder,
+    read_json,
+    write_json,
+    write_text,
+)
 from olmo_sparsity.model import OLMoWithPositions, build_model, olmo_model_config, pick_device, supports_bf16
 from olmo_sparsity.tokens import open_store, prepare
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
+# Keys that may differ from those of the run in the folder: to go on training, and to measure what was trained.
+FREE_TO_TRAIN = frozenset({("data", "cache_dir")})
+FREE_TO_MEASURE = FREE_TO_TRAIN | {
+    ("data", "on_error"),
+    ("data", "text_field"),
+    ("training", "device"),
+    ("training", "threads"),
+}
 VALIDATION_SEED = 1_000_003  # validation rows are those of one batch that no training step draws
 
 
@@ -74,8 +90,8 @@ def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch
     )
 
 
-def check_same_experiment(run: Path, config: Config) -> None:
-    """Is the run in this folder that of ``config``, in every key that training depends on.
+def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
+    """Is the run in this folder that of ``config``, in every key that training depends on but the ``free`` ones.
 
     Raises:
         UserError: it is another's.
@@ -85,7 +101,7 @@ def check_same_experiment(run: Path, config: Config) -> None:
     for section in TRAINED_SECTIONS:
         for key in sorted(stored.get(section, {}).keys() | asked[section].keys()):
             there, here = stored.get(section, {}).get(key), asked[section].get(key)
-            if there != here and (section, key) != ("data", "cache_dir"):
+            if there != here and (section, key) not in free:
                 raise UserError(
                     f"{run}: this run was made with {section}.{key} = {there!r}, not {here!r}; choose another folder "
                     "with --run DIR, or replace it with `olmo-sparsity train --overwrite`"
@@ -94,8 +110,7 @@ def check_same_experiment(run: Path, config: Config) -> None:
 
 def is_trained(run: Path) -> bool:
     """Has this folder a finished training run."""
-    path = run / "manifest.json"
-    return path.is_file() and read_json(path).get("status") == "complete"
+    return holds(run, "run") and read_json(run / "manifest.json").get("status") == "complete"
 
 
 @contextmanager
@@ -152,9 +167,8 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
         UserError: the folder belongs to another experiment, or the text, tokenizer or checkpoint is not usable.
         Interrupted: SIGINT or SIGTERM came; all is saved.
     """
-    if run.exists() and not (run / "manifest.json").is_file() and any(run.iterdir()):
-        raise UserError(f"{run}: this folder exists and is no run of olmo-sparsity; choose another with --run DIR")
-    if (run / "manifest.json").is_file() and not overwrite:
+    begun = holds(run, "run") and not overwrite
+    if begun:
         check_same_experiment(run, config)
         if is_trained(run):
             say(f"{run}: already trained ({config.training.steps} steps); nothing to do (--overwrite trains it again)")
@@ -173,7 +187,6 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     held_out = row_source(open_store(store_folder, "validation"), *lengths)
     validation = batch_at(held_out, config.pose, training.eval_rows, VALIDATION_SEED, 0)
 
-    begun = (run / "manifest.json").is_file() and not overwrite
     if begun and read_json(run / "manifest.json")["tokens_sha256"] != store.tokens_sha256:
         raise UserError(f"{run}: its text has changed since it was begun; choose another folder with --run DIR")
 
@@ -182,6 +195,7 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
 
     manifest: dict[str, Any] = {
+        "kind": "run",
         "status": "running",
         "config": to_dict(config),
         "token_store": str(store_folder.resolve()),
@@ -196,18 +210,22 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     }
     if overwrite and run.exists():  # only now that the new run is known to be possible
         say(f"deleting {run}, as --overwrite asks")
-        shutil.rmtree(run)
+        delete_folder(run)
     latest = checkpoints.latest_checkpoint(run / "checkpoints")
     step, seconds_before = 0, 0.0
     if latest is not None:
         facts = checkpoints.restore(latest, model, optimizer)
         step, seconds_before = facts["step"], facts["seconds"]
         say(f"{run}: continuing at step {step}")
-    run.mkdir(parents=True, exist_ok=True)
-    if not (run / "manifest.json").is_file():
-        write_text(run / "config.yaml", to_yaml(config))
-        write_text(run / "tokenizer.json", (store_folder / "tokenizer.json").read_text(encoding="utf-8"))
-        write_json(run / "manifest.json", manifest)
+    make_folder(run)
+    if not begun:
+        write_json(run / "manifest.json", manifest)  # first: it makes the folder ours
+    for name, content in (
+        ("config.yaml", to_yaml(config)),
+        ("tokenizer.json", (store_folder / "tokenizer.json").read_text(encoding="utf-8")),
+    ):
+        if not (run / name).is_file():
+            write_text(run / name, content)
     _truncate_metrics(run / "metrics.jsonl", step)
 
     summed_loss = make_loss(model, device, precision)
@@ -293,6 +311,9 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
             if caught and not last:
                 raise Interrupted(f"{run}: stopped and saved at step {step}; the same command goes on from there")
 
+    if validation_nats is None:  # killed between the last checkpoint and the manifest
+        model.eval()
+        validation_nats = _validation_loss(summed_loss, validation, micro, device)
     manifest.update(
         status="complete",
         steps=step,

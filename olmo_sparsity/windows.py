@@ -81,7 +81,7 @@ def sample_windows(
             "take more or longer text, or a smaller context.full_len"
         )
     rng = np.random.default_rng([seed, 0])
-    order = eligible[rng.permutation(len(eligible))][:num_windows]
+    order = eligible[rng.permutation(len(eligible))]
     offsets = store.offsets
     per_pass: list[list[tuple[int, int]]] = [[] for _ in range(max_per_document)]
     for document in order.tolist():
@@ -92,6 +92,8 @@ def sample_windows(
         count = min(max_per_document, len(targets))
         if count == 0:
             continue
+        if len(per_pass[0]) == num_windows:
+            break  # one window of each of so many documents: no second pass is needed
         draw = np.random.default_rng([seed, 1, document])
         low = np.arange(count) * len(targets) // count  # one target from each of `count` stretches of equal length
         high = (np.arange(count) + 1) * len(targets) // count

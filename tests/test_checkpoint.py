@@ -46,6 +46,16 @@ def test_a_cut_checkpoint_is_refused(saved: Path, name: str) -> None:
         load_model(saved, CPU)
 
 
+def test_a_crafted_configuration_is_not_resolved(saved: Path) -> None:
+    path = saved / "config.yaml"
+    path.write_text(path.read_text().replace("n_heads: 2", "n_heads: ${oc.env:NUMBER}"))
+    facts = read_json(saved / "train.json")
+    facts["sha256"]["config.yaml"] = sha256_file(path)
+    write_json(saved / "train.json", facts)
+    with pytest.raises(UserError, match=r"config\.yaml: it holds"):
+        load_model(saved, CPU)
+
+
 class Exploit:
     def __init__(self, witness: Path):
         self.witness = witness

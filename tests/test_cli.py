@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import write_corpus
 
 from olmo_sparsity.tables import list_influence
 
@@ -89,6 +90,11 @@ def test_options_reach_the_tables(workplace: Path) -> None:
         (("influence", "--config", "tiny.yaml", "--data", "short.jsonl"), "the text to measure is too small"),
         (("influence", "--config", "tiny.yaml", "context.local_len=20"), "context.full_len = 20"),
         (("influence", "--config", "tiny.yaml", "--out", "elsewhere"), "measured with other settings"),
+        (("influence", "--run", "elsewhere"), "is no run folder"),
+        (("influence", "--config", "tiny.yaml", "--out", "runs/tiny", "--overwrite"), "is no influence folder"),
+        (("train", "--config", "tiny.yaml", "--run", "tiny.yaml"), "this is a file"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "data.cache_dir=tiny.yaml"), "cannot make this folder"),
+        (("summary", "--tables", "runs/tiny"), "is no influence folder"),
         (("summary", "--run", "runs/none"), "nothing has been measured"),
         (("summary", "--tables", "nowhere"), "no influence tables"),
     ],
@@ -105,6 +111,20 @@ def test_mistakes_get_one_line_and_exit_code_2(workplace: Path, arguments: tuple
         assert len(result.stderr.strip().splitlines()) == 1
     after = sorted(str(path) for path in workplace.rglob("*"))
     assert [path for path in after if path not in before] == []
+
+
+def test_text_of_another_shape_is_measured(workplace: Path) -> None:
+    """Another text field, a broken line to skip and other threads do not ask for another model."""
+    words = [
+        json.loads(line)["text"] for line in write_corpus(workplace / "w.jsonl", 60, seed=8).read_text().splitlines()
+    ]
+    (workplace / "body.jsonl").write_text("{oops\n" + "".join(json.dumps({"body": text}) + "\n" for text in words))
+    result = run_cli(
+        "influence", "--config", "tiny.yaml", "--data", "body.jsonl", "--num-windows", "9", "--k", "1", "--out", "other",
+        "data.text_field=body", "data.on_error=skip", "training.threads=2", cwd=workplace,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "9 windows" in result.stdout
 
 
 def test_help_teaches(workplace: Path) -> None:

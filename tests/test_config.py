@@ -32,7 +32,14 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ("training:\n steps: 3\n  x: [\n", "c.yaml:3: not valid YAML"),
         ("[1, 2]\n", "mapping of keys"),
         ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
-        ("context: {local_len: 8, full_len: 16}\ninfluence: {k: [1, 9]}\n", "influence.k = [9]: there are only M = 8"),
+        ("context: {local_len: 16, train_len: 8}\n", "context.train_len = 8: must lie between context.local_len = 16"),
+        ("training: {max_grad_norm: -1}\n", "training.max_grad_norm = -1.0: must be positive"),
+        ("training: {seed: -1}\n", "training.seed = -1"),
+        ("training: {beta1: 1.5}\n", "training.beta1 = 1.5"),
+        ("training: {weight_decay: -1}\n", "training.weight_decay = -1.0"),
+        ("training: {threads: 0}\n", "training.threads = 0"),
+        ("influence: {seed: -1}\n", "influence.seed = -1"),
+        ("3\n", "mapping of keys"),
         ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
         ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
         ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
@@ -52,6 +59,8 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     with pytest.raises(UserError, match="there is no key 'stepz'"):
         load_config(path, ["training.stepz=3"])
+    with pytest.raises(UserError, match=r"influence\.k\.0=3"):
+        load_config(path, ["influence.k.0=3"])
     with pytest.raises(UserError, match="key=value"):
         load_config(path, ["training.steps"])
     with pytest.raises(UserError, match="cannot read"):
@@ -79,6 +88,13 @@ def test_each_pose_configuration_has_a_twin_without() -> None:
             with_pose.model,
             with_pose.training,
         )
+
+
+def test_k_is_held_against_m_when_it_is_measured(tmp_path: Path) -> None:
+    path = write(tmp_path, "context: {local_len: 8, full_len: 12}\n")
+    load_config(path, ["influence.k=[1,4]"]).check_k()
+    with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):
+        load_config(path).check_k()
 
 
 def test_fingerprint_depends_on_every_value() -> None:

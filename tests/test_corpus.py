@@ -60,6 +60,8 @@ BROKEN = {
     "not JSON": b"{oops\n",
     "no text": b'{"other": 1}\n',
     "no text in": b'{"text": 3}\n',
+    "not JSON .RecursionError": b'{"text": ' + b"[" * 100_000 + b"\n",
+    "not JSON .ValueError": b'{"text": ' + b"1" * 5000 + b"}\n",
     "half a surrogate": b'{"text": "\\ud800"}\n',
 }
 
@@ -119,14 +121,25 @@ def test_the_split_is_a_function_of_the_text_alone() -> None:
     assert abs(share - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5
 
 
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"text": [f"{i} {TEXTS[0]}" * 50 for i in range(3000)]}).to_parquet(path)
+    content = bytearray(path.read_bytes())
+    content[500:3000] = bytes(2500)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.parquet: damaged near record"):
+        texts_of(path)
+
+
 def test_builtin_texts_that_begin_alike_share_a_split() -> None:
     documents = [d for d, _ in read_documents(DataConfig(), Counter())]
     assert len(documents) == len({d.doc_id for d in documents}) > 40_000
     splits: dict[str, set[str]] = {}
     for document in documents:
-        splits.setdefault(document.text[:64], set()).add(split_of(document, 10.0))
+        begins = document.text.split(" -- " if document.source == "boolq" else ". ")[0]
+        splits.setdefault(begins, set()).add(split_of(document, 10.0))
     assert max(len(found) for found in splits.values()) == 1
-    assert len(splits) < len(documents)  # there are such texts
+    assert len(splits) < 0.95 * len(documents)  # there are many such texts
 
 
 def test_c4_is_streamed_pinned_and_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,15 @@ def words_on(figure: Figure) -> str:
 
 
 @pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures themselves, not saved."""
+    kept: list[Figure] = []
+    for module in (figure4, figure5, recovered_fraction, distance):
+        monkeypatch.setattr(module, "save", lambda figure, out, name: kept.append(figure) or [])
+    return kept
+
+
+@pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
     save = style.save
@@ -84,3 +93,58 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
 def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
+
+
+def test_figure4_has_sparse_gain_across_and_long_gain_up(
+    tiny_tables: Path, tmp_path: Path, figures: list[Figure]
+) -> None:
+    measurement = load(tiny_tables)
+    figure4.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
+    windows, rows = measurement.windows.set_index("window_id"), measurement.selections
+    long_gain = {"real": windows["gain_long_nats"], "null": windows["null_gain_long_nats"]}
+    axes = figures[0].axes  # unmask-one: k = 1, 2, 8 under the real, then under the null context
+    for number, (context, k) in enumerate((c, k) for c in ("real", "null") for k in (1, 2, 8)):
+        of = rows[(rows["selector"] == "unmask-one") & (rows["context"] == context) & (rows["k"] == k)]
+        expected = {
+            (round(x, 6), round(float(long_gain[context][w]), 6))
+            for w, x in zip(of["window_id"], of["gain_sparse_nats"], strict=True)
+        }
+        shown = {(round(x, 6), round(y, 6)) for x, y in axes[number].collections[0].get_offsets().tolist()}
+        assert shown <= expected
+        assert len(shown) >= 50
+
+
+def test_recovered_fraction_shows_the_summary(tiny_tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tiny_tables)
+    measurement.windows["gain_long_nats"] += 1.0
+    summary = summarize(measurement)
+    recovered_fraction.draw(tiny_tables, measurement, summary, tmp_path)
+    for axis, quantity in zip(
+        figures[0].axes, ("gain_sparse_nats", "recovered_fraction", "excess_recovered_fraction"), strict=True
+    ):
+        lines = [tuple(line.get_ydata()) for line in axis.lines]
+        for selector in ("unmask-one", "kl", "random", "nearest"):
+            entries = [e for e in summary["selections"] if (e["selector"], e["context"]) == (selector, "real")]
+            assert tuple(e[quantity]["mean"] for e in entries) in lines
+
+
+def test_distance_shows_the_shares(tiny_tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tiny_tables)
+    distance.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
+    from olmo_sparsity.tables import read_table
+
+    axis = figures[0].axes[0]
+    counts: dict[int, int] = dict.fromkeys(range(9, 21), 0)  # M = 12 distances, a bin each
+    for row in read_table(tiny_tables, "selections").to_pylist():
+        if (row["selector"], row["context"]) == ("unmask-one", "real"):
+            for far in row["distance_tokens"]:
+                counts[far] += 1
+    real = axis.lines[0]
+    assert real.get_xdata().tolist() == list(counts)
+    assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
+
+
+def test_dollar_signs_are_only_dollar_signs(tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
+    measurement = load(tiny_tables)
+    assert figure5.draw(tiny_tables, measurement, summarize(measurement), tmp_path)

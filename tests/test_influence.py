@@ -15,7 +15,7 @@ from conftest import write_corpus
 
 from olmo_sparsity import influence
 from olmo_sparsity.checkpoint import load_model
-from olmo_sparsity.config import Config, UserError
+from olmo_sparsity.config import Config, DataConfig, UserError
 from olmo_sparsity.influence import measure
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.selectors import SELECTORS
@@ -204,9 +204,32 @@ def test_finished_foreign_and_missing_folders(
         measure(with_settings(tiny_config, seed=5), tiny_run, copy)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds no influence tables"):
+    with pytest.raises(UserError, match="is no influence folder"):
         measure(tiny_config, tiny_run, tmp_path / "mine", overwrite=True)
+    with pytest.raises(UserError, match=r"is no influence folder .*'run'"):
+        measure(tiny_config, tiny_run, tiny_run, overwrite=True)
+    assert (tiny_run / "checkpoints").is_dir()
+    one = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
+    with pytest.raises(UserError, match="too small"):  # found out before anything is deleted
+        measure(one, tiny_run, copy, overwrite=True)
+    assert read_table(copy, "windows").num_rows == 60
     with pytest.raises(UserError, match="no checkpoint in this run"):
         measure(tiny_config, tmp_path / "nowhere")
     assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, copy, overwrite=True) == copy
     assert read_json(copy / "manifest.json")["num_windows"] == 5
+
+
+def test_a_hub_corpus_is_read_no_further_than_needed(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[DataConfig] = []
+
+    def stop(data: DataConfig, **_options: object) -> Path:
+        asked.append(data)
+        raise UserError("enough")
+
+    monkeypatch.setattr(influence, "prepare", stop)
+    for limit, expected in ((None, 20 * 60), (7, 7)):
+        with pytest.raises(UserError, match="enough"):
+            measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, tmp_path / "out")
+        assert asked[-1].max_documents == expected

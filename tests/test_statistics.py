@@ -16,7 +16,7 @@ from olmo_sparsity.statistics import (
     summarize,
 )
 
-CONTEXT = {"local_len": 16, "full_len": 48, "train_len": 32, "num_long_range": 32, "max_position": 64}
+CONTEXT = {"local_len": 16, "full_len": 48, "train_len": 32, "num_long_range": 32, "max_position": 64, "num_chunks": 2}
 
 
 def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
@@ -97,16 +97,27 @@ def test_gate_of(low: float | None, gate: str) -> None:
     assert gate_of({"mean": 0.02, "low": low, "high": 0.03}) == gate
 
 
-def test_one_document_has_no_interval_and_fails() -> None:
-    summary = summarize(made_up(1, long_gain=5.0))
+@pytest.mark.parametrize("num_documents", [1, 2, 19])
+def test_few_documents_have_no_interval_and_fail(num_documents: int) -> None:
+    summary = summarize(made_up(num_documents, long_gain=5.0))
     assert summary["long_gain_nats"]["low"] is None
     assert summary["gate"] == "failed"
-    assert "too few documents" in gate_words(summary)
+    assert "fewer than 20 documents" in gate_words(summary)
+
+
+def test_the_gate_of_a_model_without_long_gain_passes_as_rarely_as_it_should() -> None:
+    rng = np.random.default_rng(5)
+    passed = sum(
+        gate_of(ratio_estimates(rng.normal(0, 1, (1, 20)), np.ones((1, 20)))[0]) == "passed" for _ in range(200)
+    )
+    assert passed <= 16  # 2.5% of 200 is 5; with 2 documents it would be about 44
 
 
 def test_how_much_lies_beyond_training_is_said() -> None:
     assert "only 16 of the 48 tokens lie beyond" in length_words({**CONTEXT})
     assert "all 32 long-range tokens lie beyond" in length_words({**CONTEXT, "train_len": 16})
+    assert "PoSE positions below 64" in length_words({**CONTEXT})
+    assert "ordinary positions, no PoSE" in length_words({**CONTEXT, "num_chunks": 1})
 
 
 def test_the_interval_is_the_textbook_one_for_a_mean_over_independent_documents() -> None:

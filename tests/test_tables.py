@@ -65,5 +65,7 @@ def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Pat
     write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), "status": "running"})
     with pytest.raises(UserError, match="unfinished"):
         read_table(copy, "windows")
-    with pytest.raises(UserError, match="no influence tables"):
+    with pytest.raises(UserError, match="is no influence folder"):
         read_table(tmp_path, "windows")
+    with pytest.raises(UserError, match="no influence tables"):
+        read_table(tmp_path / "nothing", "windows")

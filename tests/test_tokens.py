@@ -82,6 +82,22 @@ def test_an_interrupted_preparation_continues_to_the_same_files(
             assert (again / path).read_bytes() == (whole / path).read_bytes(), path
 
 
+def test_killed_before_its_manifest_a_preparation_is_not_done_twice(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_path: Path) -> str:
+        raise KeyboardInterrupt
+
+    sha256_file = tokens.sha256_file
+    monkeypatch.setattr(tokens, "sha256_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(data)
+    monkeypatch.setattr(tokens, "sha256_file", sha256_file)
+    folder = prepare(data)
+    assert read_json(folder / "manifest.json")["documents"] == 300
+    assert sum(open_store(folder, split).num_documents for split in ("train", "validation")) == 300
+
+
 def test_a_text_cannot_close_its_own_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "before <|endoftext|> after " * 20}) + "\n")
     folder = prepare(DataConfig(source=str(tmp_path / "a.jsonl"), tokenizer="dolma-v1.5", cache_dir=str(tmp_path)))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,11 @@ import pytest
 import torch
 
 from olmo_sparsity import training
+from olmo_sparsity.batches import batch_at, row_source
 from olmo_sparsity.config import Config, Interrupted, UserError
 from olmo_sparsity.manifest import read_json
+from olmo_sparsity.model import build_model, olmo_model_config
+from olmo_sparsity.tokens import open_store
 from olmo_sparsity.training import make_loss, resolve_compile, train
 
 CLOCK = ("tokens_per_second", "seconds")
@@ -117,9 +121,81 @@ def test_a_finished_run_is_left_alone_and_another_config_is_refused(tiny_run: Pa
 def test_a_strangers_folder_is_not_touched(tiny_config: Config, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(UserError, match="is no run of olmo-sparsity"):
+        with pytest.raises(UserError, match="is no run folder of olmo-sparsity"):
             train(tiny_config, tmp_path, overwrite=overwrite)
+    for manifest in ('{"name": "my extension"}', '{"kind": "influence"}'):
+        (tmp_path / "manifest.json").write_text(manifest)
+        for overwrite in (False, True):
+            with pytest.raises(UserError, match="is no run folder of olmo-sparsity"):
+                train(tiny_config, tmp_path, overwrite=overwrite)
+    with pytest.raises(UserError, match="this is a file"):
+        train(tiny_config, tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_overwrite_trains_anew(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    (run / "figures").mkdir()
+    train(tiny_config, run, overwrite=True)
+    assert not (run / "figures").exists()
+    assert_equal(weights(run), weights(tiny_run))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_killed_just_before_its_end_a_run_still_ends_well(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    train(tiny_config, run)
+    assert read_json(run / "manifest.json")["status"] == "complete"
+    assert read_json(run / "manifest.json")["validation_loss_nats"] == manifest["validation_loss_nats"]
+
+
+def test_killed_just_after_its_beginning_a_run_goes_on(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json.partial").write_text("{")
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+    assert (run / "config.yaml").read_text() == (tiny_run / "config.yaml").read_text()
+
+
+def test_the_validation_loss_is_that_of_held_out_rows(tiny_run: Path, tiny_config: Config) -> None:
+    folder = Path(read_json(tiny_run / "manifest.json")["token_store"])
+    source = row_source(open_store(folder, "validation"), 8, 20)
+    batch = batch_at(source, tiny_config.pose, 32, training.VALIDATION_SEED, 0)
+    model = training.checkpoints.load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    with torch.no_grad():
+        log_q = model(batch.tokens_BT, batch.positions_BT).log_softmax(-1)
+    expected = -float(log_q.gather(2, batch.targets_BT[..., None]).mean())
+    assert metrics(tiny_run)[-1]["validation_loss_nats"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_one_step_is_adamw_on_clipped_gradients(tiny_config: Config, tmp_path: Path) -> None:
+    """The first step against torch's plain AdamW, with decay and clipping that matter."""
+    settings = dataclasses.replace(
+        tiny_config.training, steps=1, warmup_steps=0, max_grad_norm=0.05, weight_decay=5.0, learning_rate=1e-2
+    )
+    config = dataclasses.replace(tiny_config, training=settings)
+    train(config, tmp_path / "run")
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    folder = Path(manifest["token_store"])
+    vocab = read_json(folder / "manifest.json")
+    model = build_model(olmo_model_config(config, vocab["vocab_size"], vocab["eos_id"]), 0)
+    batch = batch_at(row_source(open_store(folder, "train"), 8, 20), config.pose, 16, 0, 0)
+    logits = model(batch.tokens_BT, batch.positions_BT)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten()).backward()
+    norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
+    assert norm > 0.05
+    assert metrics(tmp_path / "run")[0]["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    for parameter in model.parameters():
+        parameter.grad *= 0.05 / norm
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    norms = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 5.0}, {"params": norms, "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), fused=False).step()
+    for name, value in weights(tmp_path / "run")["model.pt"].items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-5), name
 
 
 def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_config: Config) -> None:
@@ -163,7 +239,7 @@ def test_the_loss_is_the_mean_over_all_targets(tiny_run: Path) -> None:
     tokens = torch.arange(24).view(3, 8)
     positions = torch.arange(8).expand(3, -1)
     total = make_loss(model, torch.device("cpu"), "fp32")(tokens, positions, tokens + 1)
-    log_q = model(tokens, positions).log_softmax(-1)
+    log_q = model(tokens, positions).detach().log_softmax(-1)
     assert float(total) == pytest.approx(-float(log_q.gather(2, tokens[..., None] + 1).sum()), rel=1e-5)
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.tokens import TokenStore, open_store, prepare
@@ -43,7 +44,7 @@ def test_all_places_of_a_document_are_targets_equally_often(store: TokenStore) -
         for start in windows.start[windows.document == document].tolist()
     )
     assert set(seen) == everything
-    assert max(seen.values()) < 6 * 300 / len(everything)
+    assert chisquare([seen[place] for place in sorted(everything)]).pvalue > 1e-3
 
 
 def test_the_null_context_comes_from_another_document(store: TokenStore) -> None:
@@ -52,16 +53,23 @@ def test_the_null_context_comes_from_another_document(store: TokenStore) -> None
     assert (lender != windows.document).all()
     assert (windows.null_start + 20 < store.offsets[lender + 1]).all()
     assert len(set(lender.tolist())) > 50
+    place = (windows.null_start - store.offsets[lender]) / (store.lengths[lender] - 1 - 20)  # uniform on [0, 1)
+    assert abs(place.mean() + 0.5 / (store.lengths[lender] - 21).mean() - 0.5) < 0.1
+    assert (place == 0).mean() < 0.2
 
 
 def test_excluded_documents_and_word_starts(store: TokenStore) -> None:
     first = sample_windows(store, 20, 50, 1, seed=0)
     excluded = store.doc_ids[first.document]
     assert not set(sample_windows(store, 20, 500, 1, 0, exclude_ids=excluded).document) & set(first.document)
+    assert set(sample_windows(store, 20, 30, 4, 0).document) == set(sample_windows(store, 20, 30, 1, 0).document)
     table = np.zeros(320, dtype=bool)
     table[290:] = True
     windows = sample_windows(store, 20, 50, 4, seed=0, target_table=table)
     assert table[windows.tokens(np.arange(len(windows)))[:, -1]].all()
+    few = sample_windows(store, 20, 20, 4, seed=0, target_table=table)
+    assert len(set(few.document.tolist())) == 20  # a second window of a document only when all have given one
+    assert windows.start[:20].tolist() == few.start.tolist()
 
 
 def test_text_too_small_for_windows(store: TokenStore) -> None:
