@@ -45,7 +45,13 @@ def _lines(axis: Axes, entries: list[dict[str, Any]], quantity: str, contexts: t
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
     """Writes ``recovered-fraction``."""
     entries = summary["selections"]
-    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.5), layout="constrained")
+    figure, places = plt.subplot_mosaic(
+        [["gain", "fraction", "excess"], ["legend"] * 3],
+        height_ratios=[1, 0.07],
+        figsize=(9.6, 3.7),
+        layout="constrained",
+    )
+    axes = [places[name] for name in ("gain", "fraction", "excess")]
     _lines(axes[0], entries, "gain_sparse_nats", ("real", "null"))
     gain = summary["long_gain_nats"]
     axes[0].axhline(gain["mean"], color="black", linestyle="--", linewidth=1)
@@ -77,7 +83,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     handles = [Line2D([], [], linestyle="-", markersize=4.5, label=name, **LOOKS[name]) for name in selectors]
     handles += [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **line) for c, line in LINE_LOOKS.items()]
     handles.append(Line2D([], [], color="black", linestyle="--", label="long gain"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=7.5)
+    places["legend"].axis("off")
+    places["legend"].legend(handles=handles, loc="center", ncols=len(handles), fontsize=7.5)
     caption(
         figure,
         summary,

@@ -120,7 +120,7 @@ def test_recovered_fraction_shows_the_summary(tiny_tables: Path, tmp_path: Path,
     summary = summarize(measurement)
     recovered_fraction.draw(tiny_tables, measurement, summary, tmp_path)
     for axis, quantity in zip(
-        figures[0].axes, ("gain_sparse_nats", "recovered_fraction", "excess_recovered_fraction"), strict=True
+        figures[0].axes[:3], ("gain_sparse_nats", "recovered_fraction", "excess_recovered_fraction"), strict=True
     ):
         lines = [tuple(line.get_ydata()) for line in axis.lines]
         for selector in ("unmask-one", "kl", "random", "nearest"):
