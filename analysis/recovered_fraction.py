@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, caption, save, script
+from analysis.style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, caption, gate_reason, save, script
 from olmo_sparsity.statistics import Measurement
 
 
@@ -69,7 +70,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
             axis.text(
                 0.5,
                 0.5,
-                "gate failed:\nthere is no long gain\nto recover",
+                "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 24)),
                 ha="center",
                 va="center",
                 transform=axis.transAxes,
@@ -89,7 +90,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         figure,
         summary,
         "Means with 95% intervals by bootstrap over documents. Dotted, open markers: the null context, where all gain is "
-        "selection's own luck. Excess: real minus null, window by window.",
+        "selection's own luck (and where foreign tokens may mislead). Excess: real minus null, window by window; to be read "
+        "beside that of random and nearest, which select nothing.",
     )
     return save(figure, out, "recovered-fraction")
 

@@ -54,6 +54,13 @@ def number(estimate: Optional[dict[str, Any]], digits: int = 2) -> str:
     return f"{estimate['mean']:.{digits}f} [{estimate['low']:.{digits}f}, {estimate['high']:.{digits}f}]"
 
 
+def gate_reason(summary: dict[str, Any]) -> str:
+    """Why the gate failed, in few words."""
+    if summary["long_gain_nats"]["low"] is None:
+        return "too few documents to tell"
+    return "this model does not profit from the long context"
+
+
 def caption(figure: Figure, summary: dict[str, Any], words: str) -> None:
     """Below the figure: what it shows, on how much data, under which lengths, and whether the gate passed."""
     data = f"{summary['num_windows']} windows of {summary['num_documents']} documents ({summary['source']}, {summary['split']})"
@@ -62,7 +69,7 @@ def caption(figure: Figure, summary: dict[str, Any], words: str) -> None:
     figure.text(0.01, -0.01, "\n".join(lines), va="top", ha="left", fontsize=8)
     if summary["gate"] == "failed":
         figure.suptitle(
-            "VALIDITY GATE FAILED: this model does not profit from the long context",
+            f"VALIDITY GATE FAILED: {gate_reason(summary)}",
             fontsize=10,
             fontweight="bold",
             color="white",

@@ -75,7 +75,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the same command goes on from here") from None
+        raise Interrupted("interrupted; the same command, without --overwrite, goes on from here") from None
 
 
 def parse_k(text: str) -> list[int]:
@@ -170,7 +170,8 @@ def influence(
         check_same_experiment(folder, loaded, FREE_TO_MEASURE)
     else:
         say(f"{folder}: not trained yet, so it is trained first")
-        train_model(loaded, folder, say=say)
+        with _interruptible():
+            train_model(loaded, folder, say=say)
     with _interruptible():
         tables = measure(loaded, folder, out, overwrite, say)
     _print_summary(tables, as_json=False)

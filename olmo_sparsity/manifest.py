@@ -82,13 +82,17 @@ def holds(folder: Path, kind: str) -> bool:
     return False
 
 
-def delete_folder(folder: Path) -> None:
-    """Deletes a folder; cut short, nothing half deleted is left under its name."""
-    aside = folder.with_name(f"{folder.name}.deleted")
-    if aside.exists():
-        shutil.rmtree(aside)
-    os.replace(folder, aside)
-    shutil.rmtree(aside)
+def empty_folder(folder: Path) -> None:
+    """Deletes what one of our folders holds, all but its manifest. Cut short, what is left is an unfinished folder of
+    ours, for its manifest says so from the beginning."""
+    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "status": "running"})
+    for path in sorted(folder.iterdir(), reverse=True):  # windows before the tables that their parts vouch for
+        if path.name == "manifest.json":
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def sha256_file(path: Path) -> str:

@@ -122,7 +122,10 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
                 f"{path}: schema version {version} and columns {', '.join(found.names)}; this is olmo-sparsity's "
                 f"{table} table, version {SCHEMA_VERSION}, with {', '.join(expected.names)}; measure again"
             )
-        parts.append(file.read(columns=columns).replace_schema_metadata(None))
+        try:
+            parts.append(file.read(columns=columns).replace_schema_metadata(None))
+        except (pa.ArrowException, OSError):
+            raise UserError(f"{path}: damaged; measure again with `olmo-sparsity influence --overwrite`") from None
     return pa.concat_tables(parts)
 
 

@@ -277,7 +277,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-        state.update(cursor=cursor, skipped=dict(skipped), sources=list(source_numbers))
+        state.update(cursor=cursor, skipped=counted, sources=list(source_numbers))
         state["bytes"] = {split: {name: files[split, name].tell() for name in ARRAYS} for split in splits}
         write_json(progress_path, state)
 
@@ -286,11 +286,12 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
             data.max_tokens is not None and written[splits[0]] >= data.max_tokens
         )
 
-    cursor = state["cursor"]
+    cursor, counted = state["cursor"], dict(skipped)
     documents = corpus.read_documents(data, skipped, cursor)
     try:
         with tqdm(desc="prepare", unit=" documents", initial=state["documents"], disable=None) as bar:
-            for number, batch in enumerate(_batched(documents, data.max_documents, state["documents"])):
+            batches = _batched(documents, skipped, data.max_documents, state["documents"])
+            for number, (batch, batch_skipped) in enumerate(batches):
                 if finished():
                     break
                 encodings = tokenizer.encode_batch_fast([d.text for d, _ in batch], add_special_tokens=False)
@@ -306,15 +307,15 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
                 state["documents"] += len(batch)
                 bar.update(len(batch))
                 bar.set_postfix(tokens=sum(written.values()))
-                cursor = batch[-1][1]
+                cursor, counted = batch[-1][1], batch_skipped
                 if (number + 1) % FLUSH_BATCHES == 0:
                     flush(cursor)
+        if state["documents"] == 0:
+            raise UserError(f"data.source = {data.source}: it holds no document with text in it")
         flush(cursor)  # a kill before the manifest below then finds nothing left to read
     finally:
         for file in files.values():
             file.close()
-    if state["documents"] == 0:
-        raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     manifest = {
         "kind": "tokens",
         "status": "complete",
@@ -341,12 +342,19 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
 
 
 def _batched(
-    documents: Iterator[tuple[corpus.Document, corpus.Cursor]], max_documents: Optional[int], done: int
-) -> Iterator[list[tuple[corpus.Document, corpus.Cursor]]]:
+    documents: Iterator[tuple[corpus.Document, corpus.Cursor]],
+    skipped: Counter[str],
+    max_documents: Optional[int],
+    done: int,
+) -> Iterator[tuple[list[tuple[corpus.Document, corpus.Cursor]], dict[str, int]]]:
+    """Batches of documents, each with what had been skipped when its last document came."""
     while True:
         room = ENCODE_BATCH if max_documents is None else min(ENCODE_BATCH, max_documents - done)
-        batch = list(islice(documents, max(room, 0)))
+        batch, counted = [], dict(skipped)
+        for item in islice(documents, max(room, 0)):
+            batch.append(item)
+            counted = dict(skipped)  # as of this document: what is skipped behind it, a resumed run skips again
         if not batch:
             return
         done += len(batch)
-        yield batch
+        yield batch, counted

@@ -27,7 +27,7 @@ from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.batches import Batch, batch_at, row_source
 from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict, to_yaml
 from olmo_sparsity.manifest import (
-    delete_folder,
+    empty_folder,
     environment,
     holds,
     make_folder,
@@ -130,6 +130,21 @@ def _stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _deterministic(device: torch.device) -> Iterator[None]:
+    """Only kernels that give the same bits every time; the compiled backward of the embedding has others, which add in
+    the order in which threads arrive. On a GPU an operation without such a kernel warns instead of failing."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.utils.deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
+
+
 def _truncate_metrics(path: Path, step: int) -> None:
     """Drops the lines of steps behind ``step``, and one that was cut short."""
     kept = []
@@ -167,7 +182,8 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
         UserError: the folder belongs to another experiment, or the text, tokenizer or checkpoint is not usable.
         Interrupted: SIGINT or SIGTERM came; all is saved.
     """
-    begun = holds(run, "run") and not overwrite
+    there = holds(run, "run")
+    begun = there and not overwrite
     if begun:
         check_same_experiment(run, config)
         if is_trained(run):
@@ -208,9 +224,9 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
         "compiled": compiled,
         "environment": environment(),
     }
-    if overwrite and run.exists():  # only now that the new run is known to be possible
+    if there and overwrite:  # only now that the new run is known to be possible
         say(f"deleting {run}, as --overwrite asks")
-        delete_folder(run)
+        empty_folder(run)
     latest = checkpoints.latest_checkpoint(run / "checkpoints")
     step, seconds_before = 0, 0.0
     if latest is not None:
@@ -257,6 +273,7 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
     validation_nats: Optional[float] = None
     model.train()
     with (
+        _deterministic(device),
         _stop_signals() as caught,
         open(run / "metrics.jsonl", "a", encoding="utf-8", buffering=1) as metrics,
         tqdm(total=training.steps, initial=step, desc="train", unit=" steps", disable=None) as bar,
@@ -309,7 +326,9 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
             if step % training.checkpoint_every == 0 or last or caught:
                 save()
             if caught and not last:
-                raise Interrupted(f"{run}: stopped and saved at step {step}; the same command goes on from there")
+                raise Interrupted(
+                    f"{run}: stopped and saved at step {step}; the same command, without --overwrite, goes on from there"
+                )
 
     if validation_nats is None:  # killed between the last checkpoint and the manifest
         model.eval()

@@ -40,6 +40,8 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ("training: {threads: 0}\n", "training.threads = 0"),
         ("influence: {seed: -1}\n", "influence.seed = -1"),
         ("3\n", "mapping of keys"),
+        ("training: {seed: 99999999999999999999999}\n", "training.seed"),
+        ("training: {learning_rate: .inf}\n", "training.learning_rate = inf"),
         ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
         ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
         ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
@@ -59,6 +61,9 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     with pytest.raises(UserError, match="there is no key 'stepz'"):
         load_config(path, ["training.stepz=3"])
+    assert load_config(write(tmp_path, "name: 2025-31-12\n")).name == "2025-31-12"
+    with pytest.raises(UserError, match=r"\[=3"):
+        load_config(path, ["[=3"])
     with pytest.raises(UserError, match=r"influence\.k\.0=3"):
         load_config(path, ["influence.k.0=3"])
     with pytest.raises(UserError, match="key=value"):

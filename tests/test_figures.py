@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import distance, figure4, figure5, recovered_fraction, style
-from olmo_sparsity.statistics import load, summarize
+from olmo_sparsity.statistics import Measurement, load, summarize
 
 DRAWS = {
     "figure4": figure4.draw,
@@ -73,6 +73,17 @@ def test_figures_say_what_they_show(
         expected = "gate failed" if gate == "failed" else f"R(8) = {style.number(entry['recovered_fraction'])}"
         assert expected in captured[0]
         assert "null" in captured[0]
+
+
+def test_too_few_documents_is_not_called_no_profit(tiny_tables: Path, tmp_path: Path, captured: list[str]) -> None:
+    measurement = load(tiny_tables)
+    few = measurement.windows["doc_id"].unique()[:10]
+    windows = measurement.windows[measurement.windows["doc_id"].isin(few)]
+    selections = measurement.selections[measurement.selections["window_id"].isin(windows["window_id"])]
+    small = Measurement(windows, selections, measurement.facts)
+    recovered_fraction.draw(tiny_tables, small, summarize(small), tmp_path)
+    assert "too few documents to tell" in captured[0]
+    assert "does not profit" not in captured[0]
 
 
 def test_figure5_shows_the_words_and_the_losses_of_its_window(

@@ -88,6 +88,9 @@ def test_killed_before_its_manifest_a_preparation_is_not_done_twice(
     def killed(_path: Path) -> str:
         raise KeyboardInterrupt
 
+    source = Path(data.source)
+    source.write_text(source.read_text() + "{broken\n" * 3)
+    data = dataclasses.replace(data, on_error="skip")
     sha256_file = tokens.sha256_file
     monkeypatch.setattr(tokens, "sha256_file", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -96,6 +99,14 @@ def test_killed_before_its_manifest_a_preparation_is_not_done_twice(
     folder = prepare(data)
     assert read_json(folder / "manifest.json")["documents"] == 300
     assert sum(open_store(folder, split).num_documents for split in ("train", "validation")) == 300
+    assert read_json(folder / "manifest.json")["skipped"] == {"broken": 3}
+
+
+def test_a_source_without_text_leaves_nothing_behind(data: DataConfig) -> None:
+    Path(data.source).write_text('{"text": " "}\n')
+    with pytest.raises(UserError, match="no document with text"):
+        prepare(dataclasses.replace(data, tokenizer="dolma-v1.5"))
+    assert not list(Path(data.cache_dir).glob("*"))
 
 
 def test_a_text_cannot_close_its_own_document(tmp_path: Path) -> None:

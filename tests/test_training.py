@@ -76,6 +76,22 @@ def test_the_same_config_gives_the_same_run_to_the_last_bit(
     assert metrics(tmp_path / "other")[0]["loss_nats"] != metrics(tiny_run)[0]["loss_nats"]
 
 
+def test_compiled_on_two_threads_it_is_the_same_to_the_last_bit_too(tiny_config: Config, tmp_path: Path) -> None:
+    """Rows enough that the compiled backward is shared between the threads, and adds to the same embeddings."""
+    settings = dataclasses.replace(
+        tiny_config.training, steps=6, batch_rows=1024, compile="always", threads=2, precision="bf16", log_every=1
+    )
+    config = dataclasses.replace(tiny_config, training=settings)
+    try:
+        for name in ("one", "two", "three"):
+            train(config, tmp_path / name)
+    finally:
+        torch.set_num_threads(1)
+    for name in ("two", "three"):
+        assert metrics(tmp_path / name) == metrics(tmp_path / "one")
+        assert_equal(weights(tmp_path / name), weights(tmp_path / "one"))
+
+
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_stopped_and_started_again_it_continues_exactly(
     tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
@@ -140,6 +156,15 @@ def test_overwrite_trains_anew(tiny_run: Path, tiny_config: Config, tmp_path: Pa
     assert not (run / "figures").exists()
     assert_equal(weights(run), weights(tiny_run))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_overwrite_of_a_linked_folder_keeps_the_link(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    real = Path(shutil.copytree(tiny_run, tmp_path / "real", symlinks=True))
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "real.deleted").mkdir()
+    train(tiny_config, tmp_path / "link", overwrite=True)
+    assert_equal(weights(real), weights(tiny_run))
+    assert (tmp_path / "real.deleted").is_dir()
 
 
 def test_killed_just_before_its_end_a_run_still_ends_well(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
