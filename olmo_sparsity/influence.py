@@ -122,10 +122,6 @@ def measure_windows(
     return loss_short.cpu().numpy(), measured
 
 
-def _list_array(values: np.ndarray) -> list[Any]:
-    return list(values)
-
-
 def part_columns(
     windows: Windows,
     chosen: np.ndarray,
@@ -151,12 +147,12 @@ def part_columns(
         "source": [store.sources[int(i)] for i in store.source_index[document]],
         "split": [split] * len(chosen),
         "start_token": windows.start[chosen] - store.offsets[document],
-        "token_ids": _list_array(tokens[:, :-1]),
+        "token_ids": list(tokens[:, :-1]),
         "token_texts": [token_texts(tokenizer, row[:-1]) for row in tokens],
         "target_id": tokens[:, -1],
         "target_text": token_texts(tokenizer, tokens[:, -1]),
         "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids[null_document]],
-        "null_token_ids": _list_array(windows.null_tokens(chosen, num_long_range)),
+        "null_token_ids": list(windows.null_tokens(chosen, num_long_range)),
         "loss_short_nats": loss_short,
         "loss_long_nats": real.loss_long,
         "gain_long_nats": loss_short - real.loss_long,
@@ -234,7 +230,7 @@ def measure(
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     model = checkpoints.load_model(latest, device)
-    facts_of_model = checkpoints.verify_checkpoint(latest)
+    facts_of_model = read_json(latest / "train.json")  # which load_model has verified
     run_manifest = read_json(run / "manifest.json")
     tokenizer = read_tokenizer(run / "tokenizer.json")
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from olmo_sparsity import corpus
 from olmo_sparsity.config import DataConfig, UserError, fingerprint
-from olmo_sparsity.manifest import make_folder, read_json, sha256_file, write_json
+from olmo_sparsity.manifest import make_folder, read_json, sha256_file, write_json, write_text
 
 OLMO_TOKENIZERS = {
     "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
@@ -240,9 +240,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
     if not tokenizer_path.is_file():
         text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else _tokenizer_text(data)
         make_folder(folder)
-        partial = folder / "tokenizer.json.partial"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, tokenizer_path)
+        write_text(tokenizer_path, text)
     tokenizer = read_tokenizer(tokenizer_path)
     eos_id = eos_id_of(tokenizer, data.eos_token)
     vocab_size = tokenizer.get_vocab_size()
