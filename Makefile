@@ -1,6 +1,9 @@
 # make demo      the whole experiment on this machine: set-up, text, training, influence, figures
 # make test      the same set-up; lint, types, tests
 # make figures   the figures of RUN (default runs/demo), of its newest measurement or of TABLES; measures first where need be
+# make evidence  the demo again with every selector, planted truth and context curves (see curve), and the figures of all
+# make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
+# make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
 # make clean     remove the virtual environment and caches; never data/ or runs/
@@ -13,8 +16,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 RUN ?= runs/demo
+LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
+RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures test check format lock clean
+.PHONY: demo figures evidence sweep curve test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -26,6 +31,29 @@ figures: $(READY)
 	@grep -qs '"status": "complete"' $(RUN)/influence/*/manifest.json || { \
 		echo "$(RUN): nothing measured yet, so that is done first"; $(BIN)/olmo-sparsity influence --run $(RUN); }
 	$(BIN)/python -m analysis --run $(RUN) $(if $(TABLES),--tables $(TABLES))
+	@if grep -qs '"status": "complete"' $(RUN)/validation/*/manifest.json; then \
+		$(BIN)/python -m analysis.planted --run $(RUN); fi
+	@if grep -qs '"status": "complete"' $(RUN)/context-curve/*/manifest.json; then \
+		$(BIN)/python -m analysis.context_curve --run $(RUN); fi
+
+sweep: $(READY) $(RUNGS)
+	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures
+
+runs/scale/%: configs/scale/%.yaml FORCE | $(READY)
+	$(BIN)/olmo-sparsity influence --config $< --run $@
+
+FORCE:
+
+evidence: $(READY)
+	$(BIN)/olmo-sparsity influence --selector all --num-windows 3000
+	$(BIN)/olmo-sparsity validate
+	@$(MAKE) --no-print-directory figures
+	@$(MAKE) --no-print-directory curve
+
+curve: $(READY)
+	$(BIN)/olmo-sparsity context-curve
+	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
+	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from analysis import distance, figure4, figure5, recovered_fraction
+from analysis import agreement, classes, distance, figure4, figure5, recovered_fraction, sample_size
 from analysis.style import script
 
 if __name__ == "__main__":
-    script(figure4.draw, figure5.draw, recovered_fraction.draw, distance.draw)
+    script(
+        figure4.draw,
+        figure5.draw,
+        recovered_fraction.draw,
+        distance.draw,
+        classes.draw,
+        agreement.draw,
+        sample_size.draw,
+    )

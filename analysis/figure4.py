@@ -8,20 +8,20 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis.style import CONTEXT_WORDS, LOOKS, caption, number, save, script
-from olmo_sparsity.statistics import Measurement
+from analysis.style import CONTEXT_WORDS, LOOKS, caption, number, ordered, save, script
+from olmo_sparsity.statistics import LONG_GAIN, Measurement
 
 FRAME_PERCENTILES = (0.2, 99.8)
+LINE_WORDS = {"correlation": "r", "ols_slope": "OLS", "tls_slope": "TLS"}
 
 
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
     """Writes ``figure4-SELECTOR`` for every selector."""
     paths = []
-    windows = measurement.windows.set_index("window_id")
-    long_gain = {"real": windows["gain_long_nats"], "null": windows["null_gain_long_nats"]}
-    for selector, rows in measurement.selections.groupby("selector", sort=False):
-        ks = sorted(rows["k"].unique())
-        left, right = np.percentile(rows["gain_sparse_nats"], FRAME_PERCENTILES)
+    long_gain = {context: measurement.windows[name].to_numpy() for context, name in LONG_GAIN.items()}
+    ks = measurement.ks
+    for selector in ordered(measurement):
+        left, right = np.percentile(measurement.gains[selector], FRAME_PERCENTILES)
         bottom, top = np.percentile(np.concatenate(list(long_gain.values())), FRAME_PERCENTILES)
         figure, axes = plt.subplots(
             2,
@@ -35,17 +35,14 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         for row, context in enumerate(("real", "null")):
             for column, k in enumerate(ks):
                 axis = axes[row, column]
-                points = rows[(rows["context"] == context) & (rows["k"] == k)].set_index("window_id")[
-                    "gain_sparse_nats"
-                ]
-                x, y = points.to_numpy(), long_gain[context].reindex(points.index).to_numpy()
+                x, y = measurement.gains[selector, context, k].to_numpy(), long_gain[context]
                 inside = (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
                 axis.scatter(
                     x[inside],
                     y[inside],
                     s=5,
                     alpha=min(0.4, max(0.08, 600 / len(x))),
-                    color=LOOKS[str(selector)]["color"],
+                    color=LOOKS[selector]["color"],
                     linewidths=0,
                     rasterized=True,
                 )
@@ -58,6 +55,11 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
                 fraction = entry["recovered_fraction"]
                 gap = "gate failed" if fraction is None else f"R({k}) = {number(fraction)}"
                 axis.set_title(f"k = {k}, {context}\n{gap}")
+                lines = [f"{words} {number(entry['figure4'][name])}" for name, words in LINE_WORDS.items()]
+                axis.text(
+                    0.02, 0.99, "\n".join(lines), transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
+                    bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
+                )  # fmt: skip
                 outside = int((~inside).sum())
                 if outside:
                     axis.text(0.98, 0.02, f"{outside} outside", transform=axis.transAxes, ha="right", fontsize=7)
@@ -70,9 +72,10 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
             figure,
             summary,
             f"Selector {selector}. Each point is a window; dashed: sparse gain equals long gain. R(k): mean sparse gain "
-            "over mean long gain of the real context, with its 95% interval over documents. Below, the long-range tokens "
-            "come from another document: what shows there is the selector's luck. R(k) above 1: the k tokens gain more than "
-            "the whole context is worth.",
+            "over mean long gain of the real context. In the corners: correlation, and slope of long on sparse gain by "
+            "ordinary and by total least squares. [95% intervals over documents.] Below, the long-range tokens come from "
+            "another document: what shows there is the selector's luck. R(k) above 1: the k tokens gain more than the "
+            "whole context is worth.",
         )
         paths += save(figure, out, f"figure4-{selector}")
     return paths

@@ -10,11 +10,10 @@ import matplotlib.pyplot as plt
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from analysis.style import caption, save, script
+from analysis.style import caption, ordered, save, script
 from olmo_sparsity.statistics import Measurement
 from olmo_sparsity.tables import read_table
 
-SELECTOR_ORDER = ("unmask-one", "kl")
 PERCENTILE = 90
 CHARS_A_LINE = 96
 MAX_K = 8
@@ -77,8 +76,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     window_id = int((gains - gains.quantile(PERCENTILE / 100)).abs().idxmin())
     windows = read_table(tables, "windows")
     window = windows.filter(pc.field("window_id") == window_id).to_pylist()[0]
-    present = measurement.selections["selector"].unique()
-    selector = next((name for name in SELECTOR_ORDER if name in present), present[0])
+    selector = ordered(measurement)[0]
     selections = read_table(tables, "selections")
     chosen = selections.filter(
         (pc.field("window_id") == window_id) & (pc.field("selector") == selector) & (pc.field("context") == "real")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -12,19 +12,30 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from olmo_sparsity.bootstrap import Estimate
 from olmo_sparsity.statistics import Measurement, gate_words, length_words, load, summarize
-from olmo_sparsity.tables import UserError, list_influence
+from olmo_sparsity.tables import UserError, list_finished
 
-# Okabe and Ito's colours; a marker and a line style of its own for each selector, for print in grey.
+# Okabe and Ito's colours, and two of Tol's; a marker of its own for each selector, for print in grey. In the order of every
+# legend: those that see the target, those that do not, the controls.
 LOOKS: dict[str, dict[str, Any]] = {
     "unmask-one": {"color": "#0072B2", "marker": "o"},
+    "mask-one": {"color": "#56B4E9", "marker": "v"},
+    "greedy": {"color": "#332288", "marker": "*"},
+    "gradient": {"color": "#CC79A7", "marker": "D"},
+    "lasso": {"color": "#E69F00", "marker": "P"},
     "kl": {"color": "#D55E00", "marker": "s"},
-    "random": {"color": "#000000", "marker": "x"},
+    "attention": {"color": "#882255", "marker": "h"},
     "nearest": {"color": "#009E73", "marker": "^"},
+    "random": {"color": "#000000", "marker": "x"},
 }
+MAIN = ("unmask-one", "kl", "attention", "random")  # where nine would hide one another
 LINE_LOOKS: dict[str, dict[str, Any]] = {"real": {"linestyle": "-"}, "null": {"linestyle": ":"}}
 CONTEXT_WORDS = {"real": "real context", "null": "null context (foreign long-range text)"}
 
@@ -45,6 +56,30 @@ plt.rcParams.update(
 )
 
 
+def ordered(measurement: Measurement) -> list[str]:
+    """The measured selectors, in the order of ``LOOKS``."""
+    return [name for name in LOOKS if name in measurement.selectors]
+
+
+def main_selectors(measurement: Measurement) -> list[str]:
+    """The few that are drawn where there is no room for nine; all, where none of those was measured."""
+    names = ordered(measurement)
+    return [name for name in names if name in MAIN] or names
+
+
+def legend_entry(selector: str) -> Line2D:
+    """What stands for a selector in a legend."""
+    return Line2D([], [], linestyle="-", markersize=4.5, label=selector, **LOOKS[selector])
+
+
+def errors(estimates: list[Estimate]) -> Optional[np.ndarray]:
+    """[2, estimates], how far each interval reaches below and above its mean; None where there is none (few documents)."""
+    if any(e["low"] is None for e in estimates):
+        return None
+    bounds = np.array([[e["low"], e["mean"], e["high"]] for e in estimates], dtype=float)
+    return np.abs(np.diff(bounds, axis=1)).T
+
+
 def number(estimate: Optional[dict[str, Any]], digits: int = 2) -> str:
     """``0.41 [0.36, 0.47]``, or a dash where there is none."""
     if estimate is None:
@@ -61,15 +96,60 @@ def gate_reason(summary: dict[str, Any]) -> str:
     return "this model does not profit from the long context"
 
 
-def caption(figure: Figure, summary: dict[str, Any], words: str) -> None:
+def band(axis: Axes, x: Any, found: list[Optional[Estimate]], color: str, **looks: Any) -> None:
+    """A line with its intervals as a band, gaps where there are none."""
+    means, lows, highs = (
+        np.array([np.nan if e is None or e[name] is None else e[name] for e in found], dtype=float)
+        for name in ("mean", "low", "high")
+    )
+    axis.plot(x, means, color=color, linewidth=1.3, markersize=3.5, **looks)
+    axis.fill_between(x, lows, highs, color=color, alpha=0.16, linewidth=0)
+
+
+def signed_log(axis: Axes, which: str) -> None:
+    """Linear up to 1 on either side of 0, logarithmic beyond: for R(k), where luck may be worth ten times the long gain."""
+    if which == "x":
+        axis.set_xscale("symlog", linthresh=1)
+    else:
+        axis.set_yscale("symlog", linthresh=1)
+    one = axis.xaxis if which == "x" else axis.yaxis
+    low, high = one.get_view_interval()
+    ticks = [t for t in (-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100) if low <= t <= high]
+    one.set_ticks(ticks, [str(t) for t in ticks])
+    one.set_ticks([], minor=True)
+
+
+def say_gate_failed(axis: Axes, summary: dict[str, Any]) -> None:
+    """In the place of what may not be shown, in words."""
+    words = "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 24))
+    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def caption_text(figure: Figure, text: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
+    """Below the figure: a legend of ``handles``, then the text."""
+    top = -0.01
+    if handles:
+        figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns).set_in_layout(
+            False
+        )
+        top -= (0.19 * -(-len(handles) // columns) + 0.1) / figure.get_figheight()
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * 17))
+    figure.text(0.01, top, "\n".join(lines), va="top", ha="left", fontsize=8)
+
+
+def caption(
+    figure: Figure, summary: dict[str, Any], words: str, handles: Sequence[Line2D] = (), columns: int = 6
+) -> None:
     """Below the figure: what it shows, on how much data, under which lengths, and whether the gate passed."""
     data = f"{summary['num_windows']} windows of {summary['num_documents']} documents ({summary['source']}, {summary['split']})"
-    text = f"{words} {data}; {length_words(summary)} {gate_words(summary)}"
-    lines = textwrap.wrap(text, int(figure.get_figwidth() * 17))
-    figure.text(0.01, -0.01, "\n".join(lines), va="top", ha="left", fontsize=8)
+    caption_text(figure, f"{words} {data}; {length_words(summary)} {gate_words(summary)}", handles, columns)
     if summary["gate"] == "failed":
         figure.suptitle(
             f"VALIDITY GATE FAILED: {gate_reason(summary)}",
+            y=1.02,
+            va="bottom",
             fontsize=10,
             fontweight="bold",
             color="white",
@@ -91,7 +171,7 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
 def find_tables(run: Path, tables: Optional[Path]) -> tuple[Path, Path]:
     """(influence folder, folder for its figures); without ``tables`` the run's newest measurement."""
     if tables is None:
-        finished = list_influence(run)
+        finished = list_finished(run)
         if not finished:
             raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
         tables = finished[-1]

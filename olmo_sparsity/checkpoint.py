@@ -104,8 +104,9 @@ def _load_tensors(path: Path) -> Any:
         raise UserError(f"{path}: this file holds more than tensors, so it is not loaded") from None
 
 
-def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
-    """The model of a checkpoint, in evaluation mode.
+def load_model(checkpoint: Path, device: torch.device, max_position: Optional[int] = None) -> OLMoWithPositions:
+    """The model of a checkpoint, in evaluation mode; its position IDs lie below ``max_position`` (None: those of
+    training; rotary embeddings have no weights, so that any number of positions fits the same checkpoint).
 
     Raises:
         UserError: the checkpoint does not verify.
@@ -115,6 +116,8 @@ def load_model(checkpoint: Path, device: torch.device) -> OLMoWithPositions:
     if "${" in text:  # OLMo's reader would resolve it: read variables, look for files
         raise UserError(f"{checkpoint / 'config.yaml'}: it holds ${{...}}, so it is not loaded")
     raw = yaml.safe_load(text)["model"]
+    if max_position is not None:
+        raw["max_sequence_length"] = max_position
     config = olmo_config.ModelConfig.new(**raw)
     model = OLMoWithPositions(config, init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))

@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupte
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import sys
 import warnings
@@ -17,12 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from olmo_sparsity import __version__
-from olmo_sparsity.config import SELECTORS, Config, Interrupted, UserError, config_folder, load_config, to_yaml
+from olmo_sparsity.config import SELECTORS, Config, ContextCurveConfig, Interrupted, UserError
+from olmo_sparsity.config_files import config_folder, load_config, to_yaml
 
 app = typer.Typer(
     name="olmo-sparsity",
@@ -34,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-SelectorName = Enum("SelectorName", {name: name for name in SELECTORS}, type=str)  # type: ignore[misc]
+SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]
 
 
 class PathName(str, Enum):
@@ -68,6 +65,26 @@ def _resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[li
         config = run / "config.yaml"
     loaded = load_config(config, overrides or [])
     return loaded, run if run is not None else Path("runs") / loaded.name
+
+
+def _selectors(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
+    if not names:
+        return None
+    chosen = [name.value for name in names]
+    return list(SELECTORS) if "all" in chosen else list(dict.fromkeys(chosen))
+
+
+def _train_first(config: Config, run: Path) -> None:
+    """Every measurement begins with a trained run, of this very experiment."""
+    from olmo_sparsity.training import FREE_TO_MEASURE, check_same_experiment, is_trained
+    from olmo_sparsity.training import train as train_model
+
+    if is_trained(run):
+        check_same_experiment(run, config, FREE_TO_MEASURE)
+        return
+    say(f"{run}: not trained yet, so it is trained first")
+    with _interruptible():
+        train_model(config, run, say=say)
 
 
 @contextmanager
@@ -128,7 +145,8 @@ def influence(
     ] = None,
     num_windows: Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")] = None,
     selector: Annotated[
-        Optional[list[SelectorName]], typer.Option("--selector", help="Which selectors; may be given again.")
+        Optional[list[SelectorName]],
+        typer.Option("--selector", help="Which selectors; may be given again.", show_default=False),
     ] = None,
     seed: Annotated[Optional[int], typer.Option("--seed", help="Seed of the windows and controls.")] = None,
     data: Annotated[
@@ -153,28 +171,22 @@ def influence(
     overrides: Overrides = None,
 ) -> None:
     """Measure which long-range tokens are influential; trains the model first where that is still to do."""
+    from olmo_sparsity.console import print_summary
     from olmo_sparsity.influence import measure
-    from olmo_sparsity.training import FREE_TO_MEASURE, check_same_experiment, is_trained
-    from olmo_sparsity.training import train as train_model
 
     loaded, folder = _resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "seed": seed, "data": data}
     given["k"] = None if k is None else parse_k(k)
-    given["selectors"] = None if not selector else list(dict.fromkeys(name.value for name in selector))
+    given["selectors"] = _selectors(selector)
     given["path"] = None if path is None else path.value
     given["save_candidates"] = True if save_candidates else None
     chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
     loaded = dataclasses.replace(loaded, influence=chosen)
     loaded.check_k()
-    if is_trained(folder):
-        check_same_experiment(folder, loaded, FREE_TO_MEASURE)
-    else:
-        say(f"{folder}: not trained yet, so it is trained first")
-        with _interruptible():
-            train_model(loaded, folder, say=say)
+    _train_first(loaded, folder)
     with _interruptible():
         tables = measure(loaded, folder, out, overwrite, say)
-    _print_summary(tables, as_json=False)
+    print_summary(tables)
 
 
 @app.command()
@@ -184,19 +196,83 @@ def summary(
     tables: Annotated[
         Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="Every k and context, classes and agreement, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
     overrides: Overrides = None,
 ) -> None:
     """The numbers of a measurement: for reading, or with --json for programs."""
-    from olmo_sparsity.tables import list_influence
+    from olmo_sparsity.console import print_summary
+    from olmo_sparsity.tables import list_finished
 
     if tables is None:
         _, folder = _resolve(config, run, overrides)
-        finished = list_influence(folder)
+        finished = list_finished(folder)
         if not finished:
             raise UserError(f"{folder}: nothing has been measured in this run; run `olmo-sparsity influence` first")
         tables = finished[-1]
-    _print_summary(tables, as_json)
+    print_summary(tables, every, as_json)
+
+
+@app.command()
+def validate(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    num_windows: Annotated[
+        Optional[int], typer.Option("--num-windows", help="Windows of each suite and number of planted tokens.")
+    ] = None,
+    selector: Annotated[
+        Optional[list[SelectorName]],
+        typer.Option("--selector", help="Which selectors; may be given again. Default: all.", show_default=False),
+    ] = None,
+    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Do the selectors find what is known to matter? Plants needles and correlations, and counts what is found."""
+    from olmo_sparsity.console import print_detection
+    from olmo_sparsity.validation import validate as validate_run
+
+    loaded, folder = _resolve(config, run, overrides)
+    given: dict[str, Any] = {"num_windows": num_windows, "selectors": _selectors(selector)}
+    chosen = dataclasses.replace(loaded.validation, **{key: value for key, value in given.items() if value is not None})
+    loaded = dataclasses.replace(loaded, validation=chosen)
+    _train_first(loaded, folder)
+    with _interruptible():
+        tables = validate_run(loaded, folder, out, overwrite, say)
+    print_detection(tables, as_json)
+
+
+@app.command("context-curve")
+def context_curve(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    num_windows: Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")] = None,
+    max_visible: Annotated[
+        Optional[int], typer.Option("--max-visible", help="Longest visible context. Default: twice the full one.")
+    ] = None,
+    data: Annotated[
+        Optional[str],
+        typer.Option("--data", metavar="SOURCE", help="Text to measure: builtin, c4, or a file, folder or glob."),
+    ] = None,
+    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table.")] = None,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Does the model generalize in length? Measures the loss against the number of visible recent tokens."""
+    from olmo_sparsity.console import print_curve
+    from olmo_sparsity.context_curve import measure_context_curve
+
+    loaded, folder = _resolve(config, run, overrides)
+    given: dict[str, Any] = {"num_windows": num_windows, "data": data}
+    chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
+    loaded = dataclasses.replace(loaded, influence=chosen)
+    if max_visible is not None:
+        loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
+    _train_first(loaded, folder)
+    with _interruptible():
+        tables = measure_context_curve(loaded, folder, out, overwrite, say)
+    print_curve(tables)
 
 
 @app.command("config")
@@ -205,53 +281,6 @@ def show_config(config: ConfigOption = None, run: RunOption = None, overrides: O
     loaded, _ = _resolve(config, run, overrides)
     print(f"# The configurations that ship: {', '.join(sorted(p.name for p in config_folder().glob('*.yaml')))}")
     print(to_yaml(loaded, explain=True), end="")
-
-
-def _print_summary(tables: Path, as_json: bool) -> None:
-    from olmo_sparsity.statistics import gate_words, length_words, load, summarize
-
-    numbers = summarize(load(tables))
-    if as_json:
-        print(json.dumps(numbers, indent=2))
-        return
-
-    def interval(value: Optional[dict[str, Any]], digits: int = 3) -> str:
-        if value is None:
-            return "-"
-        if value["low"] is None:
-            return f"{value['mean']:.{digits}f}"
-        return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
-
-    console = Console(width=None if sys.stdout.isatty() else 120, soft_wrap=False)
-    console.print(f"[bold]{escape(str(tables))}[/bold]")
-    console.print(
-        f"{numbers['num_windows']} windows of {numbers['num_documents']} documents "
-        f"({escape(numbers['source'])}, {numbers['split']}); means [95% interval by bootstrap over documents]"
-    )
-    console.print(length_words(numbers))
-    losses = Table("quantity", "nats")
-    for label, key in (
-        ("L_short", "loss_short_nats"),
-        ("L_long", "loss_long_nats"),
-        ("long gain: L_short - L_long", "long_gain_nats"),
-        ("the same, null context (foreign text)", "null_long_gain_nats"),
-        ("what the content is worth: real - null", "content_gain_nats"),
-    ):
-        losses.add_row(label, interval(numbers[key], 4))
-    console.print(losses)
-    console.print(escape(gate_words(numbers)), style="bold")
-    rows = Table("selector", "context", "k", "sparse gain, nats", "R(k)", "excess gain, nats", "excess fraction")
-    for entry in numbers["selections"]:
-        rows.add_row(
-            entry["selector"],
-            entry["context"],
-            str(entry["k"]),
-            interval(entry["gain_sparse_nats"]),
-            interval(entry["recovered_fraction"], 2),
-            interval(entry["excess_gain_nats"]),
-            interval(entry["excess_recovered_fraction"], 2),
-        )
-    console.print(rows)
 
 
 def _version(asked: bool) -> None:

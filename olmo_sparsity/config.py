@@ -1,4 +1,4 @@
-"""What an experiment is: frozen dataclasses, read from YAML and dotted overrides.
+"""What an experiment is: frozen dataclasses; ``config_files`` reads them from YAML and dotted overrides.
 
 Every key is explained here, once; ``olmo-sparsity config`` prints these explanations beside the values, and
 ``configs/reference.yaml`` is that output for the defaults.
@@ -11,16 +11,11 @@ import hashlib
 import json
 import math
 import re
-import textwrap
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Optional
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
-
-SELECTORS = ("unmask-one", "kl", "random", "nearest")
+SELECTORS = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso")
+CHEAP_SELECTORS = SELECTORS[:6]  # the others cost several times as much as these together
 
 
 class UserError(Exception):
@@ -40,6 +35,15 @@ def _key(default: Any, help: str) -> Any:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise UserError(message)
+
+
+def _check_selectors(key: str, selectors: list[str]) -> None:
+    unknown = [name for name in selectors if name not in SELECTORS]
+    _require(not unknown, f"{key}: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
+    _require(
+        len(selectors) > 0 and len(set(selectors)) == len(selectors),
+        f"{key} = {list(selectors)}: must name at least one selector, each once",
+    )
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,8 @@ class InfluenceConfig:
     num_windows: int = _key(2000, "Windows to measure (fewer where the text holds fewer; the output says so).")
     max_windows_per_document: int = _key(4, "At most this many windows of one document.")
     k: list[int] = _key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
-    selectors: list[str] = _key(list(SELECTORS), f"Of {', '.join(SELECTORS)}.")
+    selectors: list[str] = _key(list(CHEAP_SELECTORS), f"Of {', '.join(SELECTORS)}.")
+    lasso_masks: int = _key(64, "Random visible sets that `lasso` fits in each window.")
     targets: Literal["any", "word-start"] = _key("any", "Which tokens may be targets: any, or the first of a word.")
     seed: int = _key(0, "Seed of the windows, of their null contexts and of `random`.")
     path: Literal["compact", "masked"] = _key(
@@ -254,7 +259,7 @@ class InfluenceConfig:
     batch_tokens: int = _key(32768, "Tokens of one forward pass.")
 
     def __post_init__(self) -> None:
-        for name in ("num_windows", "max_windows_per_document", "windows_per_part", "batch_tokens"):
+        for name in ("num_windows", "max_windows_per_document", "windows_per_part", "batch_tokens", "lasso_masks"):
             _require(getattr(self, name) > 0, f"influence.{name} = {getattr(self, name)}: must be positive")
         _require(self.seed >= 0, f"influence.seed = {self.seed}: must not be negative")
         _require(
@@ -265,12 +270,44 @@ class InfluenceConfig:
             len(self.k) > 0 and all(k > 0 for k in self.k) and list(self.k) == sorted(set(self.k)),
             f"influence.k = {list(self.k)}: must be positive numbers, rising, each once",
         )
-        unknown = [s for s in self.selectors if s not in SELECTORS]
-        _require(not unknown, f"influence.selectors: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
+        _check_selectors("influence.selectors", self.selectors)
+
+
+@dataclass(frozen=True)
+class ContextCurveConfig:
+    """`olmo-sparsity context-curve`: the loss against the number of visible recent tokens; windows as for influence."""
+
+    max_visible: Optional[int] = _key(None, "The longest visible context, in tokens (null: twice context.full_len).")
+
+    def __post_init__(self) -> None:
         _require(
-            len(self.selectors) > 0 and len(set(self.selectors)) == len(self.selectors),
-            f"influence.selectors = {list(self.selectors)}: must name at least one selector, each once",
+            self.max_visible is None or self.max_visible > 0,
+            f"context_curve.max_visible = {self.max_visible}: must be positive, or null",
         )
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """`olmo-sparsity validate`: do the selectors find what is known to have been planted."""
+
+    num_windows: int = _key(300, "Windows of each suite and number of planted tokens.")
+    k: list[int] = _key([1, 2, 4, 8], "Numbers of found tokens at which precision and recall are taken.")
+    selectors: list[str] = _key(list(SELECTORS), f"Of {', '.join(SELECTORS)}.")
+    needle_copies: list[int] = _key([1, 2], "Copies of the needle among the long-range tokens.")
+    solver_steps: int = _key(1500, "Training steps of the model that solves the planted-correlation sequences.")
+    seed: int = _key(0, "Seed of all that is planted.")
+
+    def __post_init__(self) -> None:
+        for name in ("num_windows", "solver_steps"):
+            _require(getattr(self, name) > 0, f"validation.{name} = {getattr(self, name)}: must be positive")
+        _require(self.seed >= 0, f"validation.seed = {self.seed}: must not be negative")
+        for name in ("k", "needle_copies"):
+            values = getattr(self, name)
+            _require(
+                len(values) > 0 and all(v > 0 for v in values) and list(values) == sorted(set(values)),
+                f"validation.{name} = {list(values)}: must be positive numbers, rising, each once",
+            )
+        _check_selectors("validation.selectors", self.selectors)
 
 
 @dataclass(frozen=True)
@@ -284,6 +321,8 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     influence: InfluenceConfig = field(default_factory=InfluenceConfig)
+    context_curve: ContextCurveConfig = field(default_factory=ContextCurveConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
 
     def __post_init__(self) -> None:
         _require(
@@ -318,126 +357,9 @@ class Config:
         )
 
 
-def config_folder() -> Path:
-    """The folder of the shipped configurations: inside an installed package, or beside it in a checkout."""
-    inside = Path(__file__).parent / "configs"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
-
-
-def default_config_path() -> Path:
-    """``demo.yaml``: what runs when no configuration is named."""
-    return config_folder() / "demo.yaml"
-
-
-def _line_of(text: str, dotted: str) -> Optional[int]:
-    """Line (from 1) of a dotted key in YAML text, or None."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    line = None
-    for part in dotted.split("."):
-        if not isinstance(node, yaml.MappingNode):
-            return line
-        for key_node, value_node in node.value:
-            if key_node.value == part:
-                line, node = key_node.start_mark.line + 1, value_node
-                break
-        else:
-            return line
-    return line
-
-
-def _schema() -> Any:
-    schema = OmegaConf.structured(Config)
-    OmegaConf.set_readonly(schema, False)  # frozen dataclasses come out read-only; the merge below must write
-    for key in schema:
-        if OmegaConf.is_config(schema[key]):
-            OmegaConf.set_readonly(schema[key], False)
-    return schema
-
-
-def _explain(error: Exception, dotted: str) -> str:
-    if isinstance(error, ConfigKeyError):
-        node: Any = Config()
-        for part in dotted.split("."):
-            names = [field.name for field in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else []
-            if part not in names:
-                return f"there is no key {part!r} here; there are {', '.join(names) or 'none below this one'}"
-            node = getattr(node, part)
-    first = str(error).splitlines()[0]
-    return "this is a section of keys, not a value" if "is not a subclass of" in first else first
-
-
-def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[str] = ()) -> Config:
-    """Reads a YAML file over the defaults, then dotted overrides (``training.steps=200``) over both.
-
-    Raises:
-        UserError: the file is missing or not YAML, a key is unknown, a value is of the wrong kind or out of range.
-    """
-    path = default_config_path() if path is None else path
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read this configuration ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text, so not a configuration") from None
-    if "${" in text or any("${" in override for override in overrides):
-        raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
-    try:
-        if not isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode | None):
-            raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-        merged = OmegaConf.merge(_schema(), OmegaConf.create(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise UserError(f"{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
-    except OmegaConfBaseException as error:
-        dotted = str(getattr(error, "full_key", None) or "")
-        line = _line_of(text, dotted) if dotted else None
-        where = f"{path}:{line}" if line else str(path)
-        raise UserError(f"{where}: {dotted + ': ' if dotted else ''}{_explain(error, dotted)}") from None
-    for override in overrides:
-        if "=" not in override:
-            raise UserError(f"{override!r}: an override is written key=value, such as training.steps=200")
-        try:
-            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, yaml.YAMLError, TypeError, IndexError, ValueError) as error:  # odd keys, too
-            dotted = override.partition("=")[0]
-            raise UserError(f"override {override!r}: {_explain(error, dotted)}") from None
-    try:
-        config = OmegaConf.to_object(merged)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {_explain(error, str(getattr(error, 'full_key', '')))}") from None
-    assert isinstance(config, Config)
-    return config
-
-
 def to_dict(config: Any) -> dict[str, Any]:
     """Plain dicts, lists and numbers, as they go into YAML and JSON."""
     return dataclasses.asdict(config)
-
-
-def to_yaml(config: Config, explain: bool = False) -> str:
-    """YAML of a configuration; with ``explain``, every key's explanation above it."""
-    if not explain:
-        return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
-    lines: list[str] = []
-
-    def emit(node: Any, indent: str) -> None:
-        for item in dataclasses.fields(node):
-            value = getattr(node, item.name)
-            if dataclasses.is_dataclass(value):
-                lines.append("")
-                lines.extend(textwrap.wrap(value.__doc__ or "", 100, initial_indent="# ", subsequent_indent="# "))
-                lines.append(f"{indent}{item.name}:")
-                emit(value, indent + "  ")
-            else:
-                prefix = f"{indent}# "
-                lines.extend(textwrap.wrap(item.metadata["help"], 110, initial_indent=prefix, subsequent_indent=prefix))
-                lines.append(f"{indent}{item.name}: {json.dumps(value)}")  # JSON is YAML
-
-    emit(config, "")
-    return "\n".join(lines) + "\n"
 
 
 def fingerprint(*parts: Any) -> str:

@@ -1,35 +1,30 @@
 """Windows -> records: which long-range tokens are influential, and how much loss comes back when they are unmasked.
 
-A measurement is a folder of part files, each of a fixed range of windows; a part appears whole or not at all, and a
-rerun does the missing ones. Legend: W windows of a part, T tokens of a window, M long-range tokens, S set size.
+Legend: W windows of a part, T tokens of a window, M long-range tokens, S set size.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
-from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity import tables
-from olmo_sparsity.config import Config, DataConfig, InfluenceConfig, UserError, fingerprint, to_dict
-from olmo_sparsity.losses import Evaluator, log_probs, target_losses
-from olmo_sparsity.manifest import empty_folder, environment, holds, make_folder, read_json, write_json
-from olmo_sparsity.model import pick_device
+from olmo_sparsity.classes import target_class
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
+from olmo_sparsity.held_out import context_facts, open_held_out
+from olmo_sparsity.losses import Evaluator, log_probs
+from olmo_sparsity.model import device_name
+from olmo_sparsity.parts import is_measured, measure_parts
 from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
-from olmo_sparsity.tokens import open_store, prepare, read_tokenizer, token_texts, word_start_table
-from olmo_sparsity.windows import Windows, sample_windows
-
-C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
+from olmo_sparsity.tokens import token_texts
+from olmo_sparsity.windows import Windows
 
 
 @dataclass(frozen=True)
@@ -43,57 +38,16 @@ class Measured:
     loss_sparse: dict[str, np.ndarray]  # [W, number of k]
 
 
-def measure_context(
-    evaluator: Evaluator,
-    tokens_WT: torch.Tensor,
-    targets_W: torch.Tensor,
-    loss_short_W: torch.Tensor,
-    log_p_short_WV: torch.Tensor,
-    settings: InfluenceConfig,
-    window_ids: np.ndarray,
-    context: str,
-) -> Measured:
-    """L_long, the single-token unmaskings, and for every selector its ranking and L_short,sparse at every k."""
-    num_windows, full_len = tokens_WT.shape
-    num_long_range = full_len - evaluator.local_len
-    device = tokens_WT.device
-    chosen = {name: SELECTORS[name] for name in settings.selectors}
-    everything = torch.arange(num_long_range, device=device)
-    log_p_long = torch.cat(
-        [
-            log_probs(evaluator, rows, everything.expand(len(rows), -1))
-            for rows in tokens_WT.split(max(1, evaluator.batch_tokens // full_len))
-        ]
-    )
-    loss_long = -log_p_long.gather(1, targets_W[:, None])[:, 0]
-    loss_single = kl_single = kl_short = None
-    if settings.save_candidates or any(selector.needs_singles for selector in chosen.values()):
-        singles = everything.view(1, -1, 1).expand(num_windows, -1, -1)
-        with_kl = any(selector.needs_kl for selector in chosen.values())
-        loss_single, kl_single = target_losses(
-            evaluator, tokens_WT, targets_W, singles, log_p_long if with_kl else None
-        )
-        if with_kl:
-            kl_short = (log_p_long.exp() * (log_p_long - log_p_short_WV)).sum(dim=1)
-    scored = Scored(
-        window_ids=window_ids,
-        num_long_range=num_long_range,
-        context=context,
-        seed=settings.seed,
-        loss_short=loss_short_W.cpu().numpy(),
-        loss_single=None if loss_single is None else loss_single.cpu().numpy(),
-        kl_short=None if kl_short is None else kl_short.cpu().numpy(),
-        kl_single=None if kl_single is None else kl_single.cpu().numpy(),
-    )
+def measure_context(scored: Scored, settings: InfluenceConfig) -> Measured:
+    """L_long, and for every selector its scores, its ranking and L_short,sparse at every k."""
     scores, positions, loss_sparse = {}, {}, {}
-    for name, selector in chosen.items():
-        scores[name] = selector.score(scored)
-        ranked = rank(scores[name])
-        positions[name] = ranked[:, : max(settings.k)]
-        on_device = torch.from_numpy(positions[name].copy()).to(device)
-        per_k = [target_losses(evaluator, tokens_WT, targets_W, on_device[:, None, :k])[0][:, 0] for k in settings.k]
-        loss_sparse[name] = torch.stack(per_k, dim=1).cpu().numpy()
-    return Measured(loss_long.cpu().numpy(), scored.loss_single, scores, positions, loss_sparse)
+    for name in settings.selectors:
+        scores[name] = SELECTORS[name].score(scored)
+        positions[name] = rank(scores[name])[:, : max(settings.k)]
+        on_device = torch.from_numpy(positions[name].copy()).to(scored.tokens_WT.device)
+        loss_sparse[name] = np.concatenate([scored.losses(on_device[:, None, :k]) for k in settings.k], axis=1)
+    loss_single = scored.loss_single if settings.save_candidates else None
+    return Measured(scored.loss_long, loss_single, scores, positions, loss_sparse)
 
 
 def measure_windows(
@@ -107,19 +61,23 @@ def measure_windows(
     null_WT = tokens_WT.clone()
     null_WT[:, :num_long_range] = torch.from_numpy(windows.null_tokens(chosen, num_long_range)).to(device)
     nothing = torch.zeros(len(chosen), 0, dtype=torch.int64, device=device)
-    rows_at_once = max(1, evaluator.batch_tokens // windows.full_len)
-    log_p_short = torch.cat(
-        [
-            log_probs(evaluator, part, empty)
-            for part, empty in zip(tokens_WT.split(rows_at_once), nothing.split(rows_at_once), strict=True)
-        ]
-    )
-    loss_short = -log_p_short.gather(1, targets_W[:, None])[:, 0]
-    measured = {
-        context: measure_context(evaluator, tokens, targets_W, loss_short, log_p_short, settings, chosen, context)
+    log_p_short = log_probs(evaluator, tokens_WT, nothing)
+    contexts = {
+        context: Scored(
+            evaluator=evaluator,
+            tokens_WT=tokens,
+            targets_W=targets_W,
+            log_p_short_WV=log_p_short,
+            window_ids=chosen,
+            context=context,
+            seed=settings.seed,
+            max_k=max(settings.k),
+            lasso_masks=settings.lasso_masks,
+            with_kl="kl" in settings.selectors,
+        )
         for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)
     }
-    return loss_short.cpu().numpy(), measured
+    return contexts["real"].loss_short, {name: measure_context(one, settings) for name, one in contexts.items()}
 
 
 def part_columns(
@@ -140,6 +98,7 @@ def part_columns(
     doc_ids = [f"{int(i):016x}" for i in store.doc_ids[document]]
     null_document = np.searchsorted(store.offsets, windows.null_start[chosen], side="right") - 1
     real, null = measured["real"], measured["null"]
+    texts = [token_texts(tokenizer, row) for row in tokens]
     columns: dict[str, dict[str, Any]] = {}
     columns["windows"] = {
         "window_id": chosen,
@@ -148,9 +107,13 @@ def part_columns(
         "split": [split] * len(chosen),
         "start_token": windows.start[chosen] - store.offsets[document],
         "token_ids": list(tokens[:, :-1]),
-        "token_texts": [token_texts(tokenizer, row[:-1]) for row in tokens],
+        "token_texts": [row[:-1] for row in texts],
         "target_id": tokens[:, -1],
-        "target_text": token_texts(tokenizer, tokens[:, -1]),
+        "target_text": [row[-1] for row in texts],
+        "target_class": [
+            target_class(row[:-1].tolist(), words[:-1], int(row[-1]), words[-1], num_long_range)
+            for row, words in zip(tokens, texts, strict=True)
+        ],
         "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids[null_document]],
         "null_token_ids": list(windows.null_tokens(chosen, num_long_range)),
         "loss_short_nats": loss_short,
@@ -172,10 +135,12 @@ def part_columns(
                         "selector": name,
                         "context": context,
                         "sees_target": SELECTORS[name].sees_target,
-                        "num_evaluations": SELECTORS[name].num_evaluations(num_long_range),
+                        "num_evaluations": SELECTORS[name].num_evaluations(
+                            num_long_range, max(settings.k), settings.lasso_masks
+                        ),
                         "positions": positions,
                         "distance_tokens": full_len - positions,
-                        "scores": one.scores[name][w][positions],
+                        "scores": one.scores[name][w],
                         "k": settings.k,
                         "loss_sparse_nats": one.loss_sparse[name][w],
                         "gain_sparse_nats": loss_short[w] - one.loss_sparse[name][w],
@@ -221,125 +186,50 @@ def measure(
     """
     settings, context = config.influence, config.context
     config.check_k()
-    latest = checkpoints.latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(
-            f"{run}: there is no checkpoint in this run; train it first with `olmo-sparsity train --run {run}`"
-        )
-    device = pick_device(config.training.device)
-    if config.training.threads is not None:
-        torch.set_num_threads(config.training.threads)
-    model = checkpoints.load_model(latest, device)
-    facts_of_model = read_json(latest / "train.json")  # which load_model has verified
-    run_manifest = read_json(run / "manifest.json")
-    tokenizer = read_tokenizer(run / "tokenizer.json")
-
-    trained_on = Path(run_manifest["token_store"])
-    if not (trained_on / "manifest.json").is_file():
-        say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
-        trained_on = prepare(DataConfig(**{**run_manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
-    training_store = open_store(trained_on, "train")
-    if training_store.tokens_sha256 != run_manifest["tokens_sha256"]:
-        raise UserError(
-            f"{run}: data.source = {config.data.source} is not the text any more that this run was trained on, so what "
-            "is held out cannot be told; restore it, or train again"
-        )
-    if settings.data is None:
-        source, split = config.data.source, "validation"
-        store, excluded = open_store(trained_on, split), None
-    else:
-        source, split = settings.data, "held-out"
-        limit = settings.max_documents
-        if limit is None and source == "c4":
-            limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
-        text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
-        store = open_store(prepare(text, tokenizer_file=run / "tokenizer.json"), "measured")
-        excluded = np.asarray(training_store.doc_ids)
+    held_out = open_held_out(config, run, say)
+    store, split = held_out.store, held_out.split
+    model_sha256 = held_out.facts["sha256"]["model.pt"]
     key = fingerprint(
-        to_dict(settings), to_dict(context), facts_of_model["sha256"]["model.pt"], store.tokens_sha256, store.split
+        tables.SCHEMA_VERSION, to_dict(settings), to_dict(context), model_sha256, store.tokens_sha256, store.split
     )
-    folder = out if out is not None else run / "influence" / default_name(settings, source, split, key)
-    begun = holds(folder, "influence")
-    if begun and not overwrite:
-        there = read_json(folder / "manifest.json")
-        if there.get("run_id") != key:
-            raise UserError(
-                f"{folder}: these tables were measured with other settings, another model or other text; choose another "
-                "folder with --out DIR, or replace them with --overwrite"
-            )
-        if there.get("status") == "complete":
-            say(f"{folder}: already measured ({there['num_windows']} windows); nothing to do")
-            return folder
+    folder = out if out is not None else run / "influence" / default_name(settings, held_out.source, split, key)
+    if is_measured(folder, "influence", key, overwrite, say):
+        return folder
 
-    windows = sample_windows(
-        store,
-        context.full_len,
-        settings.num_windows,
-        settings.max_windows_per_document,
-        settings.seed,
-        excluded,
-        word_start_table(tokenizer) if settings.targets == "word-start" else None,
-    )
-    if begun and overwrite:  # only now that the new measurement is known to be possible
-        say(f"deleting {folder}, as --overwrite asks")
-        empty_folder(folder)
+    windows = held_out.windows(config, context.full_len)
     num_documents = len(np.unique(store.doc_ids[windows.document]))
     if len(windows) < settings.num_windows:
         say(
             f"the text holds {len(windows)} windows of {num_documents} documents, not the {settings.num_windows} asked "
             "for; influence.max_windows_per_document allows more of each"
         )
-    part_size = settings.windows_per_part
-    num_parts = -(-len(windows) // part_size)
     manifest: dict[str, Any] = {
         "kind": "influence",
-        "status": "running",
         "run_id": key,
         "run": run.name,
-        "source": source,
+        "source": held_out.source,
         "split": split,
         "influence": to_dict(settings),
-        "context": {
-            "local_len": context.local_len,
-            "full_len": context.full_len,
-            "train_len": context.row_len,
-            "max_position": config.max_position,
-            "num_chunks": config.pose.num_chunks,
-            "num_long_range": context.num_long_range,
-        },
+        "context": context_facts(config),
         "num_windows": len(windows),
         "num_documents": num_documents,
-        "num_parts": num_parts,
         "pose": to_dict(config.pose),
-        "num_parameters": run_manifest["num_parameters"],
-        "checkpoint": {"step": facts_of_model["step"], "model_sha256": facts_of_model["sha256"]["model.pt"]},
+        "num_parameters": held_out.manifest["num_parameters"],
+        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
         "tokens_sha256": store.tokens_sha256,
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device": device_name(held_out.device),
         "precision": "fp32",
-        "environment": environment(),
     }
-    make_folder(folder)
-    if not begun or overwrite:
-        write_json(folder / "manifest.json", manifest)
-
-    evaluator = Evaluator(model, context.local_len, settings.path, settings.batch_tokens)
-    schemas = tables.schemas(context.num_long_range)
-    facts = {"run_id": key, **{name: str(value) for name, value in manifest["context"].items()}}
+    evaluator = Evaluator(held_out.model, context.local_len, settings.path, settings.batch_tokens)
     say(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, k = {list(settings.k)}"
     )
-    missing = [part for part in range(num_parts) if not tables.part_path(folder, "windows", part).is_file()]
-    with tqdm(total=len(windows), desc="influence", unit=" windows", disable=None) as bar:
-        bar.update(len(windows) - sum(min(part_size, len(windows) - part * part_size) for part in missing))
-        for part in missing:
-            chosen = np.arange(part * part_size, min((part + 1) * part_size, len(windows)))
-            loss_short, measured = measure_windows(evaluator, windows, chosen, settings, device)
-            columns = part_columns(windows, chosen, loss_short, measured, settings, tokenizer, split, context.local_len)
-            for table in reversed(tables.TABLES):  # windows last: its part says that the others are there
-                if table in columns:
-                    tables.write_part(folder, table, part, columns[table], schemas[table], facts)
-            bar.update(len(chosen))
-    manifest["status"] = "complete"
-    manifest["finished"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_json(folder / "manifest.json", manifest)
+
+    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+        loss_short, measured = measure_windows(evaluator, windows, chosen, settings, held_out.device)
+        return part_columns(
+            windows, chosen, loss_short, measured, settings, held_out.tokenizer, split, context.local_len
+        )
+
+    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say)
     return folder

@@ -2,10 +2,12 @@
 
 Legend: B rows, T tokens, V vocabulary, H heads, D width of a head.
 
-To the rest of the package a model is two calls:
+To the rest of the package a model is two calls, and two more that the selectors ``gradient`` and ``attention`` need:
 
     last_logits(tokens_BT, positions_BT) -> logits_BV                      plain causal attention; the compact path
     last_logits_masked(tokens_BT, positions_BT, visible_BT) -> logits_BV   hidden keys; the reference path
+    last_logits_gated(tokens_BT, positions_BT, log_gate_BT) -> logits_BV   keys weighted by a gate, differentiable
+    last_attention(tokens_BT, positions_BT) -> attention_BT                of the last token, over heads and layers
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ class CausalModel(Protocol):
     def last_logits_masked(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, visible_BT: torch.Tensor
     ) -> torch.Tensor: ...
+
+    def last_logits_gated(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, log_gate_BT: torch.Tensor
+    ) -> torch.Tensor: ...
+
+    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor: ...
 
 
 class _Rotation:
@@ -107,6 +115,38 @@ class OLMoWithPositions(OLMo):
         logits = self(tokens_BT, positions_BT, attention_bias=allowed[:, None], last_logits_only=True)
         return logits[:, 0, : self.config.vocab_size]
 
+    def last_logits_gated(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, log_gate_BT: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [B, V] after the last token, the weight with which others attend to token t being multiplied, before
+        it is normalised, by exp(log_gate_BT[:, t]); of itself a token's weight is never changed. Differentiable with
+        respect to the gate."""
+        length = tokens_BT.shape[1]
+        later_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).triu(1)
+        itself_TT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device)
+        bias = log_gate_BT[:, None, :].masked_fill(itself_TT, 0.0).masked_fill(later_TT, torch.finfo(torch.float).min)
+        logits = self(tokens_BT, positions_BT, attention_bias=bias[:, None], last_logits_only=True)
+        return logits[:, 0, : self.config.vocab_size]
+
+    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Attention that the last token pays to every token under plain causal attention, averaged over heads and
+        layers; fp32 [B, T], each row sums to 1."""
+        attended: list[torch.Tensor] = []
+
+        def keep(_module: Any, _arguments: Any, rotated: tuple[torch.Tensor, torch.Tensor]) -> None:
+            q_BHTD, k_BHTD = rotated
+            scores_BHT = (k_BHTD.float() @ q_BHTD[:, :, -1, :, None].float())[..., 0] / math.sqrt(q_BHTD.shape[-1])
+            attended.append(scores_BHT.softmax(dim=-1).mean(dim=1))
+
+        # Fused attention gives no weights; they follow from the queries and keys that the rotary embedding hands on.
+        hooks = [block.rotary_emb.register_forward_hook(keep) for block in self.transformer.blocks]
+        try:
+            self(tokens_BT, positions_BT, last_logits_only=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack(attended).mean(dim=0)
+
 
 def olmo_model_config(config: Config, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
     """OLMo's own configuration of the model that ``config`` describes."""
@@ -170,3 +210,8 @@ def pick_device(name: str) -> torch.device:
     if name != "cpu" and not (name.partition(":")[0] == "cuda" and torch.cuda.is_available()):
         raise UserError(f"training.device = {name}: there is no such device here; auto, cpu, cuda or cuda:N")
     return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """``cpu``, or what the GPU calls itself."""
+    return str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)

@@ -1,88 +1,224 @@
 """Selectors: a score for each long-range position; the k highest are J_k, nested by construction.
 
-Legend: W windows, M long-range positions. Every selector reads what was measured once for a batch of windows under one
-context, and all of them share it.
+A selector is a function from scored windows to scores. What several of them need (the single-token unmaskings, say) is
+measured once, when the first of them asks, and shared. Legend: W windows, M long-range positions, V vocabulary, N
+visible sets of a window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
+from functools import cached_property
 
 import numpy as np
+import torch
+from sklearn.linear_model import Lasso
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from olmo_sparsity.losses import (
+    Evaluator,
+    gate_gradients,
+    log_probs,
+    long_range_attention,
+    losses_of_masks,
+    target_losses,
+)
 
 CONTEXTS = ("real", "null")
+LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
+NUM_BACKWARD = 2  # a backward pass costs about two forward passes
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What selectors read, of W windows under one context; losses and divergences in nats.
+    """W windows under one context, and what may be asked about them; losses and divergences in nats.
 
-    ``kl_short`` is KL(p_all, p_{}) and ``kl_single`` KL(p_all, p_{j}), p_all the full-context prediction.
+    Attributes:
+        evaluator: the model.
+        tokens_WT: int64, the windows under this context, without their targets.
+        targets_W: int64.
+        log_p_short_WV: log-probabilities of the next token with only the local tokens visible.
+        window_ids: int64 [W].
+        context: ``real`` or ``null``.
+        seed: of what is drawn at random.
+        max_k: the largest k that will be asked for.
+        lasso_masks: random visible sets that ``lasso`` fits.
+        with_kl: keep the divergences of the single-token unmaskings beside their losses.
     """
 
-    window_ids: np.ndarray  # int64 [W]
-    num_long_range: int
+    evaluator: Evaluator
+    tokens_WT: torch.Tensor
+    targets_W: torch.Tensor
+    log_p_short_WV: torch.Tensor
+    window_ids: np.ndarray
     context: str
     seed: int
-    loss_short: np.ndarray  # [W]
-    loss_single: Optional[np.ndarray] = None  # [W, M]
-    kl_short: Optional[np.ndarray] = None  # [W]
-    kl_single: Optional[np.ndarray] = None  # [W, M]
+    max_k: int
+    lasso_masks: int = 64
+    with_kl: bool = False
+
+    @property
+    def num_long_range(self) -> int:
+        """M."""
+        return self.tokens_WT.shape[1] - self.evaluator.local_len
+
+    def generators(self, purpose: int) -> list[np.random.Generator]:
+        """One generator a window: a function of seed, purpose, window and context alone."""
+        context = CONTEXTS.index(self.context)
+        return [np.random.default_rng([self.seed, purpose, int(i), context]) for i in self.window_ids]
+
+    def losses(self, visible_WNS: torch.Tensor) -> np.ndarray:
+        """loss(S) of N sets a window, fp32 [W, N]."""
+        return target_losses(self.evaluator, self.tokens_WT, self.targets_W, visible_WNS)[0].cpu().numpy()
+
+    @cached_property
+    def everything(self) -> torch.Tensor:
+        """All long-range positions, int64 [W, M]."""
+        return torch.arange(self.num_long_range, device=self.tokens_WT.device).expand(len(self.tokens_WT), -1)
+
+    @cached_property
+    def loss_short(self) -> np.ndarray:
+        """loss({}), fp32 [W]."""
+        return -self.log_p_short_WV.gather(1, self.targets_W[:, None])[:, 0].cpu().numpy()
+
+    @cached_property
+    def log_p_long(self) -> torch.Tensor:
+        """Log-probabilities of the next token under full context, fp32 [W, V]."""
+        return log_probs(self.evaluator, self.tokens_WT, self.everything)
+
+    @cached_property
+    def loss_long(self) -> np.ndarray:
+        """loss(all), fp32 [W]."""
+        return -self.log_p_long.gather(1, self.targets_W[:, None])[:, 0].cpu().numpy()
+
+    @cached_property
+    def _singles(self) -> tuple[np.ndarray, np.ndarray | None]:
+        reference = self.log_p_long if self.with_kl else None
+        sets = self.everything[:, :, None]
+        losses, divergences = target_losses(self.evaluator, self.tokens_WT, self.targets_W, sets, reference)
+        return losses.cpu().numpy(), None if divergences is None else divergences.cpu().numpy()
+
+    @property
+    def loss_single(self) -> np.ndarray:
+        """loss({j}), fp32 [W, M]."""
+        return self._singles[0]
+
+    @property
+    def kl_single(self) -> np.ndarray:
+        """KL(p_all, p_{j}), fp32 [W, M]."""
+        divergences = self._singles[1]
+        assert divergences is not None, "with_kl is set where `kl` is among the selectors"
+        return divergences
+
+    @cached_property
+    def kl_short(self) -> np.ndarray:
+        """KL(p_all, p_{}), fp32 [W]."""
+        divergence = self.log_p_long.exp() * (self.log_p_long - self.log_p_short_WV)
+        return divergence.sum(dim=1).cpu().numpy()
 
 
 @dataclass(frozen=True)
 class Selector:
-    """A scoring function, Scored -> [W, M], and what it asks for.
-
-    ``sees_target``: does the score depend on the target's identity. ``needs_singles`` and ``needs_kl``: must every
-    single-token unmasking be evaluated, and its divergence kept.
-    """
+    """A scoring function, Scored -> [W, M]; whether the scores depend on the target's identity; and what they cost, in
+    forward passes over one row, as a function of (M, max k, lasso masks)."""
 
     score: Callable[[Scored], np.ndarray]
     sees_target: bool
-    needs_singles: bool = False
-    needs_kl: bool = False
-
-    def num_evaluations(self, num_long_range: int) -> int:
-        """Evaluations of the model that one window's scores cost, L_short and L_long included where they enter."""
-        if self.needs_kl:
-            return num_long_range + 2
-        return num_long_range + 1 if self.needs_singles else 0
+    num_evaluations: Callable[[int, int, int], int]
 
 
 def _unmask_one(scored: Scored) -> np.ndarray:
-    """loss({}) - loss({j}): the gain of unmasking j alone (our reading of Eq. 20)."""
-    assert scored.loss_single is not None
+    """loss({}) - loss({j}): the gain of unmasking j alone (our reading of the paper's Eq. 20)."""
     return scored.loss_short[:, None] - scored.loss_single
+
+
+def _mask_one(scored: Scored) -> np.ndarray:
+    """loss(all but j) - loss(all): what hiding j alone costs."""
+    num_long_range = scored.num_long_range
+    everything_M = scored.everything[0]
+    others = torch.stack([everything_M[everything_M != j] for j in range(num_long_range)])
+    return scored.losses(others.expand(len(scored.tokens_WT), -1, -1)) - scored.loss_long[:, None]
+
+
+def _greedy(scored: Scored) -> np.ndarray:
+    """Forward selection: each step takes the position that lowers loss(J so far + j) most (ties: the nearer).
+
+    The position of step i (from 0) scores max_k - i, one that is never taken 0: the gains of the steps need not fall,
+    and the scores must keep their order.
+    """
+    num_windows, num_long_range = len(scored.tokens_WT), scored.num_long_range
+    rows = torch.arange(num_windows, device=scored.tokens_WT.device)
+    scores = np.zeros((num_windows, num_long_range))
+    taken = scored.everything[:, :0]
+    left = scored.everything
+    for step in range(scored.max_k):
+        sets = torch.cat([taken[:, None, :].expand(-1, left.shape[1], -1), left[:, :, None]], dim=2)
+        best = torch.from_numpy(rank(-scored.losses(sets))[:, 0].copy()).to(left.device)
+        pick = left[rows, best]
+        scores[np.arange(num_windows), pick.cpu().numpy()] = scored.max_k - step
+        taken = torch.cat([taken, pick[:, None]], dim=1)
+        left = left[left != pick[:, None]].view(num_windows, -1)
+    return scores
 
 
 def _kl(scored: Scored) -> np.ndarray:
     """KL(p_all, p_{}) - KL(p_all, p_{j}): how far unmasking j moves the prediction to the full-context one."""
-    assert scored.kl_short is not None and scored.kl_single is not None
     return scored.kl_short[:, None] - scored.kl_single
+
+
+def _gradient(scored: Scored) -> np.ndarray:
+    """Minus the derivative of the loss with respect to a gate on j, at gate 0: unmask-one to first order."""
+    return -gate_gradients(scored.evaluator, scored.tokens_WT, scored.targets_W).cpu().numpy()
+
+
+def _attention(scored: Scored) -> np.ndarray:
+    """Attention of the last token to j under full context, mean over heads and layers."""
+    return long_range_attention(scored.evaluator, scored.tokens_WT).cpu().numpy()
+
+
+def lasso_masks(scored: Scored) -> np.ndarray:
+    """bool [W, N, M]: the random visible sets of ``lasso``; every position is visible in half of them."""
+    shape = (scored.lasso_masks, scored.num_long_range)
+    return np.stack([draw.random(shape) < 0.5 for draw in scored.generators(4)])
+
+
+def _lasso(scored: Scored) -> np.ndarray:
+    """Minus the coefficients of a sparse linear model of the loss over random visible sets (ContextCite, Cohen-Wang et
+    al. 2024; they fit the logit of the probability, here it is the loss)."""
+    keep = lasso_masks(scored)
+    masks = torch.from_numpy(keep).to(scored.tokens_WT.device)
+    losses = losses_of_masks(scored.evaluator, scored.tokens_WT, scored.targets_W, masks).cpu().numpy()
+    scores = np.empty((len(keep), scored.num_long_range))
+    for w, (sets, values) in enumerate(zip(keep.astype(np.float64), losses.astype(np.float64), strict=True)):
+        scaler, lasso = StandardScaler(), Lasso(alpha=LASSO_ALPHA)
+        make_pipeline(scaler, lasso).fit(sets, values)
+        scores[w] = -lasso.coef_ / scaler.scale_
+    return scores
 
 
 def _random(scored: Scored) -> np.ndarray:
     """Uniform numbers, a function of seed, window and context alone."""
-    context = CONTEXTS.index(scored.context)
-    draws = [np.random.default_rng([scored.seed, 3, int(i), context]) for i in scored.window_ids]
-    return np.stack([draw.random(scored.num_long_range) for draw in draws])
+    return np.stack([draw.random(scored.num_long_range) for draw in scored.generators(3)])
 
 
 def _nearest(scored: Scored) -> np.ndarray:
     """The position itself: the nearer to the local context, the higher."""
-    return np.broadcast_to(
-        np.arange(scored.num_long_range, dtype=np.float64), (len(scored.window_ids), scored.num_long_range)
-    )
+    num_long_range = scored.num_long_range
+    return np.broadcast_to(np.arange(num_long_range, dtype=np.float64), (len(scored.tokens_WT), num_long_range))
 
 
 SELECTORS: dict[str, Selector] = {
-    "unmask-one": Selector(_unmask_one, sees_target=True, needs_singles=True),
-    "kl": Selector(_kl, sees_target=False, needs_singles=True, needs_kl=True),
-    "random": Selector(_random, sees_target=False),
-    "nearest": Selector(_nearest, sees_target=False),
+    "unmask-one": Selector(_unmask_one, sees_target=True, num_evaluations=lambda m, k, n: m + 1),
+    "kl": Selector(_kl, sees_target=False, num_evaluations=lambda m, k, n: m + 2),
+    "gradient": Selector(_gradient, sees_target=True, num_evaluations=lambda m, k, n: 1 + NUM_BACKWARD),
+    "attention": Selector(_attention, sees_target=False, num_evaluations=lambda m, k, n: 1),
+    "random": Selector(_random, sees_target=False, num_evaluations=lambda m, k, n: 0),
+    "nearest": Selector(_nearest, sees_target=False, num_evaluations=lambda m, k, n: 0),
+    "mask-one": Selector(_mask_one, sees_target=True, num_evaluations=lambda m, k, n: m + 1),
+    "greedy": Selector(_greedy, sees_target=True, num_evaluations=lambda m, k, n: k * m - k * (k - 1) // 2),
+    "lasso": Selector(_lasso, sees_target=True, num_evaluations=lambda m, k, n: n),
 }
 
 

@@ -1,96 +1,90 @@
-"""R(k), excess over the null context, bootstrap by document, the validity gate. Reads tables; imports no torch.
+"""R(k), excess over the null context, gain over random, Figure 4's slopes, the smallest k, the validity gate.
 
-Every reported number is a ratio of sums over documents, with a 95% percentile bootstrap interval over documents: windows
-of one document are not independent. All of them share the same resamples, so that differences and ratios are paired.
+Reads tables; imports no torch. Every number comes with a 95% interval by bootstrap over documents; all share the same
+resamples (``bootstrap``), so that differences and ratios are paired.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
+import pyarrow.compute as pc
 
+from olmo_sparsity.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    attained_estimates,
+    document_sums,
+    estimates,
+    line_of_sums,
+)
 from olmo_sparsity.tables import read_facts, read_table
 
-CONFIDENCE = 0.95
-NUM_RESAMPLES = 2000
-SEED = 0
-MIN_DOCUMENTS = 20  # below this a percentile interval is much too narrow, and the gate would pass by luck
-
-Estimate = dict[str, Optional[float]]
+RECOVERED = (0.5, 0.8, 0.9)  # how much of the long gain the smallest k is to give back
+LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
+LINE = ("ols_slope", "tls_slope", "correlation")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What statistics and figures read of one influence folder: a row a window, and a row a selection and k.
+    """What statistics and figures read of one influence folder.
 
-    ``windows``: window_id, doc_id, loss and gain columns. ``selections``: window_id, selector, context, k,
-    gain_sparse_nats, one row for each k. ``facts``: the manifest.
+    Attributes:
+        windows: a row a window, by ``window_id``: window_id, doc_id, target_class, loss and gain columns.
+        gains: sparse gain in nats, float64; rows as in ``windows``, columns (selector, context, k).
+        selectors: name -> ``sees_target``, ``num_evaluations``.
+        facts: the manifest.
     """
 
     windows: pd.DataFrame
-    selections: pd.DataFrame
+    gains: pd.DataFrame
+    selectors: dict[str, dict[str, Any]]
     facts: dict[str, Any]
+
+    @property
+    def keys(self) -> list[tuple[str, str, int]]:
+        """(selector, context, k) of every column of ``gains``."""
+        return cast(list[tuple[str, str, int]], self.gains.columns.tolist())
+
+    @property
+    def ks(self) -> list[int]:
+        """The measured k, rising."""
+        return sorted({k for _, _, k in self.keys})
+
+    def restrict(self, keep: np.ndarray) -> Measurement:
+        """The same of some windows; ``keep`` is bool [windows]."""
+        return Measurement(self.windows[keep], self.gains[keep], self.selectors, self.facts)
 
 
 def load(folder: Path) -> Measurement:
-    """Reads the numbers of a finished influence folder.
+    """Reads the numbers of a finished influence folder; positions and scores are left where they are.
 
     Raises:
         UserError: the tables are missing, unfinished or of another schema.
     """
     facts = read_facts(folder)
-    columns = ["window_id", "doc_id", "loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats"]
-    windows = read_table(folder, "windows", columns).to_pandas()
-    selections = read_table(folder, "selections", ["window_id", "selector", "context", "k", "gain_sparse_nats"])
-    long = selections.to_pandas().explode(["k", "gain_sparse_nats"], ignore_index=True)
-    return Measurement(windows, long.astype({"k": int, "gain_sparse_nats": float}), facts)
-
-
-def ratio_estimates(numerators: np.ndarray, denominators: np.ndarray) -> list[Estimate]:
-    """Ratios of sums over documents with their 95% bootstrap intervals, all from the same resamples.
-
-    Args:
-        numerators: float [ratios, documents], sums of each document.
-        denominators: float [ratios, documents], likewise.
-
-    Returns:
-        ``{mean, low, high}`` for each ratio; low and high are None with fewer than ``MIN_DOCUMENTS``.
-    """
-    num_ratios, num_documents = numerators.shape
-    both = np.concatenate([numerators, denominators])
-
-    def ratio(sums: np.ndarray, axis: int) -> np.ndarray:
-        total = sums.sum(axis=axis)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(total[:num_ratios] / total[num_ratios:])
-
-    means = ratio(both, -1)
-    if num_documents < MIN_DOCUMENTS:
-        return [{"mean": float(mean), "low": None, "high": None} for mean in means]
-    result = bootstrap(
-        (both,),
-        ratio,
-        axis=-1,
-        n_resamples=NUM_RESAMPLES,
-        batch=max(1, int(2e7 // both.size)),
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return [
-        {"mean": float(mean), "low": float(low), "high": float(high)}
-        for mean, low, high in zip(means, result.low, result.high, strict=True)
-    ]
-
-
-def document_sums(values: np.ndarray, codes: np.ndarray, num_documents: int) -> np.ndarray:
-    """Sum of ``values`` [windows] in each document, float64 [documents]."""
-    return np.bincount(codes, weights=np.asarray(values, dtype=np.float64), minlength=num_documents)
+    columns = ["window_id", "doc_id", "target_class", "loss_short_nats", "loss_long_nats", *LONG_GAIN.values()]
+    windows = read_table(folder, "windows", columns).to_pandas().sort_values("window_id", ignore_index=True)
+    scalars = ["window_id", "selector", "context", "sees_target", "num_evaluations"]
+    table = read_table(folder, "selections", [*scalars, "k", "gain_sparse_nats"])
+    ks = table["k"][0].as_py()  # the same in every row
+    gains_RK = pc.list_flatten(table["gain_sparse_nats"]).to_numpy().reshape(-1, len(ks)).astype(np.float64)
+    rows = table.select(scalars).to_pandas()
+    parts, selectors = {}, {}
+    for (selector, context), of in rows.groupby(["selector", "context"], sort=False):
+        parts[selector, context] = pd.DataFrame(gains_RK[of.index], index=of["window_id"], columns=ks)
+        first = of.iloc[0]
+        selectors[str(selector)] = {
+            "sees_target": bool(first["sees_target"]),
+            "num_evaluations": int(first["num_evaluations"]),
+        }
+    gains = pd.concat(parts, axis=1, names=["selector", "context", "k"]).reindex(windows["window_id"])
+    return Measurement(windows, gains, selectors, facts)
 
 
 def gate_of(long_gain: Estimate) -> str:
@@ -98,73 +92,202 @@ def gate_of(long_gain: Estimate) -> str:
     return "passed" if long_gain["low"] is not None and long_gain["low"] > 0 else "failed"
 
 
+def _sums(measurement: Measurement) -> dict[Any, np.ndarray]:
+    """What the numbers are functions of, summed over each document, float64 [documents].
+
+    ``windows`` (their number); a loss column or the long gain of a context, by its name, and the latter squared
+    (name, "squared"); the sparse gain x of each (selector, context, k), with (key, "xx") and (key, "xy"), y being the long gain
+    of the same context.
+    """
+    codes, documents = pd.factorize(measurement.windows["doc_id"])
+
+    def add(values: Any) -> np.ndarray:
+        return document_sums(values, codes, len(documents))
+
+    windows = measurement.windows
+    sums: dict[Any, np.ndarray] = {"windows": add(np.ones(len(windows)))}
+    for name in ("loss_short_nats", "loss_long_nats", *LONG_GAIN.values()):
+        sums[name] = add(windows[name])
+    long = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
+    for context, y in long.items():
+        sums[LONG_GAIN[context], "squared"] = add(y**2)
+    for key in measurement.keys:
+        x = measurement.gains[key].to_numpy()
+        sums[key] = add(x)
+        sums[key, "xx"] = add(x**2)
+        sums[key, "xy"] = add(x * long[key[1]])
+    return sums
+
+
+def _quantities(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+    """The numbers of ``summarize`` from the totals of ``_sums``: by name, those of a selection by (key, name)."""
+    n, long_gain = total["windows"], total["gain_long_nats"]
+    values: dict[Any, np.ndarray] = {
+        "loss_short_nats": total["loss_short_nats"] / n,
+        "loss_long_nats": total["loss_long_nats"] / n,
+        "long_gain_nats": long_gain / n,
+        "null_long_gain_nats": total["null_gain_long_nats"] / n,
+        "content_gain_nats": (long_gain - total["null_gain_long_nats"]) / n,
+    }
+    for key in [name for name in total if isinstance(name, tuple) and len(name) == 3]:
+        selector, context, k = key
+        gain, random = total[key], total.get(("random", context, k))
+        values[key, "gain_sparse_nats"] = gain / n
+        values[key, "recovered_fraction"] = gain / long_gain
+        name = LONG_GAIN[context]
+        line = line_of_sums(n, gain, total[name], total[key, "xx"], total[name, "squared"], total[key, "xy"])
+        for which, value in line.items():
+            values[key, which] = value
+        over_random = random is not None and selector != "random"
+        if over_random:
+            values[key, "gain_over_random_nats"] = (gain - random) / n
+        if context == "real":
+            excess = gain - total[selector, "null", k]
+            values[key, "excess_gain_nats"] = excess / n
+            values[key, "excess_recovered_fraction"] = excess / long_gain
+            if over_random:
+                of_random = random - total["random", "null", k]
+                values[key, "excess_over_random_nats"] = (excess - of_random) / n
+    return values
+
+
 def summarize(measurement: Measurement) -> dict[str, Any]:
     """The numbers of one measurement, as ``olmo-sparsity summary --json`` prints them.
 
-    ``selections`` has an entry for every selector, context and k. ``recovered_fraction`` is mean sparse gain over mean
-    long gain of the real context, in both contexts; ``excess_*`` compares the real context's sparse gain with the null
-    context's, window by window, and is given with the real context. Fractions are None where the gate failed.
+    ``selections`` has an entry for every selector, context and k:
+
+    - ``gain_sparse_nats``; ``recovered_fraction``: over the mean long gain of the real context, in both contexts.
+    - ``gain_over_random_nats``: minus the sparse gain of `random`, window by window. For a selector that does not see the
+      target, in the real context, it says cleanly whether it selects anything.
+    - with the real context ``excess_gain_nats`` and ``excess_recovered_fraction``, minus the sparse gain of the null
+      context, window by window; ``excess_over_random_nats``, minus the excess of `random`: foreign tokens mislead a model,
+      so that `random` has an excess, too.
+    - ``figure4``: ``ols_slope``, ``tls_slope`` and ``correlation`` of the long gain (y) on the sparse gain (x), both of the
+      entry's context, a point a window.
+
+    Each is ``{mean, low, high}`` or None. Fractions, and ``effective_sparsity``, are None where the gate failed.
     """
-    windows = measurement.windows.sort_values("window_id")
-    codes, documents = pd.factorize(windows["doc_id"])
-    num_documents = len(documents)
-
-    def sums(values: Any) -> np.ndarray:
-        return document_sums(np.asarray(values), codes, num_documents)
-
-    ones, long_gain = sums(np.ones(len(windows))), sums(windows["gain_long_nats"])
-    losses = {
-        "loss_short_nats": sums(windows["loss_short_nats"]),
-        "loss_long_nats": sums(windows["loss_long_nats"]),
-        "long_gain_nats": long_gain,
-        "null_long_gain_nats": sums(windows["null_gain_long_nats"]),
-        "content_gain_nats": long_gain - sums(windows["null_gain_long_nats"]),
-    }
-    gains = measurement.selections.pivot_table(
-        index="window_id", columns=["selector", "context", "k"], values="gain_sparse_nats", sort=False
-    ).reindex(windows["window_id"])
-    per_selection = {key: sums(gains[key]) for key in gains.columns}
-
-    numerators, denominators, names = [], [], []
-
-    def ask(name: Any, numerator: np.ndarray, denominator: np.ndarray) -> None:
-        names.append(name)
-        numerators.append(numerator)
-        denominators.append(denominator)
-
-    for name, values in losses.items():
-        ask(name, values, ones)
-    for (selector, context, k), values in per_selection.items():
-        ask((selector, context, k, "gain_sparse_nats"), values, ones)
-        ask((selector, context, k, "recovered_fraction"), values, long_gain)
-        if context == "real":
-            excess = values - per_selection[selector, "null", k]
-            ask((selector, context, k, "excess_gain_nats"), excess, ones)
-            ask((selector, context, k, "excess_recovered_fraction"), excess, long_gain)
-    estimates = dict(zip(names, ratio_estimates(np.stack(numerators), np.stack(denominators)), strict=True))
-
-    gate = gate_of(estimates["long_gain_nats"])
+    sums = _sums(measurement)
+    found = estimates(sums, _quantities)
+    long_gain = found["long_gain_nats"]
+    assert long_gain is not None
+    gate = gate_of(long_gain)
     entries = []
-    for selector, context, k in per_selection:
-        entry: dict[str, Any] = {"selector": selector, "context": context, "k": int(k)}
-        for quantity in ("gain_sparse_nats", "recovered_fraction", "excess_gain_nats", "excess_recovered_fraction"):
-            value = estimates.get((selector, context, k, quantity))
+    for key in measurement.keys:
+        selector, context, k = key
+        entry: dict[str, Any] = {
+            "selector": selector,
+            "context": context,
+            "k": k,
+            **measurement.selectors[selector],
+        }
+        for quantity in (
+            "gain_sparse_nats",
+            "recovered_fraction",
+            "gain_over_random_nats",
+            "excess_gain_nats",
+            "excess_recovered_fraction",
+            "excess_over_random_nats",
+        ):
             hidden = gate == "failed" and quantity.endswith("fraction")
-            entry[quantity] = None if hidden else value
+            entry[quantity] = None if hidden else found.get((key, quantity))
+        entry["figure4"] = {name: found[key, name] for name in LINE}
         entries.append(entry)
     facts = measurement.facts
     return {
         "gate": gate,
-        "num_windows": len(windows),
-        "num_documents": num_documents,
-        **{name: estimates[name] for name in losses},
+        "num_windows": len(measurement.windows),
+        "num_documents": len(sums["windows"]),
+        **{name: value for name, value in found.items() if isinstance(name, str)},
         **facts["context"],
         "source": facts["source"],
         "split": facts["split"],
         "run": facts["run"],
         "run_id": facts["run_id"],
         "selections": entries,
+        "effective_sparsity": _effective_sparsity(measurement, sums, gate),
     }
+
+
+def _effective_sparsity(measurement: Measurement, sums: Mapping[Any, np.ndarray], gate: str) -> list[dict[str, Any]]:
+    """The smallest measured k that gives back 50, 80 and 90% of the long gain, real context; an entry a selector and
+    ``fraction``.
+
+    - ``smallest_k``: with R(k) >= fraction. Of a selector that sees the target this is mostly luck.
+    - ``smallest_k_excess``: with excess recovered fraction >= fraction.
+    - ``smallest_k_median_window``: with which half of the windows whose long gain is above 0 have reached fraction times
+      their long gain, at it or at a smaller k. ``window_shares``: the share of them, ``{k, mean, low, high}`` for each k.
+
+    A smallest k is ``{value, low, high}``, numbers among the measured k; None in it: more than ``max_k``, the largest of
+    them. (A resample whose long gain is not above 0 counts as that, too.) Where the gate failed, all are None.
+    """
+    ks, selectors = measurement.ks, list(measurement.selectors)
+    asked = [(selector, fraction) for selector in selectors for fraction in RECOVERED]
+    entries: list[dict[str, Any]] = [
+        {
+            "selector": selector,
+            "context": "real",
+            "fraction": fraction,
+            "max_k": ks[-1],
+            "smallest_k": None,
+            "smallest_k_excess": None,
+            "smallest_k_median_window": None,
+            "window_shares": None,
+        }
+        for selector, fraction in asked
+    ]
+    if gate == "failed":
+        return entries
+
+    codes, documents = pd.factorize(measurement.windows["doc_id"])
+    long_gain = measurement.windows["gain_long_nats"].to_numpy(np.float64)
+    positive = long_gain > 0
+    shares: dict[Any, np.ndarray] = {"positive": document_sums(positive, codes, len(documents))}
+    for selector in selectors:
+        best = np.maximum.accumulate([measurement.gains[selector, "real", k] for k in ks])
+        for fraction in RECOVERED:
+            for k, reached in zip(ks, positive & (best >= fraction * long_gain), strict=True):
+                shares[selector, fraction, k] = document_sums(reached, codes, len(documents))
+
+    def first(reached: list[np.ndarray]) -> np.ndarray:
+        """Index of the first k that is reached, the number of ks where none is."""
+        never = np.ones_like(reached[0])
+        return np.argmax([*reached, never], axis=0)
+
+    def smallest(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        values = {}
+        for selector, fraction in asked:
+            wanted = fraction * total["gain_long_nats"]
+            gains = [total[selector, "real", k] for k in ks]
+            excess = [gain - total[selector, "null", k] for gain, k in zip(gains, ks, strict=True)]
+            for name, of in (("smallest_k", gains), ("smallest_k_excess", excess)):
+                values[selector, fraction, name] = first([(wanted > 0) & (one >= wanted) for one in of])
+            values[selector, fraction, "smallest_k_median_window"] = first(
+                [total[selector, fraction, k] >= 0.5 * total["positive"] for k in ks]
+            )
+        return values
+
+    def share(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return {name: value / total["positive"] for name, value in total.items() if name != "positive"}
+
+    needed = {key: sums[key] for key in ["gain_long_nats", *measurement.keys]}
+    found, found_shares = attained_estimates({**needed, **shares}, smallest), estimates(shares, share)
+    for entry, (selector, fraction) in zip(entries, asked, strict=True):
+        for name in ("smallest_k", "smallest_k_excess", "smallest_k_median_window"):
+            numbers = (None if i is None or i == len(ks) else ks[i] for i in found[selector, fraction, name])
+            entry[name] = dict(zip(("value", "low", "high"), numbers, strict=True))
+        entry["window_shares"] = [{"k": k, **(found_shares[selector, fraction, k] or {})} for k in ks]
+    return entries
+
+
+def smallest_k_words(smallest: Optional[dict[str, Any]], max_k: int) -> str:
+    """A smallest k of ``effective_sparsity``: ``2 [1, > 8]``, or a dash where the gate failed."""
+    if smallest is None:
+        return "-"
+    value, low, high = (
+        f"> {max_k}" if smallest[name] is None else str(smallest[name]) for name in ("value", "low", "high")
+    )
+    return f"{value} [{low}, {high}]"
 
 
 def gate_words(summary: dict[str, Any]) -> str:

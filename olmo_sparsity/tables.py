@@ -16,8 +16,14 @@ import pyarrow.parquet as pq
 from olmo_sparsity.config import UserError
 from olmo_sparsity.manifest import holds, read_json
 
-SCHEMA_VERSION = "1"
-TABLES = ("windows", "selections", "candidates")
+SCHEMA_VERSION = "2"
+# The tables of each kind of folder; the first is written last, so that its part says that the others are there.
+TABLES = {
+    "influence": ("windows", "selections", "candidates"),
+    "context-curve": ("curve",),
+    "validation": ("planted", "found"),
+}
+COMMANDS = {"influence": "influence", "context-curve": "context-curve", "validation": "validate"}
 
 
 def schemas(num_long_range: int) -> dict[str, pa.Schema]:
@@ -32,6 +38,7 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         ("token_texts", pa.list_(pa.string())),
         ("target_id", pa.int32()),
         ("target_text", pa.string()),
+        ("target_class", pa.string()),  # which kind of dependency; the classes are those of ``classes.CLASSES``
         ("null_doc_id", pa.string()),
         ("null_token_ids", pa.list_(pa.int32())),  # the M long-range tokens of the null context
         ("loss_short_nats", pa.float32()),
@@ -46,10 +53,10 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         ("selector", pa.string()),
         ("context", pa.string()),  # real | null
         ("sees_target", pa.bool_()),
-        ("num_evaluations", pa.int32()),  # what the scores cost
+        ("num_evaluations", pa.int32()),  # what the scores cost, in forward passes over one row
         ("positions", pa.list_(pa.int32())),  # J, most influential first; J_k are the first k
         ("distance_tokens", pa.list_(pa.int32())),  # from each of them to the target
-        ("scores", pa.list_(pa.float32())),
+        ("scores", pa.list_(pa.float32(), num_long_range)),  # one a long-range position, in order of position
         ("k", pa.list_(pa.int32())),
         ("loss_sparse_nats", pa.list_(pa.float32())),  # one a k
         ("gain_sparse_nats", pa.list_(pa.float32())),  # loss_short - loss_sparse, one a k
@@ -59,7 +66,39 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         ("context", pa.string()),
         ("loss_single_nats", pa.list_(pa.float32(), num_long_range)),  # loss({j}), one a long-range position
     ]
-    return {"windows": pa.schema(windows), "selections": pa.schema(selections), "candidates": pa.schema(candidates)}
+    curve = [
+        ("window_id", pa.int64()),
+        ("doc_id", pa.string()),
+        ("num_visible_tokens", pa.list_(pa.int32())),  # most recent ones, the others hidden
+        ("loss_nats", pa.list_(pa.float32())),  # one each
+    ]
+    planted = [
+        ("window_id", pa.int64()),
+        ("suite", pa.string()),
+        ("doc_id", pa.string()),
+        ("num_planted", pa.int32()),  # copies of the needle, or tokens that the target depends on
+        ("planted_positions", pa.list_(pa.int32())),  # all long-range positions that the truth holds
+        ("planted_distance_tokens", pa.float32()),  # their mean distance to the target
+        ("token_texts", pa.list_(pa.string())),
+        ("target_text", pa.string()),
+        ("loss_short_nats", pa.float32()),
+        ("loss_long_nats", pa.float32()),
+        ("loss_planted_nats", pa.float32()),  # with the local and the planted tokens visible
+    ]
+    found = [
+        ("window_id", pa.int64()),
+        ("selector", pa.string()),
+        ("ranked_positions", pa.list_(pa.int32())),  # all long-range positions, most influential first
+    ]
+    columns = {
+        "windows": windows,
+        "selections": selections,
+        "candidates": candidates,
+        "curve": curve,
+        "planted": planted,
+        "found": found,
+    }
+    return {name: pa.schema(fields) for name, fields in columns.items()}
 
 
 def part_path(folder: Path, table: str, part: int) -> Path:
@@ -80,29 +119,30 @@ def write_part(
     os.replace(partial, path)
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """The manifest of a finished influence folder.
+def read_facts(folder: Path, kind: str = "influence") -> dict[str, Any]:
+    """The manifest of a finished folder of one kind (a key of ``TABLES``).
 
     Raises:
         UserError: it is none, or is unfinished.
     """
-    if not holds(folder, "influence"):
-        raise UserError(f"{folder}: there are no influence tables here; run `olmo-sparsity influence` first")
+    if not holds(folder, kind):
+        raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {COMMANDS[kind]}` first")
     manifest = read_json(folder / "manifest.json")
     if manifest.get("status") != "complete":
         raise UserError(
-            f"{folder}: these tables are unfinished; run the same `olmo-sparsity influence` again, it goes on"
+            f"{folder}: these tables are unfinished; run the same `olmo-sparsity {COMMANDS[kind]}` again, it goes on"
         )
     return manifest
 
 
 def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) -> pa.Table:
-    """A table of a finished influence folder, all parts, or some of its columns.
+    """A table of a finished folder, all parts, or some of its columns.
 
     Raises:
         UserError: a part is missing or damaged, or has another schema than this version writes.
     """
-    manifest = read_facts(folder)
+    kind = next(kind for kind, names in TABLES.items() if table in names)
+    manifest = read_facts(folder, kind)
     expected = schemas(manifest["context"]["num_long_range"])[table]
     parts = []
     for number in range(manifest["num_parts"]):
@@ -112,7 +152,7 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
             found = file.schema_arrow
         except FileNotFoundError:
             raise UserError(
-                f"{path}: this part is missing; measure again with `olmo-sparsity influence --overwrite`"
+                f"{path}: this part is missing; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
             ) from None
         except (pa.ArrowException, OSError):
             raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
@@ -125,14 +165,16 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
         try:
             parts.append(file.read(columns=columns).replace_schema_metadata(None))
         except (pa.ArrowException, OSError):
-            raise UserError(f"{path}: damaged; measure again with `olmo-sparsity influence --overwrite`") from None
+            raise UserError(
+                f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+            ) from None
     return pa.concat_tables(parts)
 
 
-def list_influence(run: Path) -> list[Path]:
-    """The finished influence folders of a run, the newest last."""
+def list_finished(run: Path, kind: str = "influence") -> list[Path]:
+    """The finished folders of one kind in a run, the newest last."""
     found = []
-    for path in (run / "influence").glob("*/manifest.json"):
+    for path in (run / kind).glob("*/manifest.json"):
         manifest = read_json(path)
         if manifest.get("status") == "complete":
             found.append((manifest.get("finished", ""), path.parent))

@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.batches import Batch, batch_at, row_source
-from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict, to_yaml
+from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict
+from olmo_sparsity.config_files import to_yaml
 from olmo_sparsity.manifest import (
     empty_folder,
     environment,

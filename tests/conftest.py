@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from olmo_sparsity.config import Config, load_config
+from olmo_sparsity.config import Config
+from olmo_sparsity.config_files import load_config
 from olmo_sparsity.influence import measure
 from olmo_sparsity.training import train
 

@@ -21,15 +21,24 @@ def _rotate(vector: np.ndarray, position: int, theta: float) -> np.ndarray:
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)])
 
 
-def target_loss(
-    model: OLMoWithPositions, tokens: list[int], positions: list[int], visible: set[int], target: int
-) -> float:
-    """Loss of ``target`` after the last token, in nats; token i attends to the visible ones up to itself, and itself."""
+def evaluate(
+    model: OLMoWithPositions,
+    tokens: list[int],
+    positions: list[int],
+    visible: set[int],
+    gates: dict[int, float] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(log-probabilities after the last token, nats [V]; attention of the last token, mean over heads and layers [T]).
+
+    Token i attends to the visible ones up to itself, and to itself. ``gates``: position -> factor of the weight, before
+    normalisation, with which other tokens attend to it.
+    """
     weights = {name: value.double().numpy() for name, value in model.state_dict().items()}
     config = model.config
     heads, width = config.n_heads, config.d_model // config.n_heads
     kind, eps = str(config.layer_norm_type.value), config.layer_norm_eps
     states = [weights["transformer.wte.weight"][token] for token in tokens]
+    attention = np.zeros(len(tokens))
     for layer in range(config.n_layers):
         prefix = f"transformer.blocks.{layer}."
         queries, keys, values = [], [], []
@@ -49,7 +58,10 @@ def target_loss(
             for head in range(heads):
                 scores = np.array([queries[i][head] @ keys[j][head] / np.sqrt(width) for j in allowed])
                 shares = np.exp(scores - scores.max())
+                shares *= [1.0 if j == i else (gates or {}).get(j, 1.0) for j in allowed]
                 shares /= shares.sum()
+                if i == len(states) - 1:
+                    attention[allowed] += shares / (heads * config.n_layers)
                 mixed.append(sum(share * values[j][head] for share, j in zip(shares, allowed, strict=True)))
             state = state + weights[prefix + "attn_out.weight"] @ np.concatenate(mixed)
             h = weights[prefix + "ff_proj.weight"] @ _norm(state, weights.get(prefix + "ff_norm.weight"), kind, eps)
@@ -59,4 +71,11 @@ def target_loss(
     last = _norm(states[-1], weights.get("transformer.ln_f.weight"), kind, eps)
     output = weights.get("transformer.ff_out.weight", weights["transformer.wte.weight"])
     logits = (output @ last)[: config.vocab_size]
-    return float(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[target])
+    return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max(), attention
+
+
+def target_loss(
+    model: OLMoWithPositions, tokens: list[int], positions: list[int], visible: set[int], target: int
+) -> float:
+    """Loss of ``target`` after the last token, in nats."""
+    return -float(evaluate(model, tokens, positions, visible)[0][target])

@@ -13,8 +13,9 @@ import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
-    config manifest corpus tokens windows positions batches model checkpoint training visibility losses selectors tables
-    influence statistics cli __main__
+    config config_files manifest corpus tokens windows positions batches model checkpoint training classes held_out
+    visibility losses selectors tables parts influence context_curve planted validation bootstrap statistics breakdowns
+    curves detection console cli __main__
 """.split()  # noqa: SIM905
 
 
@@ -44,7 +45,10 @@ def test_a_module_fits_on_a_few_screens(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 450
 
 
-TORCHLESS = [*(f"olmo_sparsity.{name}" for name in ("config", "corpus", "positions", "tables", "statistics"))]
+READ_TABLES = """
+    config config_files corpus positions classes tables bootstrap statistics breakdowns curves detection console
+""".split()  # noqa: SIM905
+TORCHLESS = [f"olmo_sparsity.{name}" for name in READ_TABLES]
 TORCHLESS += [f"analysis.{path.stem}" for path in (PACKAGE.parent / "analysis").glob("*.py") if path.stem[0] != "_"]
 
 

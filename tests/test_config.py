@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from olmo_sparsity.cli import parse_k
-from olmo_sparsity.config import Config, UserError, config_folder, fingerprint, load_config, to_yaml
+from olmo_sparsity.config import Config, UserError, fingerprint
+from olmo_sparsity.config_files import config_folder, load_config, to_yaml
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 
-from analysis import distance, figure4, figure5, recovered_fraction, style
-from olmo_sparsity.statistics import Measurement, load, summarize
+from analysis import agreement, classes, distance, figure4, figure5, recovered_fraction, sample_size, style
+from olmo_sparsity.breakdowns import agreement as agreement_of
+from olmo_sparsity.breakdowns import by_class, by_sample_size
+from olmo_sparsity.statistics import LONG_GAIN, Measurement, load, summarize
+from olmo_sparsity.tables import read_table
 
-DRAWS = {
-    "figure4": figure4.draw,
-    "figure5": figure5.draw,
-    "recovered-fraction": recovered_fraction.draw,
-    "distance": distance.draw,
-}
+MODULES = (figure4, figure5, recovered_fraction, distance, classes, agreement, sample_size)
+DRAWS = {module.__name__.removeprefix("analysis.").replace("_", "-"): module.draw for module in MODULES}
 
 
 def words_on(figure: Figure) -> str:
     return " ".join(text.get_text().replace("\n", " ") for text in figure.findobj(lambda a: hasattr(a, "get_text")))
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Made-up tables of a model whose gate passes, and of one whose gate fails."""
+    folder = tmp_path_factory.mktemp("made-up")
+    return {
+        "passed": made_up_tables(folder / "passed", num_documents=120),
+        "failed": made_up_tables(folder / "failed", num_documents=120, long_gain=0.0),
+    }
+
+
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def tables(folders: dict[str, Path]) -> Path:
+    return folders["passed"]
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
     """The figures themselves, not saved."""
     kept: list[Figure] = []
-    for module in (figure4, figure5, recovered_fraction, distance):
+    for module in MODULES:
         monkeypatch.setattr(module, "save", lambda figure, out, name: kept.append(figure) or [])
-    return kept
+    yield kept
+    for figure in kept:
+        plt.close(figure)
+
+
+def only(measurement: Measurement, selectors: list[str]) -> Measurement:
+    facts = {selector: measurement.selectors[selector] for selector in selectors}
+    return Measurement(measurement.windows, measurement.gains[selectors], facts, measurement.facts)
 
 
 @pytest.fixture
@@ -41,7 +66,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         words.append(words_on(figure))
         return save(figure, out, name)
 
-    for module in (figure4, figure5, recovered_fraction, distance):
+    for module in MODULES:
         monkeypatch.setattr(module, "save", keep)
     return words
 
@@ -49,19 +74,19 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("gate", ["passed", "failed"])
 @pytest.mark.parametrize("name", sorted(DRAWS))
 def test_figures_say_what_they_show(
-    tiny_tables: Path, tmp_path: Path, captured: list[str], name: str, gate: str
+    folders: dict[str, Path], tmp_path: Path, captured: list[str], name: str, gate: str
 ) -> None:
-    measurement = load(tiny_tables)
-    if gate == "passed":  # the tiny model's long gain is what it is: lift it, to see the other face of the figure
-        measurement.windows["gain_long_nats"] += 1.0
+    measurement = load(folders[gate])
+    if name == "figure4":
+        measurement = only(measurement, ["unmask-one", "kl"])  # a file each: two are enough to wait for
     summary: dict[str, Any] = summarize(measurement)
     assert summary["gate"] == gate
-    paths = DRAWS[name](tiny_tables, measurement, summary, tmp_path)
+    paths = DRAWS[name](folders[gate], measurement, summary, tmp_path)
     assert {path.suffix for path in paths} == {".png", ".pdf"}
     assert all(path.stat().st_size > 3000 for path in paths)
-    assert len(captured) == (4 if name == "figure4" else 1)
+    assert len(captured) == (2 if name == "figure4" else 1)
     for words in captured:
-        assert "60 windows of" in words
+        assert "180 windows of 120 documents" in words
         assert "all 12 long-range tokens lie beyond" in words
         assert ("VALIDITY GATE FAILED" in words) == (gate == "failed")
         if name in ("figure4", "recovered-fraction"):
@@ -73,28 +98,57 @@ def test_figures_say_what_they_show(
         expected = "gate failed" if gate == "failed" else f"R(8) = {style.number(entry['recovered_fraction'])}"
         assert expected in captured[0]
         assert "null" in captured[0]
+        assert f"r {style.number(entry['figure4']['correlation'])}" in captured[0]
+        assert f"OLS {style.number(entry['figure4']['ols_slope'])}" in captured[0]
+        assert f"TLS {style.number(entry['figure4']['tls_slope'])}" in captured[0]
 
 
-def test_too_few_documents_is_not_called_no_profit(tiny_tables: Path, tmp_path: Path, captured: list[str]) -> None:
-    measurement = load(tiny_tables)
+def test_every_figure_is_among_all_of_them() -> None:
+    text = Path(style.__file__).with_name("__main__.py").read_text()
+    assert all(f"{module.__name__.removeprefix('analysis.')}.draw" in text for module in MODULES)
+
+
+def test_every_selector_has_looks_of_its_own() -> None:
+    assert set(style.LOOKS) == set(SEES_TARGET)
+    assert (
+        len({look["color"] for look in style.LOOKS.values()})
+        == len({look["marker"] for look in style.LOOKS.values()})
+        == 9
+    )
+
+
+@pytest.mark.parametrize("selectors", [["random"], ["kl", "random"], ["nearest", "lasso"]])
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_few_selectors_are_enough(
+    tables: Path, tmp_path: Path, figures: list[Figure], name: str, selectors: list[str]
+) -> None:
+    few = only(load(tables), selectors)
+    DRAWS[name](tables, few, summarize(few), tmp_path)
+    expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
+    assert len(figures) == expected
+    for figure in figures:
+        figure.canvas.draw()
+
+
+def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = only(load(tables), ["unmask-one", "kl"])
     few = measurement.windows["doc_id"].unique()[:10]
-    windows = measurement.windows[measurement.windows["doc_id"].isin(few)]
-    selections = measurement.selections[measurement.selections["window_id"].isin(windows["window_id"])]
-    small = Measurement(windows, selections, measurement.facts)
-    recovered_fraction.draw(tiny_tables, small, summarize(small), tmp_path)
-    assert "too few documents to tell" in captured[0]
-    assert "does not profit" not in captured[0]
+    small = measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy())
+    for draw in DRAWS.values():
+        draw(tables, small, summarize(small), tmp_path)
+    assert len(figures) == 8
+    for figure in figures:
+        assert "too few documents to tell" in words_on(figure)
+        assert "does not profit" not in words_on(figure)
 
 
 def test_figure5_shows_the_words_and_the_losses_of_its_window(
-    tiny_tables: Path, tmp_path: Path, captured: list[str]
+    tables: Path, tmp_path: Path, captured: list[str]
 ) -> None:
-    measurement = load(tiny_tables)
-    figure5.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
-    from olmo_sparsity.tables import read_table
-
+    measurement = load(tables)
+    figure5.draw(tables, measurement, summarize(measurement), tmp_path)
     window_id = int(captured[0].split("Window ")[1].split()[0])
-    window = read_table(tiny_tables, "windows").to_pylist()[window_id]
+    (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
     for text in [*window["token_texts"], window["target_text"]]:
         assert captured[0].count(figure5.shown(text)) >= 3
     for loss in (window["loss_short_nats"], window["loss_long_nats"]):
@@ -106,47 +160,102 @@ def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
 
 
-def test_figure4_has_sparse_gain_across_and_long_gain_up(
-    tiny_tables: Path, tmp_path: Path, figures: list[Figure]
-) -> None:
-    measurement = load(tiny_tables)
-    figure4.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
-    windows, rows = measurement.windows.set_index("window_id"), measurement.selections
-    long_gain = {"real": windows["gain_long_nats"], "null": windows["null_gain_long_nats"]}
+def test_figure4_has_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
+    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
     axes = figures[0].axes  # unmask-one: k = 1, 2, 8 under the real, then under the null context
     for number, (context, k) in enumerate((c, k) for c in ("real", "null") for k in (1, 2, 8)):
-        of = rows[(rows["selector"] == "unmask-one") & (rows["context"] == context) & (rows["k"] == k)]
-        expected = {
-            (round(x, 6), round(float(long_gain[context][w]), 6))
-            for w, x in zip(of["window_id"], of["gain_sparse_nats"], strict=True)
-        }
-        shown = {(round(x, 6), round(y, 6)) for x, y in axes[number].collections[0].get_offsets().tolist()}
+        x, y = measurement.gains["unmask-one", context, k], measurement.windows[LONG_GAIN[context]]
+        expected = {(round(a, 6), round(b, 6)) for a, b in zip(x, y, strict=True)}
+        shown = {(round(a, 6), round(b, 6)) for a, b in axes[number].collections[0].get_offsets().tolist()}
         assert shown <= expected
-        assert len(shown) >= 50
+        assert len(shown) >= 150
 
 
-def test_recovered_fraction_shows_the_summary(tiny_tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    measurement = load(tiny_tables)
-    measurement.windows["gain_long_nats"] += 1.0
+def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
     summary = summarize(measurement)
-    recovered_fraction.draw(tiny_tables, measurement, summary, tmp_path)
-    for axis, quantity in zip(
-        figures[0].axes[:3], ("gain_sparse_nats", "recovered_fraction", "excess_recovered_fraction"), strict=True
-    ):
+    recovered_fraction.draw(tables, measurement, summary, tmp_path)
+    for axis, quantity in zip(figures[0].axes, recovered_fraction.PANELS, strict=True):
         lines = [tuple(line.get_ydata()) for line in axis.lines]
-        for selector in ("unmask-one", "kl", "random", "nearest"):
+        for selector in SEES_TARGET:
             entries = [e for e in summary["selections"] if (e["selector"], e["context"]) == (selector, "real")]
-            assert tuple(e[quantity]["mean"] for e in entries) in lines
+            if (selector, quantity) != ("random", "gain_over_random_nats"):
+                assert tuple(e[quantity]["mean"] for e in entries) in lines
 
 
-def test_distance_shows_the_shares(tiny_tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    measurement = load(tiny_tables)
-    distance.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
-    from olmo_sparsity.tables import read_table
+def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
+    classes.draw(tables, measurement, summarize(measurement), tmp_path)
+    entries = by_class(measurement)
+    axes = figures[0].axes
+    labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
+    assert labels == [entry["target_class"] for entry in entries]
+    assert {entry["gate"] for entry in entries} == {"passed", "failed"}
+    said = [round(text.get_position()[1]) for text in axes[2].texts if "gate failed" in text.get_text()]
+    assert said == [row for row, entry in enumerate(entries) if entry["gate"] == "failed"]
+    for axis, name in ((axes[0], "window_share"), (axes[1], "long_gain_nats")):
+        points = [(x, y) for line in axis.lines if line.get_marker() == "o" for x, y in line.get_xydata().tolist()]
+        assert points == [(entry[name]["mean"], row) for row, entry in enumerate(entries)]
+    shown = {round(x, 9) for line in axes[2].lines for x in line.get_xdata() if line.get_marker() == "s"}
+    expected = {
+        round(one["recovered_fraction"]["mean"], 9)
+        for entry in entries
+        if entry["gate"] == "passed"
+        for one in entry["selections"]
+        if (one["selector"], one["context"], one["k"]) == ("kl", "real", 8)
+    }
+    assert shown == expected
 
+
+def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
+    agreement.draw(tables, measurement, summarize(measurement), tmp_path)
+    pairs = agreement_of(tables, measurement)
+    names = [name for name in style.LOOKS if name in measurement.selectors]
+    for axis, values in (
+        (figures[0].axes[0], [pair["overlap"][-1]["mean"] for pair in pairs]),
+        (figures[0].axes[1], [pair["rank_correlation"]["mean"] for pair in pairs]),
+    ):
+        written = {(int(t.get_position()[1]), int(t.get_position()[0])): float(t.get_text()) for t in axis.texts}
+        assert len(written) == 36
+        for pair, value in zip(pairs, values, strict=True):
+            column, row = sorted(names.index(name) for name in pair["selectors"])
+            assert written[row, column] == pytest.approx(value, abs=0.00501)
+    assert f"two random choices: {8 / M:.2f}" in words_on(figures[0])
+
+
+def test_sample_size_shows_the_prefixes(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
+    sample_size.draw(tables, measurement, summarize(measurement), tmp_path)
+    summaries = by_sample_size(measurement)
+    axes = figures[0].axes
+    assert axes[0].lines[0].get_xdata().tolist() == [one["num_windows"] for one in summaries]
+    assert axes[0].lines[0].get_ydata().tolist() == [one["long_gain_nats"]["mean"] for one in summaries]
+    fractions = [
+        next(e for e in one["selections"] if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8))[
+            "recovered_fraction"
+        ]
+        for one in summaries
+    ]
+    expected = [np.nan if one is None else one["mean"] for one in fractions]
+    assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axes[1].lines)
+    for axis, name in zip(axes[2:], ("smallest_k", "smallest_k_excess"), strict=True):
+        rows = [
+            next(e for e in one["effective_sparsity"] if (e["selector"], e["fraction"]) == ("kl", 0.8))[name]
+            for one in summaries
+        ]
+        heights = [[1, 2, 8, None].index(row["value"]) for row in rows if row is not None]
+        (line,) = (line for line in axis.lines if line.get_marker() == "s")
+        assert [round(y) for y in line.get_ydata()] == heights
+
+
+def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = load(tables)
+    distance.draw(tables, measurement, summarize(measurement), tmp_path)
     axis = figures[0].axes[0]
     counts: dict[int, int] = dict.fromkeys(range(9, 21), 0)  # M = 12 distances, a bin each
-    for row in read_table(tiny_tables, "selections").to_pylist():
+    for row in read_table(tables, "selections").to_pylist():
         if (row["selector"], row["context"]) == ("unmask-one", "real"):
             for far in row["distance_tokens"]:
                 counts[far] += 1
@@ -155,7 +264,7 @@ def test_distance_shows_the_shares(tiny_tables: Path, tmp_path: Path, figures: l
     assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
 
 
-def test_dollar_signs_are_only_dollar_signs(tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
-    measurement = load(tiny_tables)
-    assert figure5.draw(tiny_tables, measurement, summarize(measurement), tmp_path)
+    measurement = load(tables)
+    assert figure5.draw(tables, measurement, summarize(measurement), tmp_path)

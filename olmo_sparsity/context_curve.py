@@ -1,0 +1,122 @@
+"""Does the model generalize in length at all? The loss of the target against the number of visible recent tokens.
+
+The same targets at every length, so that the points are paired; hidden tokens are simply not run. Lengths go past
+``full_len``: rotary positions have no weights, so that a model can be run at lengths that it was never trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.held_out import context_facts, open_held_out
+from olmo_sparsity.losses import Evaluator, log_probs
+from olmo_sparsity.model import CausalModel, device_name
+from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.tables import SCHEMA_VERSION
+
+WINDOWS_PER_PART = 500
+
+
+def visible_lengths(config: Config) -> list[int]:
+    """The numbers of visible tokens, rising: powers of two and one and a half times as many, and the lengths of the
+    experiment, up to ``context_curve.max_visible`` (null: twice ``full_len``)."""
+    context = config.context
+    longest = config.context_curve.max_visible or 2 * context.full_len
+    powers = {2**i for i in range(longest.bit_length())}
+    lengths = powers | {p * 3 // 2 for p in powers if p > 1} | {context.local_len, context.row_len, context.full_len}
+    return sorted({n for n in lengths if n <= longest} | {longest})
+
+
+def losses_by_length(model: CausalModel, rows: torch.Tensor, lengths: list[int], batch_tokens: int) -> np.ndarray:
+    """Loss of the last token of each row given only the ``n`` tokens before it, for each n of ``lengths``.
+
+    The visible tokens carry position IDs 0 .. n-1: rotary attention knows relative positions alone.
+
+    Args:
+        model: the model.
+        rows: int64 [W, tokens + 1], the target last; at least as many tokens as the longest length.
+        lengths: numbers of visible tokens.
+        batch_tokens: tokens of one forward pass.
+
+    Returns:
+        nats, fp32 [W, lengths].
+    """
+    losses = []
+    for length in lengths:
+        tokens, targets = rows[:, -1 - length : -1], rows[:, -1:]
+        nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=rows.device)
+        evaluator = Evaluator(model, local_len=length, batch_tokens=batch_tokens)
+        losses.append(-log_probs(evaluator, tokens, nothing).gather(1, targets)[:, 0])
+    return torch.stack(losses, dim=1).cpu().numpy()
+
+
+def measure_context_curve(
+    config: Config,
+    run: Path,
+    out: Optional[Path] = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Measures the context curve of a trained run's model; returns the folder of its table.
+
+    Args:
+        config: which windows (``config.influence`` says of which text), and ``config.context_curve``.
+        run: folder of the trained run.
+        out: folder of the table; None: one inside the run.
+        overwrite: delete a finished table and measure again.
+        say: where one-line remarks go.
+
+    Raises:
+        UserError: the text, the run or the folder is not usable.
+    """
+    settings = config.influence
+    lengths = visible_lengths(config)
+    held_out = open_held_out(config, run, say, max_position=max(lengths[-1], config.max_position))
+    model_sha256 = held_out.facts["sha256"]["model.pt"]
+    windows_of = (settings.num_windows, settings.max_windows_per_document, settings.seed, settings.targets)
+    key = fingerprint(
+        SCHEMA_VERSION, lengths, to_dict(config.context), model_sha256, held_out.store.tokens_sha256, windows_of
+    )
+    folder = out if out is not None else run / "context-curve" / f"{held_out.split}-to{lengths[-1]}-{key[:6]}"
+    if is_measured(folder, "context-curve", key, overwrite, say):
+        return folder
+    windows = held_out.windows(config, lengths[-1])
+    num_documents = len(np.unique(held_out.store.doc_ids[windows.document]))
+    manifest: dict[str, Any] = {
+        "kind": "context-curve",
+        "run_id": key,
+        "run": run.name,
+        "source": held_out.source,
+        "split": held_out.split,
+        "context": context_facts(config),
+        "num_visible_tokens": lengths,
+        "num_windows": len(windows),
+        "num_documents": num_documents,
+        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
+        "tokens_sha256": held_out.store.tokens_sha256,
+        "windows_sha256": fingerprint(windows.start.tolist()),
+        "device": device_name(held_out.device),
+    }
+    say(f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens")
+
+    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+        rows = torch.from_numpy(windows.tokens(chosen)).to(held_out.device)
+        losses = losses_by_length(held_out.model, rows, lengths, settings.batch_tokens)
+        doc_ids = [f"{int(i):016x}" for i in held_out.store.doc_ids[windows.document[chosen]]]
+        return {
+            "curve": {
+                "window_id": chosen,
+                "doc_id": doc_ids,
+                "num_visible_tokens": [lengths] * len(chosen),
+                "loss_nats": list(losses),
+            }
+        }
+
+    measure_parts(folder, manifest, WINDOWS_PER_PART, measure_part, overwrite, say)
+    return folder

@@ -1,0 +1,131 @@
+"""A trained run -> its model, and text that it was not trained on: what every measurement begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from olmo_sparsity import checkpoint as checkpoints
+from olmo_sparsity.config import Config, DataConfig, UserError
+from olmo_sparsity.manifest import read_json
+from olmo_sparsity.model import OLMoWithPositions, pick_device
+from olmo_sparsity.tokens import TokenStore, open_store, prepare, read_tokenizer, word_start_table
+from olmo_sparsity.windows import Windows, sample_windows
+
+C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A run's model in evaluation mode, and the text to measure it on.
+
+    ``facts`` are the checkpoint's (``step``, ``sha256``), ``manifest`` the run's, ``excluded`` [documents] (uint64) the
+    documents that may not be measured, None where the store holds none of them.
+    """
+
+    model: OLMoWithPositions
+    device: torch.device
+    tokenizer: Tokenizer
+    store: TokenStore
+    excluded: Optional[np.ndarray]
+    source: str
+    split: str
+    facts: dict[str, Any]
+    manifest: dict[str, Any]
+
+    def windows(self, config: Config, full_len: int) -> Windows:
+        """Windows of ``full_len`` tokens, as many and of such targets as ``config.influence`` says.
+
+        Raises:
+            UserError: the text holds none.
+        """
+        settings = config.influence
+        return sample_windows(
+            self.store,
+            full_len,
+            settings.num_windows,
+            settings.max_windows_per_document,
+            settings.seed,
+            self.excluded,
+            word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
+        )
+
+
+def open_held_out(
+    config: Config, run: Path, say: Callable[[str], None] = lambda line: None, max_position: Optional[int] = None
+) -> HeldOut:
+    """Loads a run's newest checkpoint, and opens its validation documents or the text ``influence.data`` names.
+
+    Args:
+        config: which text, on which device.
+        run: folder of the trained run.
+        say: where one-line remarks go.
+        max_position: position IDs lie below this; None: those of training.
+
+    Raises:
+        UserError: the run or the text is not usable.
+    """
+    settings = config.influence
+    latest = checkpoints.latest_checkpoint(run / "checkpoints")
+    if latest is None:
+        raise UserError(
+            f"{run}: there is no checkpoint in this run; train it first with `olmo-sparsity train --run {run}`"
+        )
+    device = pick_device(config.training.device)
+    if config.training.threads is not None:
+        torch.set_num_threads(config.training.threads)
+    model = checkpoints.load_model(latest, device, max_position)
+    manifest = read_json(run / "manifest.json")
+
+    trained_on = Path(manifest["token_store"])
+    if not (trained_on / "manifest.json").is_file():
+        say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
+        trained_on = prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
+    training_store = open_store(trained_on, "train")
+    if training_store.tokens_sha256 != manifest["tokens_sha256"]:
+        raise UserError(
+            f"{run}: data.source = {config.data.source} is not the text any more that this run was trained on, so what "
+            "is held out cannot be told; restore it, or train again"
+        )
+    if settings.data is None:
+        source, split = config.data.source, "validation"
+        store, excluded = open_store(trained_on, split), None
+    else:
+        source, split = settings.data, "held-out"
+        limit = settings.max_documents
+        if limit is None and source == "c4":
+            limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
+        text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
+        store = open_store(prepare(text, tokenizer_file=run / "tokenizer.json"), "measured")
+        excluded = np.asarray(training_store.doc_ids)
+    return HeldOut(
+        model=model,
+        device=device,
+        tokenizer=read_tokenizer(run / "tokenizer.json"),
+        store=store,
+        excluded=excluded,
+        source=source,
+        split=split,
+        facts=read_json(latest / "train.json"),  # which load_model has verified
+        manifest=manifest,
+    )
+
+
+def context_facts(config: Config) -> dict[str, Any]:
+    """The lengths of an experiment, as manifests and summaries give them."""
+    context = config.context
+    return {
+        "local_len": context.local_len,
+        "full_len": context.full_len,
+        "train_len": context.row_len,
+        "max_position": config.max_position,
+        "num_chunks": config.pose.num_chunks,
+        "num_long_range": context.num_long_range,
+    }

@@ -1,0 +1,192 @@
+"""Do the selectors find what was planted? Planted windows -> tables of what every selector found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from olmo_sparsity.checkpoint import latest_checkpoint, load_model
+from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
+from olmo_sparsity.held_out import HeldOut, context_facts, open_held_out
+from olmo_sparsity.losses import Evaluator, log_probs, losses_of_masks
+from olmo_sparsity.model import OLMoWithPositions, device_name
+from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.planted import (
+    NEEDLES,
+    SOLVER_CONTEXT,
+    TASKS,
+    Planted,
+    correlated_windows,
+    needle_windows,
+    solver_config,
+    solver_tokenizer,
+)
+from olmo_sparsity.selectors import SELECTORS, Scored, rank
+from olmo_sparsity.tables import SCHEMA_VERSION
+from olmo_sparsity.tokens import token_texts
+from olmo_sparsity.training import is_trained, train
+
+
+def find_planted(
+    evaluator: Evaluator, planted: Planted, window_ids: np.ndarray, config: Config, device: torch.device
+) -> dict[str, np.ndarray]:
+    """Losses without, with all and with the planted long-range tokens (nats, fp32 [N]), and under ``ranked:NAME`` each
+    selector's ranking of the long-range positions (int64 [N, M])."""
+    settings = config.validation
+    rows = torch.from_numpy(planted.rows).to(device)
+    tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
+    nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=device)
+    scored = Scored(
+        evaluator=evaluator,
+        tokens_WT=tokens,
+        targets_W=targets,
+        log_p_short_WV=log_probs(evaluator, tokens, nothing),
+        window_ids=window_ids,
+        context="real",
+        seed=settings.seed,
+        max_k=max(*settings.k, int(planted.truth.sum(axis=1).max())),
+        lasso_masks=config.influence.lasso_masks,
+        with_kl="kl" in settings.selectors,
+    )
+    truth = torch.from_numpy(planted.truth).to(device)
+    loss_planted = losses_of_masks(evaluator, tokens, targets, truth[:, None, :])[:, 0]
+    return {
+        "loss_short_nats": scored.loss_short,
+        "loss_long_nats": scored.loss_long,
+        "loss_planted_nats": loss_planted.cpu().numpy(),
+        **{f"ranked:{name}": rank(SELECTORS[name].score(scored)) for name in settings.selectors},
+    }
+
+
+def _natural_windows(config: Config, held_out: HeldOut, num_windows: int) -> tuple[np.ndarray, list[str]]:
+    """``num_windows`` held-out windows with their targets, and their documents; each again where there are too few."""
+    asked = dataclasses.replace(config, influence=dataclasses.replace(config.influence, num_windows=num_windows))
+    windows = held_out.windows(asked, config.context.full_len)
+    chosen = np.arange(num_windows) % len(windows)
+    doc_ids = [f"{int(i):016x}" for i in held_out.store.doc_ids[windows.document[chosen]]]
+    return windows.tokens(chosen), doc_ids
+
+
+def _solver(config: Config, folder: Path, device: torch.device, say: Callable[[str], None]) -> OLMoWithPositions:
+    """The model that solves the planted correlations; trained, or found trained, in a folder of its seed and steps."""
+    settings = config.validation
+    experiment = solver_config(folder, settings.solver_steps, config.training, settings.seed)
+    trained = folder / f"seed{settings.seed}-steps{settings.solver_steps}"
+    if not is_trained(trained):  # a run that was moved keeps its solver
+        train(experiment, trained, say=say)
+    latest = latest_checkpoint(trained / "checkpoints")
+    assert latest is not None
+    return load_model(latest, device)
+
+
+def validate(
+    config: Config,
+    run: Path,
+    out: Optional[Path] = None,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Plants, lets every selector search, and writes what it found; returns the folder of the tables.
+
+    Needles are searched for with the run's own model; planted correlations with the solver, which is trained first where
+    that is still to do, in ``RUN/solver``.
+
+    Args:
+        config: ``config.validation``, and the run's lengths.
+        run: folder of the trained run.
+        out: folder of the tables; None: one inside the run.
+        overwrite: delete finished tables and measure again.
+        say: where one-line remarks go.
+
+    Raises:
+        UserError: the text, the run or the folder is not usable, or there is no room to plant.
+    """
+    settings, context = config.validation, config.context
+    smallest = min(context.num_long_range, SOLVER_CONTEXT.num_long_range)
+    if max(settings.k) > smallest:
+        raise UserError(
+            f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
+        )
+    held_out = open_held_out(config, run, say)
+    model_sha256 = held_out.facts["sha256"]["model.pt"]
+    key = fingerprint(
+        SCHEMA_VERSION,
+        to_dict(settings),
+        to_dict(context),
+        model_sha256,
+        held_out.store.tokens_sha256,
+        (config.influence.seed, config.influence.lasso_masks, config.influence.targets),
+    )
+    folder = out if out is not None else run / "validation" / f"planted-n{settings.num_windows}-{key[:6]}"
+    if is_measured(folder, "validation", key, overwrite, say):
+        return folder
+
+    num = settings.num_windows
+    cells = [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
+    base, doc_ids = _natural_windows(config, held_out, num * len(cells))
+    suites = [
+        needle_windows(
+            suite, copies, base[i * num :][:num], doc_ids[i * num :][:num], context.num_long_range,
+            held_out.tokenizer, settings.seed,
+        )
+        for i, (suite, copies) in enumerate(cells)
+    ]  # fmt: skip
+    solver_model = _solver(config, run / "solver", held_out.device, say)
+    suites += [correlated_windows(task, num, settings.seed) for task in TASKS]
+
+    manifest: dict[str, Any] = {
+        "kind": "validation",
+        "run_id": key,
+        "run": run.name,
+        "source": held_out.source,
+        "split": held_out.split,
+        "validation": to_dict(settings),
+        "context": context_facts(config),
+        "num_windows": num * len(suites),
+        "suites": [{"suite": one.suite, "num_planted": one.num_planted, "full_len": one.rows.shape[1] - 1,
+                    "local_len": one.rows.shape[1] - 1 - one.truth.shape[1]} for one in suites],
+        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
+        "tokens_sha256": held_out.store.tokens_sha256,
+        "device": device_name(held_out.device),
+    }  # fmt: skip
+    say(f"{folder}: {num} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
+    path, batch_tokens = config.influence.path, config.influence.batch_tokens
+
+    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+        planted = suites[chosen[0] // num]  # a part is a suite
+        is_needle = planted.suite in NEEDLES
+        model = held_out.model if is_needle else solver_model
+        tokenizer = held_out.tokenizer if is_needle else solver_tokenizer()
+        num_tokens = planted.rows.shape[1] - 1
+        evaluator = Evaluator(model, num_tokens - planted.truth.shape[1], path, batch_tokens)
+        found = find_planted(evaluator, planted, chosen, config, held_out.device)
+        positions = [np.flatnonzero(row) for row in planted.truth]
+        texts = [token_texts(tokenizer, row) for row in planted.rows]
+        return {
+            "planted": {
+                "window_id": chosen,
+                "suite": [planted.suite] * num,
+                "doc_id": planted.doc_ids,
+                "num_planted": np.full(num, planted.num_planted),
+                "planted_positions": positions,
+                "planted_distance_tokens": [float((num_tokens - where).mean()) for where in positions],
+                "token_texts": [row[:-1] for row in texts],
+                "target_text": [row[-1] for row in texts],
+                **{name: found[name] for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats")},
+            },
+            "found": {
+                "window_id": np.repeat(chosen, len(settings.selectors)),
+                "selector": list(settings.selectors) * num,
+                "ranked_positions": [
+                    found[f"ranked:{name}"][i] for i in range(num) for name in settings.selectors
+                ],
+            },
+        }  # fmt: skip
+
+    measure_parts(folder, manifest, num, measure_part, overwrite, say)
+    return folder

@@ -1,0 +1,104 @@
+"""Tables of a measurement that never was, with known gains: for statistics and figures, without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from olmo_sparsity.manifest import write_json
+from olmo_sparsity.tables import schemas, write_part
+
+CONTEXT = {"local_len": 8, "full_len": 20, "train_len": 8, "num_long_range": 12, "max_position": 20, "num_chunks": 2}
+M, KS = 12, [1, 2, 8]
+SEES_TARGET = {
+    "unmask-one": True,
+    "kl": False,
+    "gradient": True,
+    "attention": False,
+    "random": False,
+    "nearest": False,
+    "mask-one": True,
+    "greedy": True,
+    "lasso": True,
+}
+CLASSES = ("induction", "repeat", "function-word", "other")
+
+
+def made_up_tables(folder: Path, num_documents: int = 60, long_gain: float = 0.5, seed: int = 0) -> Path:
+    """Writes an influence folder of two parts, its windows shuffled within a part.
+
+    Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
+    gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
+    Scores: whole numbers, so with ties; every seventh window of `lasso` has all equal.
+    """
+    rng = np.random.default_rng(seed)
+    document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
+    rng.shuffle(document)
+    num = len(document)
+    classes = rng.choice(CLASSES, num, p=[0.2, 0.2, 0.3, 0.3])
+    shift = rng.normal(0, 0.2, num_documents)[document]
+    factor = np.select([classes == "repeat", classes == "function-word"], [2.0, 0.0], 1.0)
+    gain = {"real": long_gain * factor + shift + rng.normal(0, 0.3, num), "null": rng.normal(-0.1, 0.3, num)}
+    short = 4.0 + rng.normal(0, 0.5, num)
+    windows: list[dict[str, Any]] = []
+    selections: list[dict[str, Any]] = []
+    for w in range(num):
+        doc_id = f"{document[w]:016x}"
+        windows.append(
+            {
+                "window_id": w,
+                "doc_id": doc_id,
+                "source": "made up",
+                "split": "validation",
+                "start_token": 0,
+                "token_ids": list(range(20)),
+                "token_texts": [f" w{rng.integers(100)}" for _ in range(20)],
+                "target_id": 1,
+                "target_text": " end",
+                "target_class": classes[w],
+                "null_doc_id": f"{(document[w] + 1) % num_documents:016x}",
+                "null_token_ids": list(range(12)),
+                "loss_short_nats": short[w],
+                "loss_long_nats": short[w] - gain["real"][w],
+                "gain_long_nats": gain["real"][w],
+                "null_loss_long_nats": short[w] - gain["null"][w],
+                "null_gain_long_nats": gain["null"][w],
+            }
+        )
+        for number, (selector, sees_target) in enumerate(SEES_TARGET.items()):
+            for context in ("real", "null"):
+                scores = rng.integers(0, 9, M).astype(float)
+                if selector == "lasso" and w % 7 == 0:
+                    scores[:] = 0
+                positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
+                sparse = [
+                    gain[context][w] * k / 8 * (0.4 + 0.07 * number) + 0.1 * sees_target * k**0.5 + rng.normal(0, 0.1)
+                    for k in KS
+                ]
+                selections.append(
+                    {
+                        "window_id": w,
+                        "doc_id": doc_id,
+                        "selector": selector,
+                        "context": context,
+                        "sees_target": sees_target,
+                        "num_evaluations": number,
+                        "positions": positions,
+                        "distance_tokens": 20 - positions,
+                        "scores": scores,
+                        "k": KS,
+                        "loss_sparse_nats": short[w] - np.array(sparse),
+                        "gain_sparse_nats": sparse,
+                    }
+                )
+    for part, chosen in enumerate(np.array_split(np.arange(num), 2)):
+        for table, rows in (("windows", windows), ("selections", selections)):
+            of = [row for row in rows if row["window_id"] in set(chosen.tolist())]
+            of = [of[i] for i in rng.permutation(len(of))]
+            columns = {name: [row[name] for row in of] for name in of[0]}
+            write_part(folder, table, part, columns, schemas(M)[table], {"run_id": "0"})
+    manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
+    write_json(folder / "manifest.json", {**manifest, "split": "validation", "num_parts": 2, "context": CONTEXT})
+    return folder
