@@ -53,7 +53,7 @@ evidence: $(READY)
 curve: $(READY)
 	$(BIN)/olmo-sparsity context-curve
 	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
-	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose
+	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --out runs/figures
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check

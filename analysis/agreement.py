@@ -65,8 +65,13 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
     words = "Each two selectors on the same windows, real context; means over windows."
     if all(one["low"] is not None for one in widths):
-        half = max((one["high"] - one["low"]) / 2 for one in widths)
-        words += f" 95% intervals over documents reach at most {half:.2f} to either side."
+        reach = max(max(one["high"] - one["mean"], one["mean"] - one["low"]) for one in widths)
+        words += f" 95% intervals over documents reach at most {reach:.2f} to either side."
+    if "greedy" in names:
+        words += (
+            " The rank correlation with greedy cannot reach 1, and falls with k: greedy ranks only the positions it takes, the "
+            "others tie. Likewise lasso, where coefficients are 0; its ties choose the nearer positions."
+        )
     left_out = max(pair["num_windows_left_out"] for pair in pairs)
     if left_out:
         words += " Where a selector scores all positions of a window alike there is no rank correlation: "

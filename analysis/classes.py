@@ -75,8 +75,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         summary,
         "Targets by class, the highest mean long gain on top; points with 95% intervals by bootstrap over the documents that "
         "hold such targets. Grey: the interval of the class's own mean long gain reaches 0, or it has too few documents, and "
-        "no R(k) is shown. R(k): linear up to 1, logarithmic beyond. Excess: real minus null context, to be read beside that "
-        "of random.",
+        "no R(k) is shown; a class without any long gain would pass once in 40 times. R(k): linear up to 1, logarithmic "
+        "beyond. Excess: real minus null context, to be read beside that of random.",
         [legend_entry(name) for name in selectors],
     )
     return save(figure, out, "classes")

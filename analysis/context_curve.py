@@ -29,7 +29,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         if not finished:
             raise UserError(f"{run}: it has no context curve; run `olmo-sparsity context-curve --run {run}` first")
         curves.append(context_curve(finished[-1]))
-    if len({(one["windows_sha256"], one["tokens_sha256"]) for one in curves}) > 1:
+    alike = ("windows_sha256", "tokens_sha256", "local_len", "train_len", "full_len")
+    if len({tuple(one[key] for key in alike) for one in curves}) > 1:
         raise UserError(
             "these runs' context curves are of different windows, so that they cannot be compared; measure them on the "
             "same text, with the same lengths, windows and seed"

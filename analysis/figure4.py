@@ -8,8 +8,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis.style import CONTEXT_WORDS, LOOKS, caption, number, ordered, save, script
-from olmo_sparsity.statistics import LONG_GAIN, Measurement
+from analysis.style import CONTEXT_WORDS, LOOKS, caption, ordered, save, script
+from olmo_sparsity.statistics import LONG_GAIN, Measurement, interval
 
 FRAME_PERCENTILES = (0.2, 99.8)
 LINE_WORDS = {"correlation": "r", "ols_slope": "OLS", "tls_slope": "TLS"}
@@ -53,9 +53,9 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
                     e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == (selector, context, k)
                 )
                 fraction = entry["recovered_fraction"]
-                gap = "gate failed" if fraction is None else f"R({k}) = {number(fraction)}"
+                gap = "gate failed" if fraction is None else f"R({k}) = {interval(fraction)}"
                 axis.set_title(f"k = {k}, {context}\n{gap}")
-                lines = [f"{words} {number(entry['figure4'][name])}" for name, words in LINE_WORDS.items()]
+                lines = [f"{words} {interval(entry['figure4'][name])}" for name, words in LINE_WORDS.items()]
                 axis.text(
                     0.02, 0.99, "\n".join(lines), transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
                     bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},

@@ -61,7 +61,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         axis.axvline(suite["chance"], color="black", linestyle=":", linewidth=1)
         axis.set_yticks(rows, names)
         axis.set_xlim(0, 1.02)
-        used = "" if suite["gate"] == "passed" else "\nmodel does not use it: gate failed"
+        reason = "too few windows" if suite["long_gain_nats"]["low"] is None else "the model does not use it"
+        used = "" if suite["gate"] == "passed" else f"\ngate failed: {reason}"
         axis.set_title(
             f"{title(suite)}\nL short {suite['loss_short_nats']['mean']:.2f}, long {suite['loss_long_nats']['mean']:.2f}, "
             f"planted {suite['loss_planted_nats']['mean']:.2f}{used}",
@@ -74,11 +75,11 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     caption_text(
         figure,
         "Share of the planted positions among as many best-ranked ones, mean over windows; black lines: 95% intervals by "
-        "bootstrap over documents; dotted: a blind guess; white marks: planted near (<), in the middle (o), far (>), where 20 "
-        "windows or more lie there. Needles: the run's own model completes a made-up name or number that was planted in "
-        "natural text. Sum and parity: the solver, a small model trained on such sequences. Losses in nats: local tokens "
-        f"only, all tokens, local and planted tokens. {suites[0]['num_windows']} windows a panel "
-        f"({numbers['source']}, {numbers['split']}).",
+        "bootstrap over documents; dotted: a blind guess; white marks: mean distance of the planted tokens near (<), in the "
+        "middle (o), far (>), where 20 windows or more lie there. Needles: the run's own model completes a made-up name or "
+        "number that was planted in natural text. Sum and parity: the solver, a small model trained on such sequences. Losses "
+        "in nats: local tokens only, all tokens, local and planted tokens. "
+        f"{suites[0]['num_windows']} windows a panel (needles: {numbers['source']}, {numbers['split']}).",
     )
     return save(figure, out, "planted")
 

@@ -82,10 +82,10 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     caption(
         figure,
         summary,
-        "What the first so many windows say: window i is the same however many are measured. Bands and bars: 95% intervals by "
-        "bootstrap over documents. Enough were measured where the numbers stay what they are and the intervals are as narrow "
-        "as the question asks. R(k): linear up to 1, logarithmic beyond. Of a selector that sees the target the smallest k is "
-        "mostly luck; the excess takes that off, and adds what foreign tokens mislead.",
+        "What the first so many windows say: of the same text, window i is the same however many are measured. Bands and "
+        "bars: 95% intervals by bootstrap over documents. Enough were measured where the numbers stay what they are and the "
+        "intervals are as narrow as the question asks. R(k): linear up to 1, logarithmic beyond. Of a selector that sees the "
+        "target the smallest k is mostly luck; the excess takes that off, and adds what foreign tokens mislead.",
         [legend_entry(name) for name in selectors],
     )
     return save(figure, out, "sample-size")

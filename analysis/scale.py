@@ -10,116 +10,131 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from analysis.runs import script_of_runs
-from analysis.style import LOOKS, caption_text, save
+from analysis.style import LINE_LOOKS, LOOKS, MAIN, caption_text, errors, legend_entry, save, signed_log
 from olmo_sparsity.statistics import length_words, load, summarize
 from olmo_sparsity.tables import UserError, list_finished, read_facts
-
-SHOWN = ("unmask-one", "kl", "random")
 
 
 def _points(axis: Axes, sizes: list[float], values: list[Any], shift: float, **look: Any) -> None:
     """Estimates with their intervals, joined by a line; what is missing leaves a gap."""
     there = [(size * shift, value) for size, value in zip(sizes, values, strict=True) if value is not None]
-    if not there:
-        return
-    x, y = [size for size, _ in there], [value["mean"] for _, value in there]
-    bounded = all(value["low"] is not None for _, value in there)
-    errors = [[v["mean"] - v["low"] for _, v in there], [v["high"] - v["mean"] for _, v in there]] if bounded else None
-    axis.errorbar(x, y, yerr=errors, capsize=2, markersize=4.5, linewidth=1.2, **look)
+    if there:
+        found = [value for _, value in there]
+        means = [value["mean"] for value in found]
+        axis.errorbar(
+            [x for x, _ in there], means, yerr=errors(found), capsize=2, markersize=4.5, linewidth=1.2, **look
+        )
 
 
 def _smallest(axis: Axes, sizes: list[float], found: list[Any], selector: str, max_k: int, shift: float) -> None:
     """Smallest k and its interval; more than the largest measured k stands at twice that."""
     for size, one in zip(sizes, found, strict=True):
-        if one is None:
-            continue
-        value, *bounds = (2 * max_k if one[key] is None else one[key] for key in ("value", "low", "high"))
-        axis.plot([size * shift] * 2, bounds, color=LOOKS[selector]["color"], linewidth=1.2)
-        axis.plot(size * shift, value, **LOOKS[selector], markersize=5)
+        if one is not None:
+            value, *bounds = (2 * max_k if one[key] is None else one[key] for key in ("value", "low", "high"))
+            axis.plot([size * shift] * 2, bounds, color=LOOKS[selector]["color"], linewidth=1.2)
+            axis.plot(size * shift, value, **LOOKS[selector], markersize=5)
+
+
+def ladder(runs: list[Path]) -> tuple[list[float], list[dict[str, Any]]]:
+    """(parameters, summaries) of the newest measurement of each run, the smallest first.
+
+    Raises:
+        UserError: a run has none, or they differ in more than size: in windows, lengths, PoSE, k or selectors.
+    """
+    rungs = []
+    for run in runs:
+        finished = list_finished(run)
+        if not finished:
+            raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
+        facts = read_facts(finished[-1])
+        rungs.append((float(facts["num_parameters"]), facts, summarize(load(finished[-1]))))
+    for what, of in (
+        ("windows", lambda facts: (facts["tokens_sha256"], facts["windows_sha256"])),
+        ("lengths", lambda facts: facts["context"]),
+        ("PoSE settings", lambda facts: facts["pose"]),
+        ("k", lambda facts: facts["influence"]["k"]),
+        ("selectors", lambda facts: facts["influence"]["selectors"]),
+        ("numbers of training steps", lambda facts: facts["checkpoint"]["step"]),
+    ):
+        if any(of(facts) != of(rungs[0][1]) for _, facts, _ in rungs):
+            raise UserError(f"these runs' newest measurements are of different {what}; a ladder differs in size alone")
+    rungs.sort(key=lambda rung: rung[0])
+    return [size for size, _, _ in rungs], [summary for _, _, summary in rungs]
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
     """Writes ``scale``, of the newest measurement of each run.
 
     Raises:
-        UserError: a run has none, or the runs were measured on different text or lengths.
+        UserError: they make no ladder.
     """
-    summaries, sizes = [], []
-    for run in runs:
-        finished = list_finished(run)
-        if not finished:
-            raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
-        facts = read_facts(finished[-1])
-        summaries.append((summarize(load(finished[-1])), facts))
-        sizes.append(float(facts["num_parameters"]))
-    alike = {(f["tokens_sha256"], f["context"]["local_len"], f["context"]["full_len"]) for _, f in summaries}
-    if len(alike) > 1:
-        raise UserError(
-            "these runs were measured on different text or lengths, so that they make no ladder; name runs that differ in "
-            "size alone"
-        )
-    order = sorted(range(len(runs)), key=lambda i: sizes[i])
-    sizes, numbers = [sizes[i] for i in order], [summaries[i][0] for i in order]
-    max_k = max(e["k"] for e in numbers[0]["selections"])
-    selectors = [name for name in SHOWN if any(e["selector"] == name for e in numbers[0]["selections"])]
-    figure, axes = plt.subplots(1, 4, figsize=(12.4, 3.4), layout="constrained")
-    _points(axes[0], sizes, [n["long_gain_nats"] for n in numbers], 1.0, color="black", marker="D")
-    axes[0].axhline(0, color="grey", linewidth=0.5)
-    axes[0].set_title("long gain")
-    axes[0].set_ylabel("nats")
-
-    def entry(summary: dict[str, Any], selector: str, context: str, k: int) -> dict[str, Any]:
-        wanted = (selector, context, k)
-        return next(e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == wanted)
-
-    for axis, quantity, k, title in (
-        (axes[1], "recovered_fraction", max_k, f"R({max_k}); dotted: null context"),
-        (axes[2], "gain_over_random_nats", 1, "sparse gain over random, k = 1"),
-    ):
-        for i, selector in enumerate(selectors):
-            shift = 1 + 0.03 * (i - 1)
-            for context, line in (("real", "-"), ("null", ":")):
-                if selector == "random" and quantity == "gain_over_random_nats":
-                    continue
-                values = [entry(n, selector, context, k)[quantity] for n in numbers]
-                face = LOOKS[selector]["color"] if context == "real" else "white"
-                _points(axis, sizes, values, shift, **LOOKS[selector], linestyle=line, markerfacecolor=face)
-        axis.axhline(1 if quantity == "recovered_fraction" else 0, color="grey", linewidth=0.5)
+    sizes, numbers = ladder(runs)
+    ks = sorted({entry["k"] for entry in numbers[0]["selections"]})
+    measured = {entry["selector"] for entry in numbers[0]["selections"]}
+    selectors = [name for name in LOOKS if name in MAIN and name in measured] or [n for n in LOOKS if n in measured]
+    figure, axes = plt.subplots(2, 3, figsize=(10.6, 6.0), layout="constrained")
+    _points(axes[0, 0], sizes, [n["long_gain_nats"] for n in numbers], 1.0, color="black", marker="D")
+    axes[0, 0].axhline(0, color="grey", linewidth=0.5)
+    axes[0, 0].set_title("long gain")
+    axes[0, 0].set_ylabel("nats")
+    shifts = {name: 1 + 0.03 * (i - (len(selectors) - 1) / 2) for i, name in enumerate(selectors)}
+    for axis, quantity, k, contexts, title, unit in (
+        (axes[0, 1], "recovered_fraction", ks[-1], ("real", "null"), f"R({ks[-1]})", "recovered fraction"),
+        (axes[0, 2], "excess_recovered_fraction", ks[-1], ("real",), f"excess over null, k = {ks[-1]}", "excess fraction"),
+        (axes[1, 0], "gain_over_random_nats", ks[0], ("real",), f"gain over random, k = {ks[0]}", "nats"),
+    ):  # fmt: skip
+        for selector in selectors:
+            for context in contexts:
+                wanted = [
+                    next(e for e in n["selections"] if (e["selector"], e["context"], e["k"]) == (selector, context, k))
+                    for n in numbers
+                ]
+                face = {"markerfacecolor": "white"} if context == "null" else {}
+                values = [entry[quantity] for entry in wanted]
+                _points(axis, sizes, values, shifts[selector], **LOOKS[selector], **LINE_LOOKS[context], **face)
+        axis.axhline(1 if quantity.endswith("fraction") else 0, color="grey", linewidth=0.8, linestyle="--")
+        if quantity.endswith("fraction"):
+            signed_log(axis, "y")
         axis.set_title(title)
-    axes[2].set_ylabel("nats")
-    for i, selector in enumerate(selectors):
-        found = [
-            next(e for e in n["effective_sparsity"] if (e["selector"], e["fraction"]) == (selector, 0.8))["smallest_k"]
-            for n in numbers
-        ]
-        _smallest(axes[3], sizes, found, selector, max_k, 1 + 0.03 * (i - 1))
-    axes[3].set_title("effective sparsity: smallest k with R(k) at least 0.8")
-    ks = sorted({e["k"] for e in numbers[0]["selections"]})
-    axes[3].set_yscale("log", base=2)
-    axes[3].set_yticks([*ks, 2 * max_k], [*map(str, ks), f"> {max_k}"])
-    axes[3].set_ylim(ks[0] / 1.3, 2.6 * max_k)
-    for axis in axes:
+        axis.set_ylabel(unit)
+    for axis, key, title in (
+        (axes[1, 1], "smallest_k", "smallest k with R(k) at least 0.8"),
+        (axes[1, 2], "smallest_k_excess", "smallest k with excess fraction at least 0.8"),
+    ):
+        for selector in selectors:
+            found = [
+                next(e for e in n["effective_sparsity"] if (e["selector"], e["fraction"]) == (selector, 0.8))[key]
+                for n in numbers
+            ]
+            _smallest(axis, sizes, found, selector, ks[-1], shifts[selector])
+        axis.set_title(title)
+        axis.set_yscale("log", base=2)
+        axis.set_yticks([*ks, 2 * ks[-1]], [*map(str, ks), f"> {ks[-1]}"])
+        axis.set_ylim(ks[0] / 1.3, 2.6 * ks[-1])
+        axis.set_ylabel("k, long-range tokens")
+    for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
         axis.set_xticks(sizes, [f"{size / 1e6:.3g}M" for size in sizes])
         axis.minorticks_off()
+    for axis in axes[1]:
         axis.set_xlabel("parameters")
-    handles = [Line2D([], [], markersize=4.5, label=name, **LOOKS[name]) for name in selectors]
-    axes[1].legend(handles=handles, fontsize=7)
     failed = [f"{size / 1e6:.3g}M" for size, n in zip(sizes, numbers, strict=True) if n["gate"] == "failed"]
     gate = (
-        f"VALIDITY GATE FAILED at {', '.join(failed)}: no R(k) there. "
+        f"VALIDITY GATE FAILED at {', '.join(failed)}: no R(k) there."
         if failed
-        else "The validity gate passed at every size. "
+        else "The validity gate passed everywhere."
     )
     caption_text(
         figure,
-        f"{gate}Bars: 95% intervals by bootstrap over documents (the models' own seeds are not varied). "
+        f"{gate} Bars: 95% intervals by bootstrap over documents; the seed of training is not varied. Dotted, open: the null "
+        "context. Of a selector that sees the target, R(k) and the smallest k are mostly luck; the excess takes that off, and "
+        "adds what foreign tokens mislead. Fractions: linear up to 1, logarithmic beyond. "
         f"{numbers[0]['num_windows']} windows of {numbers[0]['num_documents']} documents ({numbers[0]['source']}, "
         f"{numbers[0]['split']}); {length_words(numbers[0])}",
+        [legend_entry(name) for name in selectors],
     )
     return save(figure, out, "scale")
 

@@ -80,15 +80,6 @@ def errors(estimates: list[Estimate]) -> Optional[np.ndarray]:
     return np.abs(np.diff(bounds, axis=1)).T
 
 
-def number(estimate: Optional[dict[str, Any]], digits: int = 2) -> str:
-    """``0.41 [0.36, 0.47]``, or a dash where there is none."""
-    if estimate is None:
-        return "-"
-    if estimate["low"] is None:
-        return f"{estimate['mean']:.{digits}f}"
-    return f"{estimate['mean']:.{digits}f} [{estimate['low']:.{digits}f}, {estimate['high']:.{digits}f}]"
-
-
 def gate_reason(summary: dict[str, Any]) -> str:
     """Why the gate failed, in few words."""
     if summary["long_gain_nats"]["low"] is None:

@@ -51,7 +51,7 @@ def sample_sizes(num_windows: int) -> list[int]:
 
 def by_sample_size(measurement: Measurement) -> list[dict[str, Any]]:
     """The summary of the first so many windows, for each of ``sample_sizes``: what would have been reported had no more been
-    measured, for window i does not depend on how many there are."""
+    measured, for window i of the same text does not depend on how many there are."""
     index = np.arange(len(measurement.windows))
     return [summarize(measurement.restrict(index < size)) for size in sample_sizes(len(index))]
 

@@ -105,8 +105,10 @@ def _load_tensors(path: Path) -> Any:
 
 
 def load_model(checkpoint: Path, device: torch.device, max_position: Optional[int] = None) -> OLMoWithPositions:
-    """The model of a checkpoint, in evaluation mode; its position IDs lie below ``max_position`` (None: those of
-    training; rotary embeddings have no weights, so that any number of positions fits the same checkpoint).
+    """The model of a checkpoint, in evaluation mode, its weights fixed.
+
+    Its position IDs lie below ``max_position`` (None: those of training): rotary embeddings have no weights, so that any
+    number of positions fits the same checkpoint.
 
     Raises:
         UserError: the checkpoint does not verify.
@@ -121,7 +123,7 @@ def load_model(checkpoint: Path, device: torch.device, max_position: Optional[in
     config = olmo_config.ModelConfig.new(**raw)
     model = OLMoWithPositions(config, init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
-    return model.to(device).eval()
+    return model.to(device).eval().requires_grad_(False)
 
 
 def restore(checkpoint: Path, model: OLMoWithPositions, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,18 +14,9 @@ from rich.table import Table
 from olmo_sparsity.breakdowns import agreement, by_class
 from olmo_sparsity.curves import context_curve
 from olmo_sparsity.detection import detection
-from olmo_sparsity.statistics import gate_words, length_words, load, smallest_k_words, summarize
+from olmo_sparsity.statistics import gate_words, interval, length_words, load, smallest_k_words, summarize
 
 AGREE_WITH = "greedy"  # the selector whose choice the others are compared with, where it was measured
-
-
-def interval(value: Optional[dict[str, Any]], digits: int = 3) -> str:
-    """``0.41 [0.36, 0.47]``, or a dash where there is none."""
-    if value is None:
-        return "-"
-    if value["low"] is None:
-        return f"{value['mean']:.{digits}f}"
-    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
 
 
 def _console() -> Console:
@@ -91,10 +82,10 @@ def _selector_table(numbers: dict[str, Any], pairs: list[dict[str, Any]]) -> Tab
             interval(at_first["recovered_fraction"], 2),
             interval(entry["recovered_fraction"], 2),
             interval(of[name, "null", last]["recovered_fraction"], 2),
-            interval(entry["gain_sparse_nats"]),
-            interval(entry["excess_gain_nats"]),
-            interval(at_first["gain_over_random_nats"]),
-            interval(entry["excess_over_random_nats"]),
+            interval(entry["gain_sparse_nats"], 3),
+            interval(entry["excess_gain_nats"], 3),
+            interval(at_first["gain_over_random_nats"], 3),
+            interval(entry["excess_over_random_nats"], 3),
         ]
         if compared:
             pair = next((p for p in pairs if set(p["selectors"]) == {name, AGREE_WITH}), None)
@@ -113,10 +104,10 @@ def _every_table(numbers: dict[str, Any]) -> Table:
             entry["selector"],
             entry["context"],
             str(entry["k"]),
-            interval(entry["gain_sparse_nats"]),
+            interval(entry["gain_sparse_nats"], 3),
             interval(entry["recovered_fraction"], 2),
-            interval(entry["gain_over_random_nats"]),
-            interval(entry["excess_gain_nats"]),
+            interval(entry["gain_over_random_nats"], 3),
+            interval(entry["excess_gain_nats"], 3),
             interval(entry["excess_recovered_fraction"], 2),
             interval(entry["figure4"]["correlation"], 2),
             interval(entry["figure4"]["ols_slope"], 2),
@@ -156,7 +147,7 @@ def _class_table(classes: list[dict[str, Any]]) -> Table:
         rows.add_row(
             one["target_class"],
             str(one["num_windows"]),
-            interval(one["long_gain_nats"]),
+            interval(one["long_gain_nats"], 3),
             one["gate"],
             *(interval(of[name]["recovered_fraction"], 1) for name in selectors),
         )
@@ -197,7 +188,7 @@ def print_detection(tables: Path, as_json: bool = False) -> None:
             str(suite["num_windows"]),
             *(f"{suite[key]['mean']:.2f}" for key in ("loss_short_nats", "loss_long_nats", "loss_planted_nats")),
             interval(suite["long_gain_nats"], 2),
-            suite["gate"],
+            "too few" if suite["long_gain_nats"]["low"] is None else suite["gate"],
             f"{suite['mean_planted_tokens']:.1f}",
             f"{suite['chance']:.2f}",
         )

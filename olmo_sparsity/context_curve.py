@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
 from olmo_sparsity.losses import Evaluator, log_probs
 from olmo_sparsity.model import CausalModel, device_name
@@ -25,9 +25,18 @@ WINDOWS_PER_PART = 500
 
 def visible_lengths(config: Config) -> list[int]:
     """The numbers of visible tokens, rising: powers of two and one and a half times as many, and the lengths of the
-    experiment, up to ``context_curve.max_visible`` (null: twice ``full_len``)."""
+    experiment, up to ``context_curve.max_visible`` (null: twice ``full_len``).
+
+    Raises:
+        UserError: that is shorter than a training row.
+    """
     context = config.context
     longest = config.context_curve.max_visible or 2 * context.full_len
+    if longest < context.row_len:
+        raise UserError(
+            f"context_curve.max_visible = {longest}: must be at least the length of a training row, {context.row_len} tokens, "
+            "which the curve is compared with"
+        )
     powers = {2**i for i in range(longest.bit_length())}
     lengths = powers | {p * 3 // 2 for p in powers if p > 1} | {context.local_len, context.row_len, context.full_len}
     return sorted({n for n in lengths if n <= longest} | {longest})
@@ -100,7 +109,7 @@ def measure_context_curve(
         "num_documents": num_documents,
         "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
         "tokens_sha256": held_out.store.tokens_sha256,
-        "windows_sha256": fingerprint(windows.start.tolist()),
+        "windows_sha256": windows.sha256,
         "device": device_name(held_out.device),
     }
     say(f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens")

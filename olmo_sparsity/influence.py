@@ -217,6 +217,7 @@ def measure(
         "num_parameters": held_out.manifest["num_parameters"],
         "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
         "tokens_sha256": store.tokens_sha256,
+        "windows_sha256": windows.sha256,
         "device": device_name(held_out.device),
         "precision": "fp32",
     }

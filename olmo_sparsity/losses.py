@@ -21,6 +21,8 @@ from olmo_sparsity.visibility import compact_rows, visible_mask
 
 GATE = 1e-10  # stands for 0: small enough that a derivative at it is that at 0, large enough for fp32
 
+KEPT_ACTIVATIONS = 16  # a pass that is differentiated keeps so many times what a forward pass holds, or more
+
 
 @dataclass(frozen=True)
 class Evaluator:
@@ -124,7 +126,7 @@ def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, targets_W: tor
     num_windows, full_len = tokens_WT.shape
     num_long_range = full_len - evaluator.local_len
     gradients = []
-    for at in evaluator.batches(num_windows, full_len):
+    for at in evaluator.batches(num_windows, full_len * KEPT_ACTIVATIONS):
         tokens, targets = tokens_WT[at], targets_W[at]
         log_gate = torch.zeros(tokens.shape, device=tokens.device)
         log_gate[:, :num_long_range] = torch.log(torch.tensor(GATE))

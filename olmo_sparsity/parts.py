@@ -61,9 +61,12 @@ def measure_parts(
         say(f"deleting {folder}, as --overwrite asks")
         empty_folder(folder)
     make_folder(folder)
-    manifest = {**manifest, "status": "running", "num_parts": num_parts, "environment": environment()}
-    if not begun or overwrite:
-        write_json(folder / "manifest.json", manifest)
+    # A measurement may be begun here and finished there: each session says where it ran.
+    before = read_json(folder / "manifest.json") if begun and not overwrite else manifest
+    session = {"device": manifest.get("device"), "environment": environment()}
+    sessions = [*before.get("sessions", []), session]
+    manifest = {**manifest, "status": "running", "num_parts": num_parts, "sessions": sessions}
+    write_json(folder / "manifest.json", manifest)
     schemas = tables.schemas(manifest["context"]["num_long_range"])
     facts = {"run_id": manifest["run_id"], **{name: str(value) for name, value in manifest["context"].items()}}
     names = tables.TABLES[kind]
@@ -79,5 +82,5 @@ def measure_parts(
                     tables.write_part(folder, table, part, columns[table], schemas[table], facts)
             bar.update(len(chosen))
     manifest["status"] = "complete"
-    manifest["finished"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    manifest["finished"] = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     write_json(folder / "manifest.json", manifest)

@@ -45,6 +45,11 @@ class Planted:
     truth: np.ndarray
     doc_ids: list[str]
 
+    def take(self, chosen: np.ndarray) -> Planted:
+        """Some of the windows."""
+        doc_ids = [self.doc_ids[i] for i in chosen]
+        return Planted(self.suite, self.num_planted, self.rows[chosen], self.truth[chosen], doc_ids)
+
 
 # --- needles ---------------------------------------------------------------------------------------------------------
 
@@ -114,7 +119,8 @@ def needle_windows(
 
 NOISE = tuple(f"n{i}" for i in range(16))
 VALUES = tuple(f"v{i}" for i in range(4))
-# Task: (suite, k, modulus of the sum). Every planted token of a sum matters alone; of a parity, only all of them do.
+# Task: (suite, k, modulus of the sum; 13 leaves a sum of four values as it is). Every planted token of a sum matters alone;
+# of a parity, only all of them do.
 TASKS = {
     "sum1": ("planted-sum", 1, 13),
     "sum2": ("planted-sum", 2, 13),
@@ -185,13 +191,12 @@ def write_solver_text(folder: Path, seed: int) -> tuple[Path, Path]:
     return text, tokenizer
 
 
-def solver_config(folder: Path, steps: int, training: TrainingConfig, seed: int) -> Config:
+def solver_config(text: Path, tokenizer: Path, steps: int, training: TrainingConfig, seed: int) -> Config:
     """The solver's experiment, trained as any other: ``training`` says on which device."""
-    text, tokenizer = write_solver_text(folder, seed)
     return Config(
         name="solver",
         data=DataConfig(
-            source=str(text), tokenizer=str(tokenizer), cache_dir=str(folder / "tokens"), validation_percent=2
+            source=str(text), tokenizer=str(tokenizer), cache_dir=str(text.parent / "tokens"), validation_percent=2
         ),
         context=SOLVER_CONTEXT,
         # Rows are as long as windows, for the solver is to be right, not to generalize; masking leaves gaps in positions.

@@ -290,6 +290,15 @@ def smallest_k_words(smallest: Optional[dict[str, Any]], max_k: int) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:
+    """An estimate in words: ``0.41 [0.36, 0.47]``, or a dash where there is none."""
+    if value is None:
+        return "-"
+    if value["low"] is None:
+        return f"{value['mean']:.{digits}f}"
+    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+
 def gate_words(summary: dict[str, Any]) -> str:
     """The validity gate in one sentence, for every table and figure."""
     gain = summary["long_gain_nats"]

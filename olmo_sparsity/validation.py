@@ -25,18 +25,22 @@ from olmo_sparsity.planted import (
     needle_windows,
     solver_config,
     solver_tokenizer,
+    write_solver_text,
 )
 from olmo_sparsity.selectors import SELECTORS, Scored, rank
 from olmo_sparsity.tables import SCHEMA_VERSION
 from olmo_sparsity.tokens import token_texts
 from olmo_sparsity.training import is_trained, train
 
+# What else the natural windows and the scores depend on.
+WINDOW_KEYS = ("seed", "targets", "max_windows_per_document", "lasso_masks", "path")
+
 
 def find_planted(
     evaluator: Evaluator, planted: Planted, window_ids: np.ndarray, config: Config, device: torch.device
-) -> dict[str, np.ndarray]:
-    """Losses without, with all and with the planted long-range tokens (nats, fp32 [N]), and under ``ranked:NAME`` each
-    selector's ranking of the long-range positions (int64 [N, M])."""
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(losses without, with all and with the planted long-range tokens, under their names in the table, nats, fp32 [N];
+    each selector's ranking of the long-range positions, int64 [N, M])."""
     settings = config.validation
     rows = torch.from_numpy(planted.rows).to(device)
     tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
@@ -49,36 +53,44 @@ def find_planted(
         window_ids=window_ids,
         context="real",
         seed=settings.seed,
+        # As many as were planted and no fewer, or greedy would stop before it can find them all.
         max_k=max(*settings.k, int(planted.truth.sum(axis=1).max())),
         lasso_masks=config.influence.lasso_masks,
         with_kl="kl" in settings.selectors,
     )
     truth = torch.from_numpy(planted.truth).to(device)
-    loss_planted = losses_of_masks(evaluator, tokens, targets, truth[:, None, :])[:, 0]
-    return {
+    losses = {
         "loss_short_nats": scored.loss_short,
         "loss_long_nats": scored.loss_long,
-        "loss_planted_nats": loss_planted.cpu().numpy(),
-        **{f"ranked:{name}": rank(SELECTORS[name].score(scored)) for name in settings.selectors},
+        "loss_planted_nats": losses_of_masks(evaluator, tokens, targets, truth[:, None, :])[:, 0].cpu().numpy(),
     }
+    return losses, {name: rank(SELECTORS[name].score(scored)) for name in settings.selectors}
 
 
-def _natural_windows(config: Config, held_out: HeldOut, num_windows: int) -> tuple[np.ndarray, list[str]]:
+def _natural_windows(
+    config: Config, held_out: HeldOut, num_windows: int, say: Callable[[str], None]
+) -> tuple[np.ndarray, list[str]]:
     """``num_windows`` held-out windows with their targets, and their documents; each again where there are too few."""
     asked = dataclasses.replace(config, influence=dataclasses.replace(config.influence, num_windows=num_windows))
     windows = held_out.windows(asked, config.context.full_len)
+    if len(windows) < num_windows:
+        say(f"the text holds {len(windows)} windows, not the {num_windows} that needles ask for, so each serves again")
     chosen = np.arange(num_windows) % len(windows)
     doc_ids = [f"{int(i):016x}" for i in held_out.store.doc_ids[windows.document[chosen]]]
     return windows.tokens(chosen), doc_ids
 
 
 def _solver(config: Config, folder: Path, device: torch.device, say: Callable[[str], None]) -> OLMoWithPositions:
-    """The model that solves the planted correlations; trained, or found trained, in a folder of its seed and steps."""
+    """The model that solves the planted correlations: trained, or found trained, in a folder of its seed and steps."""
     settings = config.validation
-    experiment = solver_config(folder, settings.solver_steps, config.training, settings.seed)
     trained = folder / f"seed{settings.seed}-steps{settings.solver_steps}"
     if not is_trained(trained):  # a run that was moved keeps its solver
-        train(experiment, trained, say=say)
+        text, tokenizer = write_solver_text(folder, settings.seed)
+        experiment = solver_config(text, tokenizer, settings.solver_steps, config.training, settings.seed)
+        try:
+            train(experiment, trained, say=say)
+        except UserError:  # begun elsewhere or on another device; it is ours, and minutes of work
+            train(experiment, trained, overwrite=True, say=say)
     latest = latest_checkpoint(trained / "checkpoints")
     assert latest is not None
     return load_model(latest, device)
@@ -120,7 +132,7 @@ def validate(
         to_dict(context),
         model_sha256,
         held_out.store.tokens_sha256,
-        (config.influence.seed, config.influence.lasso_masks, config.influence.targets),
+        [getattr(config.influence, name) for name in WINDOW_KEYS],
     )
     folder = out if out is not None else run / "validation" / f"planted-n{settings.num_windows}-{key[:6]}"
     if is_measured(folder, "validation", key, overwrite, say):
@@ -128,7 +140,7 @@ def validate(
 
     num = settings.num_windows
     cells = [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
-    base, doc_ids = _natural_windows(config, held_out, num * len(cells))
+    base, doc_ids = _natural_windows(config, held_out, num * len(cells), say)
     suites = [
         needle_windows(
             suite, copies, base[i * num :][:num], doc_ids[i * num :][:num], context.num_long_range,
@@ -157,36 +169,43 @@ def validate(
     say(f"{folder}: {num} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
     path, batch_tokens = config.influence.path, config.influence.batch_tokens
 
-    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
-        planted = suites[chosen[0] // num]  # a part is a suite
+    def measure_suite(number: int, chosen: np.ndarray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows of both tables, of some windows of one suite."""
+        planted = suites[number].take(chosen - number * num)
         is_needle = planted.suite in NEEDLES
         model = held_out.model if is_needle else solver_model
         tokenizer = held_out.tokenizer if is_needle else solver_tokenizer()
         num_tokens = planted.rows.shape[1] - 1
         evaluator = Evaluator(model, num_tokens - planted.truth.shape[1], path, batch_tokens)
-        found = find_planted(evaluator, planted, chosen, config, held_out.device)
-        positions = [np.flatnonzero(row) for row in planted.truth]
-        texts = [token_texts(tokenizer, row) for row in planted.rows]
-        return {
-            "planted": {
-                "window_id": chosen,
-                "suite": [planted.suite] * num,
-                "doc_id": planted.doc_ids,
-                "num_planted": np.full(num, planted.num_planted),
-                "planted_positions": positions,
-                "planted_distance_tokens": [float((num_tokens - where).mean()) for where in positions],
-                "token_texts": [row[:-1] for row in texts],
-                "target_text": [row[-1] for row in texts],
-                **{name: found[name] for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats")},
-            },
-            "found": {
-                "window_id": np.repeat(chosen, len(settings.selectors)),
-                "selector": list(settings.selectors) * num,
-                "ranked_positions": [
-                    found[f"ranked:{name}"][i] for i in range(num) for name in settings.selectors
-                ],
-            },
-        }  # fmt: skip
+        losses, ranked = find_planted(evaluator, planted, chosen, config, held_out.device)
+        planted_rows, found_rows = [], []
+        for i, window_id in enumerate(chosen.tolist()):
+            positions, texts = np.flatnonzero(planted.truth[i]), token_texts(tokenizer, planted.rows[i])
+            planted_rows.append(
+                {
+                    "window_id": window_id,
+                    "suite": planted.suite,
+                    "doc_id": planted.doc_ids[i],
+                    "num_planted": planted.num_planted,
+                    "planted_positions": positions,
+                    "planted_distance_tokens": float((num_tokens - positions).mean()),
+                    "token_texts": texts[:-1],
+                    "target_text": texts[-1],
+                    **{name: values[i] for name, values in losses.items()},
+                }
+            )
+            found_rows += [
+                {"window_id": window_id, "selector": name, "ranked_positions": ranked[name][i]} for name in ranked
+            ]
+        return planted_rows, found_rows
 
-    measure_parts(folder, manifest, num, measure_part, overwrite, say)
+    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+        rows: dict[str, list[dict[str, Any]]] = {"planted": [], "found": []}
+        for number in np.unique(chosen // num).tolist():
+            planted_rows, found_rows = measure_suite(number, chosen[chosen // num == number])
+            rows["planted"] += planted_rows
+            rows["found"] += found_rows
+        return {name: {key: [row[key] for row in part] for key in part[0]} for name, part in rows.items()}
+
+    measure_parts(folder, manifest, config.influence.windows_per_part, measure_part, overwrite, say)
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Optional
 
@@ -28,6 +29,11 @@ class Windows:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def sha256(self) -> str:
+        """Says which windows of the store these are."""
+        return hashlib.sha256(np.stack([self.document, self.start]).tobytes()).hexdigest()
+
     def tokens(self, chosen: np.ndarray) -> np.ndarray:
         """int64 [chosen, full_len + 1]: the windows' tokens, the target last."""
         return self.store.tokens[self.start[chosen, None] + np.arange(self.full_len + 1)].astype(np.int64)
@@ -48,7 +54,8 @@ def sample_windows(
 ) -> Windows:
     """Draws windows: every eligible document once, in random order, then every one a second time, and so on.
 
-    Window i does not depend on ``num_windows``. A document's windows start at different tokens. EOS is no target.
+    Window i of the same text does not depend on ``num_windows``. A document's windows start at different tokens. EOS is no
+    target.
 
     Args:
         store: where from.
@@ -78,7 +85,7 @@ def sample_windows(
         raise UserError(
             f"the text to measure is too small: {long_enough} of its {store.num_documents} documents hold a window of "
             f"{full_len} tokens and its target{seen}, and 2 are needed (the longest document has {longest} tokens); "
-            "take more or longer text, or a smaller context.full_len"
+            "take more or longer text, or shorter windows (context.full_len; of a context curve, --max-visible)"
         )
     rng = np.random.default_rng([seed, 0])
     order = eligible[rng.permutation(len(eligible))]

@@ -20,8 +20,10 @@ from olmo_sparsity.tables import read_table
 def test_lengths_hold_those_of_the_experiment() -> None:
     config = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20))
     assert visible_lengths(config) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 50, 64, 96, 100]
-    short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=11))
-    assert visible_lengths(short) == [1, 2, 3, 4, 6, 8, 10, 11]
+    short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=21))
+    assert visible_lengths(short) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
+    with pytest.raises(UserError, match="at least the length of a training row, 20 tokens"):
+        visible_lengths(dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=19)))
 
 
 def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from analysis import agreement, classes, distance, figure4, figure5, recovered_fraction, sample_size, style
 from olmo_sparsity.breakdowns import agreement as agreement_of
 from olmo_sparsity.breakdowns import by_class, by_sample_size
-from olmo_sparsity.statistics import LONG_GAIN, Measurement, load, summarize
+from olmo_sparsity.statistics import LONG_GAIN, Measurement, interval, load, summarize
 from olmo_sparsity.tables import read_table
 
 MODULES = (figure4, figure5, recovered_fraction, distance, classes, agreement, sample_size)
@@ -95,12 +95,12 @@ def test_figures_say_what_they_show(
         entry = next(
             e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == ("unmask-one", "real", 8)
         )
-        expected = "gate failed" if gate == "failed" else f"R(8) = {style.number(entry['recovered_fraction'])}"
+        expected = "gate failed" if gate == "failed" else f"R(8) = {interval(entry['recovered_fraction'])}"
         assert expected in captured[0]
         assert "null" in captured[0]
-        assert f"r {style.number(entry['figure4']['correlation'])}" in captured[0]
-        assert f"OLS {style.number(entry['figure4']['ols_slope'])}" in captured[0]
-        assert f"TLS {style.number(entry['figure4']['tls_slope'])}" in captured[0]
+        assert f"r {interval(entry['figure4']['correlation'])}" in captured[0]
+        assert f"OLS {interval(entry['figure4']['ols_slope'])}" in captured[0]
+        assert f"TLS {interval(entry['figure4']['tls_slope'])}" in captured[0]
 
 
 def test_every_figure_is_among_all_of_them() -> None:

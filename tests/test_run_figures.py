@@ -7,13 +7,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
 from analysis import context_curve, planted, scale
 from olmo_sparsity.config import Config, UserError, ValidationConfig
 from olmo_sparsity.context_curve import measure_context_curve
+from olmo_sparsity.curves import context_curve as curve_numbers
+from olmo_sparsity.detection import detection
 from olmo_sparsity.influence import measure
+from olmo_sparsity.tables import list_finished, part_path
 from olmo_sparsity.validation import validate
 
 
@@ -30,6 +38,11 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     for run in (first, second):
         measure(config, run)
         measure_context_curve(config, run)
+    part = part_path(list_finished(second, "context-curve")[-1], "curve", 0)
+    table = pq.read_table(part)
+    field = table.schema.field("loss_nats")
+    losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)
+    pq.write_table(table.set_column(3, field, losses), part)
     validate(config, first)
     return [first, second]
 
@@ -41,14 +54,45 @@ def test_pictures(runs: list[Path], tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["context-curve", "planted", "scale"]
 
 
-def test_numbers_in_the_context_curve(runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = []
-    monkeypatch.setattr(context_curve, "save", lambda figure, out, name: figures.append(figure) or [])
-    context_curve.draw(runs, tmp_path)
-    lines = [line for line in figures[0].axes[0].lines if len(line.get_xdata()) > 2]
-    assert len(lines) == 2
-    assert list(lines[0].get_xdata()) == [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
-    assert list(lines[0].get_ydata()) == list(lines[1].get_ydata())  # one model under two names
+def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
+    figures: list[Figure] = []
+    monkeypatch.setattr(module, "save", lambda figure, out, name: figures.append(figure) or [])
+    module.draw(runs, Path("unused"))
+    return figures[0]
+
+
+def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run's table says half a nat more: each line must show its own run."""
+    figure = drawn(context_curve, runs, monkeypatch)
+    for panel, quantity in ((0, "loss_nats"), (1, "change_nats")):
+        lines = [line for line in figure.axes[panel].lines if len(line.get_xdata()) == 12]
+        assert len(lines) == 2
+        for line, run in zip(lines, runs, strict=True):
+            points = curve_numbers(list_finished(run, "context-curve")[-1])["points"]
+            assert list(line.get_xdata()) == [point["num_visible_tokens"] for point in points]
+            assert list(line.get_ydata()) == [point[quantity]["mean"] for point in points]
+    first, second = (line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) == 12)
+    assert np.subtract(second, first) == pytest.approx(np.full(12, 0.5), abs=1e-5)
+
+
+def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(planted, runs, monkeypatch)
+    suites = detection(list_finished(runs[0], "validation")[-1])["suites"]
+    for axis, suite in zip(figure.axes, suites, strict=True):
+        bars = [bar.get_width() for bar in axis.patches]
+        assert bars == [one["precision_at_truth"]["mean"] for one in suite["selectors"]]
+        assert ("gate failed: the model does not use it" in axis.get_title()) == (suite["gate"] == "failed")
+
+
+def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(scale, runs, monkeypatch)
+    sizes, numbers = scale.ladder(runs)
+    assert sizes == sorted(sizes)
+    line = figure.axes[0].lines[0]
+    assert list(line.get_xdata()) == sizes
+    assert list(line.get_ydata()) == [n["long_gain_nats"]["mean"] for n in numbers]
+    words = " ".join(text.get_text() for text in figure.texts)
+    assert ("VALIDITY GATE FAILED" in words) == any(n["gate"] == "failed" for n in numbers)
 
 
 def test_what_is_missing_or_cannot_be_compared(
@@ -66,6 +110,29 @@ def test_what_is_missing_or_cannot_be_compared(
     measure_context_curve(fewer, other)
     with pytest.raises(UserError, match="different windows"):
         context_curve.draw([runs[0], other], tmp_path)
+    measure(fewer, other)
+    with pytest.raises(UserError, match="different windows"):
+        scale.draw([runs[0], other], tmp_path)
+    k = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, k=[2]))
+    measure(k, other)
+    with pytest.raises(UserError, match="different k"):
+        scale.draw([runs[0], other], tmp_path)
+
+
+def test_few_windows_are_told_apart_from_no_gain(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))
+    settings = ValidationConfig(num_windows=4, k=[1], selectors=["random"], solver_steps=2)
+    few = dataclasses.replace(tiny_config.influence, num_windows=9, k=[3], selectors=["random"])
+    config = dataclasses.replace(tiny_config, validation=settings, influence=few)
+    validate(config, run)
+    measure(config, run)
+    measure_context_curve(config, run)
+    for axis in drawn(planted, [run], monkeypatch).axes:
+        assert "gate failed: too few windows" in axis.get_title()
+    assert drawn(scale, [run], monkeypatch).axes
+    assert drawn(context_curve, [run], monkeypatch).axes
     result = subprocess.run(
         [sys.executable, "-m", "analysis.scale", "--run", str(tmp_path / "nowhere")],
         capture_output=True, text=True, cwd=Path(scale.__file__).parent.parent,
