@@ -64,7 +64,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
             axis.axvline(length, color="grey", linestyle=":", linewidth=1)
             axis.annotate(
                 f"{word} {length}", (length, 0.99), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top",
-                fontsize=7, color="#505050",
+                fontsize=7, color="#505050", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
             )  # fmt: skip
     left.set_ylabel("mean loss of the target, nats")
     left.set_title("context curve")

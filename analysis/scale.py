@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from analysis.runs import script_of_runs
 from analysis.style import LINE_LOOKS, LOOKS, MAIN, caption_text, errors, legend_entry, save, signed_log
-from olmo_sparsity.statistics import length_words, load, summarize
+from olmo_sparsity.statistics import Measurement, interval, length_words, load, paired_difference, summarize
 from olmo_sparsity.tables import UserError, list_finished, read_facts
 
 
@@ -37,8 +37,8 @@ def _smallest(axis: Axes, sizes: list[float], found: list[Any], selector: str, m
             axis.plot(size * shift, value, **LOOKS[selector], markersize=5)
 
 
-def ladder(runs: list[Path]) -> tuple[list[float], list[dict[str, Any]]]:
-    """(parameters, summaries) of the newest measurement of each run, the smallest first.
+def ladder(runs: list[Path]) -> tuple[list[float], list[Measurement]]:
+    """(parameters, newest measurement) of each run, the smallest first.
 
     Raises:
         UserError: a run has none, or they differ in more than size: in windows, lengths, PoSE, k or selectors.
@@ -49,7 +49,7 @@ def ladder(runs: list[Path]) -> tuple[list[float], list[dict[str, Any]]]:
         if not finished:
             raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
         facts = read_facts(finished[-1])
-        rungs.append((float(facts["num_parameters"]), facts, summarize(load(finished[-1]))))
+        rungs.append((float(facts["num_parameters"]), facts, load(finished[-1])))
     for what, of in (
         ("windows", lambda facts: (facts["tokens_sha256"], facts["windows_sha256"])),
         ("lengths", lambda facts: facts["context"]),
@@ -61,7 +61,7 @@ def ladder(runs: list[Path]) -> tuple[list[float], list[dict[str, Any]]]:
         if any(of(facts) != of(rungs[0][1]) for _, facts, _ in rungs):
             raise UserError(f"these runs' newest measurements are of different {what}; a ladder differs in size alone")
     rungs.sort(key=lambda rung: rung[0])
-    return [size for size, _, _ in rungs], [summary for _, _, summary in rungs]
+    return [size for size, _, _ in rungs], [measurement for _, _, measurement in rungs]
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
@@ -70,7 +70,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: they make no ladder.
     """
-    sizes, numbers = ladder(runs)
+    sizes, measurements = ladder(runs)
+    numbers = [summarize(measurement) for measurement in measurements]
     ks = sorted({entry["k"] for entry in numbers[0]["selections"]})
     measured = {entry["selector"] for entry in numbers[0]["selections"]}
     selectors = [name for name in LOOKS if name in MAIN and name in measured] or [n for n in LOOKS if n in measured]
@@ -111,27 +112,34 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
             _smallest(axis, sizes, found, selector, ks[-1], shifts[selector])
         axis.set_title(title)
         axis.set_yscale("log", base=2)
-        axis.set_yticks([*ks, 2 * ks[-1]], [*map(str, ks), f"> {ks[-1]}"])
+        axis.set_yticks([*ks, 2 * ks[-1]], [*map(str, ks), f">{ks[-1]}"])
         axis.set_ylim(ks[0] / 1.3, 2.6 * ks[-1])
         axis.set_ylabel("k, long-range tokens")
     for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
-        axis.set_xticks(sizes, [f"{size / 1e6:.3g}M" for size in sizes])
+        axis.set_xticks(sizes, [f"{size / 1e6:.2g}M" for size in sizes])
         axis.minorticks_off()
     for axis in axes[1]:
         axis.set_xlabel("parameters")
-    failed = [f"{size / 1e6:.3g}M" for size, n in zip(sizes, numbers, strict=True) if n["gate"] == "failed"]
+    failed = [f"{size / 1e6:.2g}M" for size, n in zip(sizes, numbers, strict=True) if n["gate"] == "failed"]
     gate = (
         f"VALIDITY GATE FAILED at {', '.join(failed)}: no R(k) there."
         if failed
         else "The validity gate passed everywhere."
     )
+    change = paired_difference(measurements[0], measurements[-1])
+    words = [f"long gain {interval(change['long_gain_nats'], 3)}"]
+    for name in ("kl", "attention"):
+        over_random = change.get(((name, "real", ks[0]), "gain_over_random_nats"))
+        if over_random is not None:
+            words.append(f"gain over random of {name}, k = {ks[0]}, {interval(over_random, 3)}")
     caption_text(
         figure,
-        f"{gate} Bars: 95% intervals by bootstrap over documents; the seed of training is not varied. Dotted, open: the null "
-        "context. Of a selector that sees the target, R(k) and the smallest k are mostly luck; the excess takes that off, and "
-        "adds what foreign tokens mislead. Fractions: linear up to 1, logarithmic beyond. "
+        f"{gate} Largest minus smallest, paired, nats: {'; '.join(words)}. Bars: 95% intervals by bootstrap over documents; the "
+        "seed of training is not varied. Dotted, open: the null context. Of a selector that sees the target, R(k) and the "
+        "smallest k are mostly luck; the excess takes that off, and adds what foreign tokens mislead. Fractions: linear up to "
+        "1, logarithmic beyond. "
         f"{numbers[0]['num_windows']} windows of {numbers[0]['num_documents']} documents ({numbers[0]['source']}, "
         f"{numbers[0]['split']}); {length_words(numbers[0])}",
         [legend_entry(name) for name in selectors],

@@ -20,7 +20,7 @@ AGREE_WITH = "greedy"  # the selector whose choice the others are compared with,
 
 
 def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
+    return Console(width=None if sys.stdout.isatty() else 260, soft_wrap=False)
 
 
 def print_summary(tables: Path, every: bool = False, as_json: bool = False) -> None:

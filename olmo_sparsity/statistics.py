@@ -290,6 +290,28 @@ def smallest_k_words(smallest: Optional[dict[str, Any]], max_k: int) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def paired_difference(first: Measurement, second: Measurement) -> dict[Any, Optional[Estimate]]:
+    """The second measurement's numbers minus the first's, on the same windows of the same documents.
+
+    Returns:
+        ``long_gain_nats`` and the other losses by name, and those of a selection by ((selector, context, k), quantity), as
+        far as both hold them: ``{mean, low, high}``, the documents of both drawn together.
+
+    Raises:
+        ValueError: they are not of the same windows.
+    """
+    columns = ["window_id", "doc_id"]
+    if not first.windows[columns].equals(second.windows[columns]):
+        raise ValueError("the two measurements are of different windows")
+    both = {(i, name): values for i, one in enumerate((first, second)) for name, values in _sums(one).items()}
+
+    def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
+        return {name: b[name] - a[name] for name in a if name in b}
+
+    return estimates(both, differences)
+
+
 def interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:
     """An estimate in words: ``0.41 [0.36, 0.47]``, or a dash where there is none."""
     if value is None:

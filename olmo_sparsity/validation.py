@@ -17,6 +17,7 @@ from olmo_sparsity.losses import Evaluator, log_probs, losses_of_masks
 from olmo_sparsity.model import OLMoWithPositions, device_name
 from olmo_sparsity.parts import is_measured, measure_parts
 from olmo_sparsity.planted import (
+    MAX_NEEDLE_TOKENS,
     NEEDLES,
     SOLVER_CONTEXT,
     TASKS,
@@ -42,6 +43,7 @@ def find_planted(
     """(losses without, with all and with the planted long-range tokens, under their names in the table, nats, fp32 [N];
     each selector's ranking of the long-range positions, int64 [N, M])."""
     settings = config.validation
+    most = planted.num_planted * (MAX_NEEDLE_TOKENS if planted.suite in NEEDLES else 1)
     rows = torch.from_numpy(planted.rows).to(device)
     tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
     nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=device)
@@ -53,8 +55,7 @@ def find_planted(
         window_ids=window_ids,
         context="real",
         seed=settings.seed,
-        # As many as were planted and no fewer, or greedy would stop before it can find them all.
-        max_k=max(*settings.k, int(planted.truth.sum(axis=1).max())),
+        max_k=min(planted.truth.shape[1], max(*settings.k, most)),  # or greedy would stop before it can find them all
         lasso_masks=config.influence.lasso_masks,
         with_kl="kl" in settings.selectors,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -265,3 +266,9 @@ def test_any_window_has_a_class_whatever_the_ids(
     name = class_of(long_range, local, target)
     assert name in CLASSES
     assert class_of(long_range, local, target, multiplier, offset) == name
+
+
+def test_the_readme_gives_the_definitions() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    for name, definition in CLASSES.items():
+        assert f"| `{name}` | {definition} |" in readme

@@ -21,6 +21,7 @@ from olmo_sparsity.context_curve import measure_context_curve
 from olmo_sparsity.curves import context_curve as curve_numbers
 from olmo_sparsity.detection import detection
 from olmo_sparsity.influence import measure
+from olmo_sparsity.statistics import summarize
 from olmo_sparsity.tables import list_finished, part_path
 from olmo_sparsity.validation import validate
 
@@ -86,13 +87,15 @@ def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.Mon
 
 def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     figure = drawn(scale, runs, monkeypatch)
-    sizes, numbers = scale.ladder(runs)
+    sizes, measurements = scale.ladder(runs)
+    numbers = [summarize(measurement) for measurement in measurements]
     assert sizes == sorted(sizes)
     line = figure.axes[0].lines[0]
     assert list(line.get_xdata()) == sizes
     assert list(line.get_ydata()) == [n["long_gain_nats"]["mean"] for n in numbers]
     words = " ".join(text.get_text() for text in figure.texts)
     assert ("VALIDITY GATE FAILED" in words) == any(n["gate"] == "failed" for n in numbers)
+    assert "long gain 0.000 [0.000, 0.000]" in words.replace("\n", " ")  # one model under two names
 
 
 def test_what_is_missing_or_cannot_be_compared(

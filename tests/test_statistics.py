@@ -17,6 +17,7 @@ from olmo_sparsity.statistics import (
     gate_words,
     length_words,
     load,
+    paired_difference,
     smallest_k_words,
     summarize,
 )
@@ -142,6 +143,30 @@ def test_differences_are_paired_and_find_what_was_planted() -> None:
             found = entry_of(summary, selector, "real", k)[quantity]
             assert abs(found["mean"] - planted) < width(found), (selector, quantity)  # four standard errors
             assert width(found) < 0.5 * width(gain)
+
+
+def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
+    """The second gains 0.02 more everywhere, with little noise of its own: found, where separate intervals overlap."""
+    first = made_up(300, long_gain=0.4)
+    noise = np.random.default_rng(1).normal(0, 0.01, len(first.windows))
+    windows = first.windows.assign(gain_long_nats=first.windows["gain_long_nats"] + 0.02 + noise)
+    gains = first.gains.copy()
+    gains["kl", "real", 4] += 0.03
+    second = Measurement(windows, gains, first.selectors, first.facts)
+    change = paired_difference(first, second)
+    long_gain, kl = change["long_gain_nats"], change[("kl", "real", 4), "gain_over_random_nats"]
+    assert long_gain is not None
+    assert kl is not None
+    assert long_gain["mean"] == pytest.approx(0.02 + noise.mean())
+    assert long_gain["low"] < 0.02 < long_gain["high"]
+    assert width(long_gain) < 0.05 * width(summarize(first)["long_gain_nats"])
+    assert kl == pytest.approx({"mean": 0.03, "low": 0.03, "high": 0.03})
+    ratio = change[("kl", "real", 4), "recovered_fraction"]
+    expected = [m.gains["kl", "real", 4].mean() / m.windows["gain_long_nats"].mean() for m in (first, second)]
+    assert ratio is not None
+    assert ratio["mean"] == pytest.approx(expected[1] - expected[0])
+    with pytest.raises(ValueError, match="different windows"):
+        paired_difference(first, first.restrict(np.arange(len(windows)) < 50))
 
 
 def test_without_random_there_is_no_gain_over_it() -> None:
