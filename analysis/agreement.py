@@ -69,8 +69,8 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         words += f" 95% intervals over documents reach at most {reach:.2f} to either side."
     if "greedy" in names:
         words += (
-            " The rank correlation with greedy cannot reach 1, and falls with k: greedy ranks only the positions it takes, the "
-            "others tie. Likewise lasso, where coefficients are 0; its ties choose the nearer positions."
+            " The rank correlation with greedy cannot reach 1: greedy ranks only the positions it takes, the others tie."
+            " Likewise lasso, where coefficients are 0; its ties choose the nearer positions."
         )
     left_out = max(pair["num_windows_left_out"] for pair in pairs)
     if left_out:
