@@ -279,7 +279,9 @@ def context_curve(
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Print the configuration that the other commands would use, every key explained."""
     loaded, _ = _resolve(config, run, overrides)
-    print(f"# The configurations that ship: {', '.join(sorted(p.name for p in config_folder().glob('*.yaml')))}")
+    folder = config_folder()
+    shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))
+    print(f"# The configurations that ship: {', '.join(shipped)}")
     print(to_yaml(loaded, explain=True), end="")
 
 

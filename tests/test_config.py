@@ -73,7 +73,7 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("path", sorted(config_folder().glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_configurations_load_and_print_as_themselves(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
     for explain in (False, True):
