@@ -14,7 +14,7 @@ import numpy as np
 from analysis.runs import RUN_LOOKS, script_of_runs
 from analysis.style import caption_text, save
 from olmo_sparsity.curves import context_curve
-from olmo_sparsity.tables import UserError, list_finished
+from olmo_sparsity.tables import UserError, newest_finished
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
@@ -23,12 +23,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: a run has none, or the runs were measured on different windows.
     """
-    curves = []
-    for run in runs:
-        finished = list_finished(run, "context-curve")
-        if not finished:
-            raise UserError(f"{run}: it has no context curve; run `olmo-sparsity context-curve --run {run}` first")
-        curves.append(context_curve(finished[-1]))
+    curves = [context_curve(newest_finished(run, "context-curve")) for run in runs]
     alike = ("windows_sha256", "tokens_sha256", "local_len", "train_len", "full_len")
     if len({tuple(one[key] for key in alike) for one in curves}) > 1:
         raise UserError(

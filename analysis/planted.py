@@ -11,7 +11,7 @@ import numpy as np
 from analysis.runs import script_of_runs
 from analysis.style import LOOKS, caption_text, save
 from olmo_sparsity.detection import detection
-from olmo_sparsity.tables import UserError, list_finished
+from olmo_sparsity.tables import newest_finished
 
 SUITES = {
     "needle-name": "needle: name",
@@ -34,10 +34,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: the run has none.
     """
-    finished = list_finished(runs[0], "validation")
-    if not finished:
-        raise UserError(f"{runs[0]}: nothing has been validated in this run; run `olmo-sparsity validate` first")
-    numbers = detection(finished[-1])
+    numbers = detection(newest_finished(runs[0], "validation"))
     suites = numbers["suites"]
     columns = -(-len(suites) // 2)
     figure, axes = plt.subplots(

@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from analysis.runs import script_of_runs
-from analysis.style import LINE_LOOKS, LOOKS, MAIN, caption_text, errors, legend_entry, save, signed_log
+from analysis.style import LINE_LOOKS, LOOKS, caption_text, errors, legend_entry, main_selectors, save, signed_log
 from olmo_sparsity.statistics import Measurement, interval, length_words, load, paired_difference, summarize
-from olmo_sparsity.tables import UserError, list_finished, read_facts
+from olmo_sparsity.tables import UserError, newest_finished, read_facts
 
 
 def _points(axis: Axes, sizes: list[float], values: list[Any], shift: float, **look: Any) -> None:
@@ -45,11 +45,9 @@ def ladder(runs: list[Path]) -> tuple[list[float], list[Measurement]]:
     """
     rungs = []
     for run in runs:
-        finished = list_finished(run)
-        if not finished:
-            raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
-        facts = read_facts(finished[-1])
-        rungs.append((float(facts["num_parameters"]), facts, load(finished[-1])))
+        folder = newest_finished(run)
+        facts = read_facts(folder)
+        rungs.append((float(facts["num_parameters"]), facts, load(folder)))
     for what, of in (
         ("windows", lambda facts: (facts["tokens_sha256"], facts["windows_sha256"])),
         ("lengths", lambda facts: facts["context"]),
@@ -72,9 +70,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     """
     sizes, measurements = ladder(runs)
     numbers = [summarize(measurement) for measurement in measurements]
-    ks = sorted({entry["k"] for entry in numbers[0]["selections"]})
-    measured = {entry["selector"] for entry in numbers[0]["selections"]}
-    selectors = [name for name in LOOKS if name in MAIN and name in measured] or [n for n in LOOKS if n in measured]
+    ks, selectors = measurements[0].ks, main_selectors(measurements[0])
     figure, axes = plt.subplots(2, 3, figsize=(10.6, 6.0), layout="constrained")
     _points(axes[0, 0], sizes, [n["long_gain_nats"] for n in numbers], 1.0, color="black", marker="D")
     axes[0, 0].axhline(0, color="grey", linewidth=0.5)

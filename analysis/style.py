@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.bootstrap import Estimate
 from olmo_sparsity.statistics import Measurement, gate_words, length_words, load, summarize
-from olmo_sparsity.tables import UserError, list_finished
+from olmo_sparsity.tables import UserError, newest_finished
 
 # Okabe and Ito's colours, and two of Tol's; a marker of its own for each selector, for print in grey. In the order of every
 # legend: those that see the target, those that do not, the controls.
@@ -162,10 +162,7 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
 def find_tables(run: Path, tables: Optional[Path]) -> tuple[Path, Path]:
     """(influence folder, folder for its figures); without ``tables`` the run's newest measurement."""
     if tables is None:
-        finished = list_finished(run)
-        if not finished:
-            raise UserError(f"{run}: nothing has been measured in this run; run `olmo-sparsity influence` first")
-        tables = finished[-1]
+        tables = newest_finished(run)
     return tables, run / "figures" / tables.name
 
 

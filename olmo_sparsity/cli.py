@@ -67,6 +67,11 @@ def _resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[li
     return loaded, run if run is not None else Path("runs") / loaded.name
 
 
+def _given(section: Any, given: dict[str, Any]) -> Any:
+    """A section of the configuration with the options that were given on the command line."""
+    return dataclasses.replace(section, **{key: value for key, value in given.items() if value is not None})
+
+
 def _selectors(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
     if not names:
         return None
@@ -180,8 +185,7 @@ def influence(
     given["selectors"] = _selectors(selector)
     given["path"] = None if path is None else path.value
     given["save_candidates"] = True if save_candidates else None
-    chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
-    loaded = dataclasses.replace(loaded, influence=chosen)
+    loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
     loaded.check_k()
     _train_first(loaded, folder)
     with _interruptible():
@@ -202,14 +206,11 @@ def summary(
 ) -> None:
     """The numbers of a measurement: for reading, or with --json for programs."""
     from olmo_sparsity.console import print_summary
-    from olmo_sparsity.tables import list_finished
+    from olmo_sparsity.tables import newest_finished
 
     if tables is None:
         _, folder = _resolve(config, run, overrides)
-        finished = list_finished(folder)
-        if not finished:
-            raise UserError(f"{folder}: nothing has been measured in this run; run `olmo-sparsity influence` first")
-        tables = finished[-1]
+        tables = newest_finished(folder)
     print_summary(tables, every, as_json)
 
 
@@ -235,8 +236,7 @@ def validate(
 
     loaded, folder = _resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": _selectors(selector)}
-    chosen = dataclasses.replace(loaded.validation, **{key: value for key, value in given.items() if value is not None})
-    loaded = dataclasses.replace(loaded, validation=chosen)
+    loaded = dataclasses.replace(loaded, validation=_given(loaded.validation, given))
     _train_first(loaded, folder)
     with _interruptible():
         tables = validate_run(loaded, folder, out, overwrite, say)
@@ -265,8 +265,7 @@ def context_curve(
 
     loaded, folder = _resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "data": data}
-    chosen = dataclasses.replace(loaded.influence, **{key: value for key, value in given.items() if value is not None})
-    loaded = dataclasses.replace(loaded, influence=chosen)
+    loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
     _train_first(loaded, folder)

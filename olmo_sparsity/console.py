@@ -28,7 +28,8 @@ def print_summary(tables: Path, every: bool = False, as_json: bool = False) -> N
     the classes and the agreement between selectors."""
     measurement = load(tables)
     numbers = summarize(measurement)
-    pairs = agreement(tables, measurement)
+    # It reads every score, so only where it is shown.
+    pairs = agreement(tables, measurement) if every or as_json or AGREE_WITH in measurement.selectors else []
     if as_json:
         print(json.dumps({**numbers, "classes": by_class(measurement), "agreement": pairs}, indent=2))
         return

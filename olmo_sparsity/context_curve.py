@@ -96,7 +96,7 @@ def measure_context_curve(
     if is_measured(folder, "context-curve", key, overwrite, say):
         return folder
     windows = held_out.windows(config, lengths[-1])
-    num_documents = len(np.unique(held_out.store.doc_ids[windows.document]))
+    num_documents = windows.num_documents
     manifest: dict[str, Any] = {
         "kind": "context-curve",
         "run_id": key,
@@ -117,11 +117,10 @@ def measure_context_curve(
     def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
         rows = torch.from_numpy(windows.tokens(chosen)).to(held_out.device)
         losses = losses_by_length(held_out.model, rows, lengths, settings.batch_tokens)
-        doc_ids = [f"{int(i):016x}" for i in held_out.store.doc_ids[windows.document[chosen]]]
         return {
             "curve": {
                 "window_id": chosen,
-                "doc_id": doc_ids,
+                "doc_id": windows.doc_ids(chosen),
                 "num_visible_tokens": [lengths] * len(chosen),
                 "loss_nats": list(losses),
             }

@@ -95,7 +95,7 @@ def part_columns(
     num_long_range = full_len - local_len
     tokens = windows.tokens(chosen)
     document = windows.document[chosen]
-    doc_ids = [f"{int(i):016x}" for i in store.doc_ids[document]]
+    doc_ids = windows.doc_ids(chosen)
     null_document = np.searchsorted(store.offsets, windows.null_start[chosen], side="right") - 1
     real, null = measured["real"], measured["null"]
     texts = [token_texts(tokenizer, row) for row in tokens]
@@ -197,7 +197,7 @@ def measure(
         return folder
 
     windows = held_out.windows(config, context.full_len)
-    num_documents = len(np.unique(store.doc_ids[windows.document]))
+    num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         say(
             f"the text holds {len(windows)} windows of {num_documents} documents, not the {settings.num_windows} asked "

@@ -171,6 +171,25 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
     return pa.concat_tables(parts)
 
 
+NOTHING_THERE = {
+    "influence": "nothing has been measured in this run; run `olmo-sparsity influence` first",
+    "context-curve": "it has no context curve; run `olmo-sparsity context-curve --run {run}` first",
+    "validation": "nothing has been validated in this run; run `olmo-sparsity validate` first",
+}
+
+
+def newest_finished(run: Path, kind: str = "influence") -> Path:
+    """The finished folder of one kind that a run got last.
+
+    Raises:
+        UserError: it has none.
+    """
+    finished = list_finished(run, kind)
+    if not finished:
+        raise UserError(f"{run}: {NOTHING_THERE[kind].format(run=run)}")
+    return finished[-1]
+
+
 def list_finished(run: Path, kind: str = "influence") -> list[Path]:
     """The finished folders of one kind in a run, the newest last."""
     found = []

@@ -77,8 +77,7 @@ def _natural_windows(
     if len(windows) < num_windows:
         say(f"the text holds {len(windows)} windows, not the {num_windows} that needles ask for, so each serves again")
     chosen = np.arange(num_windows) % len(windows)
-    doc_ids = [f"{int(i):016x}" for i in held_out.store.doc_ids[windows.document[chosen]]]
-    return windows.tokens(chosen), doc_ids
+    return windows.tokens(chosen), windows.doc_ids(chosen)
 
 
 def _solver(config: Config, folder: Path, device: torch.device, say: Callable[[str], None]) -> OLMoWithPositions:

@@ -30,6 +30,15 @@ class Windows:
         return len(self.start)
 
     @property
+    def num_documents(self) -> int:
+        """Documents that the windows come from, equal texts counted once."""
+        return len(np.unique(self.store.doc_ids[self.document]))
+
+    def doc_ids(self, chosen: np.ndarray) -> list[str]:
+        """The document of each chosen window, as tables name it."""
+        return [f"{int(i):016x}" for i in self.store.doc_ids[self.document[chosen]]]
+
+    @property
     def sha256(self) -> str:
         """Says which windows of the store these are."""
         return hashlib.sha256(np.stack([self.document, self.start]).tobytes()).hexdigest()
