@@ -6,6 +6,7 @@ The same targets at every length, so that the points are paired; hidden tokens a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
@@ -15,8 +16,8 @@ import torch
 
 from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
-from olmo_sparsity.losses import Evaluator, log_probs
-from olmo_sparsity.model import CausalModel, device_name
+from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator
+from olmo_sparsity.model import device_name
 from olmo_sparsity.parts import is_measured, measure_parts
 from olmo_sparsity.tables import SCHEMA_VERSION
 
@@ -42,16 +43,15 @@ def visible_lengths(config: Config) -> list[int]:
     return sorted({n for n in lengths if n <= longest} | {longest})
 
 
-def losses_by_length(model: CausalModel, rows: torch.Tensor, lengths: list[int], batch_tokens: int) -> np.ndarray:
+def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, lengths: list[int]) -> np.ndarray:
     """Loss of the last token of each row given only the ``n`` tokens before it, for each n of ``lengths``.
 
     The visible tokens carry position IDs 0 .. n-1: rotary attention knows relative positions alone.
 
     Args:
-        model: the model.
+        evaluator: the model; each length takes the place of its ``local_len``.
         rows: int64 [W, tokens + 1], the target last; at least as many tokens as the longest length.
         lengths: numbers of visible tokens.
-        batch_tokens: tokens of one forward pass.
 
     Returns:
         nats, fp32 [W, lengths].
@@ -60,8 +60,8 @@ def losses_by_length(model: CausalModel, rows: torch.Tensor, lengths: list[int],
     for length in lengths:
         tokens, targets = rows[:, -1 - length : -1], rows[:, -1:]
         nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=rows.device)
-        evaluator = Evaluator(model, local_len=length, batch_tokens=batch_tokens)
-        losses.append(-log_probs(evaluator, tokens, nothing).gather(1, targets)[:, 0])
+        of_length = dataclasses.replace(evaluator, local_len=length)
+        losses.append(-log_probs(of_length, tokens, nothing).gather(1, targets)[:, 0])
     return torch.stack(losses, dim=1).cpu().numpy()
 
 
@@ -112,11 +112,12 @@ def measure_context_curve(
         "windows_sha256": windows.sha256,
         "device": device_name(held_out.device),
     }
+    evaluator = make_evaluator(held_out.model, settings, lengths[-1], config.context.local_len)
     say(f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens")
 
     def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
         rows = torch.from_numpy(windows.tokens(chosen)).to(held_out.device)
-        losses = losses_by_length(held_out.model, rows, lengths, settings.batch_tokens)
+        losses = losses_by_length(evaluator, rows, lengths)
         return {
             "curve": {
                 "window_id": chosen,

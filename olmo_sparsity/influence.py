@@ -5,11 +5,12 @@ Legend: W windows of a part, T tokens of a window, M long-range tokens, S set si
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 import torch
@@ -19,10 +20,11 @@ from olmo_sparsity import tables
 from olmo_sparsity.classes import target_class
 from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
-from olmo_sparsity.losses import Evaluator, log_probs
-from olmo_sparsity.model import device_name
+from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator
+from olmo_sparsity.model import device_name, supports_bf16
 from olmo_sparsity.parts import is_measured, measure_parts
-from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
+from olmo_sparsity.selectors import CONTEXTS, SCREENED, SELECTORS, Scored, rank
+from olmo_sparsity.tables import schemas
 from olmo_sparsity.tokens import token_texts
 from olmo_sparsity.windows import Windows
 
@@ -38,23 +40,67 @@ class Measured:
     loss_sparse: dict[str, np.ndarray]  # [W, number of k]
 
 
+def _distinct_losses(scored: Scored, positions: dict[str, np.ndarray], k: int) -> dict[str, np.ndarray]:
+    """loss(J_k) of every selector, fp32 [W] each; a set that several selectors chose is evaluated once, one of a single
+    position not again where the selectors have asked for it."""
+    num_windows = len(scored.window_ids)
+    sets = np.concatenate([np.sort(chosen[:, :k], axis=1) for chosen in positions.values()])
+    rows = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets])
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    losses = np.full(len(distinct), np.nan, dtype=np.float32)
+    if k == 1:
+        losses = scored.known_singles()[distinct[:, 0], distinct[:, 1]]
+    unknown = np.isnan(losses)
+    losses[unknown] = scored.losses_of_rows(distinct[unknown, 0], distinct[unknown, 1:])
+    return dict(zip(positions, losses[which.reshape(len(positions), num_windows)], strict=True))
+
+
 def measure_context(scored: Scored, settings: InfluenceConfig) -> Measured:
     """L_long, and for every selector its scores, its ranking and L_short,sparse at every k."""
-    scores, positions, loss_sparse = {}, {}, {}
-    for name in settings.selectors:
-        scores[name] = SELECTORS[name].score(scored)
-        positions[name] = rank(scores[name])[:, : max(settings.k)]
-        on_device = torch.from_numpy(positions[name].copy()).to(scored.tokens_WT.device)
-        loss_sparse[name] = np.concatenate([scored.losses(on_device[:, None, :k]) for k in settings.k], axis=1)
+    scores = {name: SELECTORS[name].score(scored) for name in settings.selectors}
+    positions = {name: rank(values)[:, : max(settings.k)] for name, values in scores.items()}
+    of_k = [_distinct_losses(scored, positions, k) for k in settings.k]
+    loss_sparse = {name: np.stack([losses[name] for losses in of_k], axis=1) for name in positions}
     loss_single = scored.loss_single if settings.save_candidates else None
     return Measured(scored.loss_long, loss_single, scores, positions, loss_sparse)
 
 
+@dataclass(frozen=True)
+class Screening:
+    """What screening lost in a sample of V of the windows, under one context."""
+
+    windows: np.ndarray  # int64 [V], indices into the W windows
+    recall: dict[str, np.ndarray]  # of each screened selector, [V, number of k]: share of the exact J_k that was chosen
+    gain_lost: dict[str, np.ndarray]  # nats, [V, number of k]: L_short,sparse of what was chosen minus of the exact J_k
+
+
+def check_screening(scored: Scored, measured: Measured, settings: InfluenceConfig) -> Screening:
+    """Measures a random sample of the windows again, with nothing screened."""
+    drawn = np.array([np.random.default_rng([settings.seed, 5, int(i)]).random() for i in scored.window_ids])
+    sample = np.flatnonzero(drawn < settings.screen_sample)
+    screened = [name for name in SCREENED if name in settings.selectors]
+    recall = {name: np.empty((0, len(settings.k)), dtype=np.float32) for name in screened}
+    gain_lost = dict(recall)
+    if len(sample):
+        exact = measure_context(scored.subset(sample), dataclasses.replace(settings, selectors=screened))
+        for name in screened:
+            chosen = measured.positions[name][sample]
+            found = (chosen[:, :, None] == exact.positions[name][:, None, :]).cumsum(axis=1).cumsum(axis=2)
+            recall[name] = np.stack([found[:, k - 1, k - 1] / k for k in settings.k], axis=1)
+            gain_lost[name] = measured.loss_sparse[name][sample] - exact.loss_sparse[name]
+    return Screening(sample, recall, gain_lost)
+
+
 def measure_windows(
-    evaluator: Evaluator, windows: Windows, chosen: np.ndarray, settings: InfluenceConfig, device: torch.device
-) -> tuple[np.ndarray, dict[str, Measured]]:
-    """(L_short [W], {context: Measured}) of the windows numbered ``chosen``; the null context changes only the
-    long-range tokens, so that L_short is the same in both."""
+    evaluator: Evaluator,
+    screener: Optional[Evaluator],
+    windows: Windows,
+    chosen: np.ndarray,
+    settings: InfluenceConfig,
+    device: torch.device,
+) -> tuple[np.ndarray, dict[str, Measured], dict[str, Screening]]:
+    """(L_short [W], {context: Measured}, {context: Screening}, empty where nothing is screened) of the windows numbered
+    ``chosen``; the null context changes only the long-range tokens, so that L_short is the same in both."""
     num_long_range = windows.full_len - evaluator.local_len
     rows = torch.from_numpy(windows.tokens(chosen)).to(device)
     tokens_WT, targets_W = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
@@ -74,10 +120,34 @@ def measure_windows(
             max_k=max(settings.k),
             lasso_masks=settings.lasso_masks,
             with_kl="kl" in settings.selectors,
+            screen=settings.screen,
+            screen_by=settings.screen_by,
+            screener=screener,
         )
         for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)
     }
-    return contexts["real"].loss_short, {name: measure_context(one, settings) for name, one in contexts.items()}
+    measured = {name: measure_context(one, settings) for name, one in contexts.items()}
+    screening = {}
+    if settings.screen is not None:
+        screening = {name: check_screening(one, measured[name], settings) for name, one in contexts.items()}
+    return contexts["real"].loss_short, measured, screening
+
+
+def num_evaluations(name: str, num_long_range: int, settings: InfluenceConfig) -> int:
+    """What a selector's scores cost in each window, in forward passes over one row."""
+    cost = SELECTORS[name].num_evaluations
+    rest = (max(settings.k), settings.lasso_masks)
+    if settings.screen is None or name not in SCREENED:
+        return cost(num_long_range, *rest)
+    ranking = SELECTORS["gradient"].num_evaluations if settings.screen_by == "gradient" else cost
+    return cost(settings.screen, *rest) + ranking(num_long_range, *rest)
+
+
+def _scores_column(scores_WM: np.ndarray) -> list[Any]:
+    """Missing is null, not NaN."""
+    if not np.isnan(scores_WM).any():
+        return list(scores_WM)
+    return [[None if np.isnan(score) else score for score in row] for row in scores_WM.tolist()]
 
 
 def part_columns(
@@ -85,6 +155,7 @@ def part_columns(
     chosen: np.ndarray,
     loss_short: np.ndarray,
     measured: dict[str, Measured],
+    screening: dict[str, Screening],
     settings: InfluenceConfig,
     tokenizer: Tokenizer,
     split: str,
@@ -123,6 +194,7 @@ def part_columns(
         "null_gain_long_nats": loss_short - null.loss_long,
     }
     rows: list[dict[str, Any]] = []
+    scores = {(n, c): _scores_column(measured[c].scores[n]) for n in settings.selectors for c in CONTEXTS}
     for w, window_id in enumerate(chosen.tolist()):
         for name in settings.selectors:
             for context in CONTEXTS:
@@ -135,12 +207,10 @@ def part_columns(
                         "selector": name,
                         "context": context,
                         "sees_target": SELECTORS[name].sees_target,
-                        "num_evaluations": SELECTORS[name].num_evaluations(
-                            num_long_range, max(settings.k), settings.lasso_masks
-                        ),
+                        "num_evaluations": num_evaluations(name, num_long_range, settings),
                         "positions": positions,
                         "distance_tokens": full_len - positions,
-                        "scores": one.scores[name][w],
+                        "scores": scores[name, context][w],
                         "k": settings.k,
                         "loss_sparse_nats": one.loss_sparse[name][w],
                         "gain_sparse_nats": loss_short[w] - one.loss_sparse[name][w],
@@ -148,11 +218,29 @@ def part_columns(
                 )
     columns["selections"] = {key: [row[key] for row in rows] for key in rows[0]}
     if settings.save_candidates:
+        singles = [_scores_column(cast(np.ndarray, measured[context].loss_single)) for context in CONTEXTS]
         columns["candidates"] = {
             "window_id": np.repeat(chosen, len(CONTEXTS)),
             "context": list(CONTEXTS) * len(chosen),
-            "loss_single_nats": [measured[c].loss_single[w] for w in range(len(chosen)) for c in CONTEXTS],  # type: ignore[index]
+            "loss_single_nats": [row for rows in zip(*singles, strict=True) for row in rows],
         }
+    if settings.screen is not None:
+        rows = [
+            {
+                "window_id": chosen[w],
+                "doc_id": doc_ids[w],
+                "selector": name,
+                "context": context,
+                "k": settings.k,
+                "recall": one.recall[name][i],
+                "gain_lost_nats": one.gain_lost[name][i],
+            }
+            for context, one in screening.items()
+            for name in one.recall
+            for i, w in enumerate(one.windows.tolist())
+        ]
+        names = schemas(num_long_range)["screening"].names
+        columns["screening"] = {name: [row[name] for row in rows] for name in names}
     return columns
 
 
@@ -219,18 +307,25 @@ def measure(
         "tokens_sha256": store.tokens_sha256,
         "windows_sha256": windows.sha256,
         "device": device_name(held_out.device),
-        "precision": "fp32",
+        "precision": settings.precision,
     }
-    evaluator = Evaluator(held_out.model, context.local_len, settings.path, settings.batch_tokens)
+    lengths = (context.full_len, context.local_len)
+    evaluator = make_evaluator(held_out.model, settings, *lengths, settings.precision)
+    screener = None
+    if settings.screen is not None:
+        low = (
+            supports_bf16(held_out.device)
+            if settings.screen_precision == "auto"
+            else settings.screen_precision == "bf16"
+        )
+        screener = make_evaluator(held_out.model, settings, *lengths, "bf16" if low else "fp32")
     say(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, k = {list(settings.k)}"
     )
 
     def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
-        loss_short, measured = measure_windows(evaluator, windows, chosen, settings, held_out.device)
-        return part_columns(
-            windows, chosen, loss_short, measured, settings, held_out.tokenizer, split, context.local_len
-        )
+        numbers = measure_windows(evaluator, screener, windows, chosen, settings, held_out.device)
+        return part_columns(windows, chosen, *numbers, settings, held_out.tokenizer, split, context.local_len)
 
     measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say)
     return folder

@@ -1,47 +1,107 @@
 """Windows and visible sets -> the loss of the target, in nats, fp32; and what else selectors ask of a model.
 
 Legend: W windows, T tokens of a window (``full_len``), M long-range tokens, S size of a visible set, N sets of a
-window, V vocabulary.
+window, J candidates of a window, R rows (a window under one visible set), V vocabulary.
 
 ``loss(S)`` is the cross-entropy of the target when every token may attend to the local tokens and to S, and to nothing
-else. Two paths give it, and agree to 1e-5 nats in fp32: ``compact`` runs the visible tokens alone, at their position
-IDs; ``masked`` runs all of them under an attention mask, and is the definition.
+else. Three paths give it, and agree to 1e-5 nats in fp32: ``masked`` runs all tokens under an attention mask, and is the
+definition; ``plain`` runs the visible ones alone, at their position IDs; ``compact`` does that without doing twice what rows
+have in common (``olmo_sparsity.compact``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, cast
 
 import torch
 
-from olmo_sparsity.model import CausalModel
+from olmo_sparsity import compact
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.model import CausalModel, OLMoWithPositions, with_weights_in
 from olmo_sparsity.visibility import compact_rows, visible_mask
 
 GATE = 1e-10  # stands for 0: small enough that a derivative at it is that at 0, large enough for fp32
 
 KEPT_ACTIVATIONS = 16  # a pass that is differentiated keeps so many times what a forward pass holds, or more
+GRADIENT_TOKENS = 2048  # of such a pass, that any machine has the memory for
+CPU_TOKENS_A_THREAD = 1024  # of a pass: more no longer fit the cache, fewer make small matrix products (`make bench`)
+GPU_TOKENS = 2**20  # of a pass: where the search for what fits begins
+
+LossOf = Callable[[slice, torch.Tensor], torch.Tensor]  # windows, their logits fp32 [w, V] -> sum of their losses
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A model, and how it is run: ``path`` is ``compact`` or ``masked``; at most ``batch_tokens`` tokens at once."""
+    """A model, and how it is run: ``path`` is ``compact``, ``plain`` or ``masked``; at most ``batch_tokens`` tokens at
+    once (but one row at least). ``compact`` knows OLMo alone."""
 
     model: CausalModel
     local_len: int
     path: str = "compact"
-    batch_tokens: int = 32768
+    batch_tokens: int = 4096
+
+    def rows_at_once(self, row_len: int) -> int:
+        """Rows of ``row_len`` tokens in a forward pass."""
+        return max(1, self.batch_tokens // row_len)
 
     def batches(self, num_rows: int, row_len: int) -> Iterator[slice]:
         """Slices of ``num_rows`` rows of ``row_len`` tokens, each slice a forward pass."""
-        rows_at_once = max(1, self.batch_tokens // row_len)
+        rows_at_once = self.rows_at_once(row_len)
         for begin in range(0, num_rows, rows_at_once):
             yield slice(begin, begin + rows_at_once)
 
     def row_len(self, full_len: int, set_size: int) -> int:
         """Tokens that are run for one visible set."""
-        return self.local_len + set_size if self.path == "compact" else full_len
+        return full_len if self.path == "masked" else self.local_len + set_size
+
+    @property
+    def olmo(self) -> OLMoWithPositions:
+        """The model, where ``path`` is ``compact``."""
+        assert self.path == "compact"
+        return cast(OLMoWithPositions, self.model)
+
+
+def largest_that_fits(trial: Callable[[int], object], largest: int) -> int:
+    """Half of the largest power of two, from ``largest`` down, with which ``trial`` does not run out of memory: half, for
+    what else must fit beside it."""
+    size = largest
+    while size > 1:
+        try:
+            trial(size)
+            break
+        except torch.OutOfMemoryError:
+            size //= 2
+    return max(1, size // 2)
+
+
+def _find_batch_tokens(model: OLMoWithPositions, full_len: int, local_len: int) -> int:
+    """Tokens of one forward pass: on a GPU half of what its memory holds, found by trying."""
+    device = model.transformer.wte.weight.device
+    if device.type == "cpu":
+        return CPU_TOKENS_A_THREAD * torch.get_num_threads()
+
+    def trial(batch_tokens: int) -> None:
+        evaluator = Evaluator(model, local_len, "compact", batch_tokens)
+        num_windows = -(-evaluator.rows_at_once(local_len) // (full_len - local_len))
+        tokens_WT = torch.zeros(num_windows, full_len, dtype=torch.int64, device=device)
+        candidates_WM = torch.arange(full_len - local_len, device=device).expand(num_windows, -1)
+        log_p_WV = torch.zeros(num_windows, model.config.vocab_size, device=device)
+        single_losses(evaluator, tokens_WT, tokens_WT[:, 0], candidates_WM, log_p_WV)
+
+    return largest_that_fits(trial, GPU_TOKENS)
+
+
+def make_evaluator(
+    model: OLMoWithPositions, settings: InfluenceConfig, full_len: int, local_len: int, precision: str = "fp32"
+) -> Evaluator:
+    """How ``settings`` says that a model is run, with weights in ``precision`` (``fp32`` or ``bf16``)."""
+    model = with_weights_in(model, torch.bfloat16 if precision == "bf16" else torch.float32)
+    batch_tokens = settings.batch_tokens or _find_batch_tokens(model, full_len, local_len)
+    return Evaluator(model, local_len, settings.path, batch_tokens)
 
 
 def _positions(tokens_WT: torch.Tensor) -> torch.Tensor:
@@ -49,12 +109,19 @@ def _positions(tokens_WT: torch.Tensor) -> torch.Tensor:
 
 
 def _one_pass(evaluator: Evaluator, tokens_WT: torch.Tensor, visible_WS: torch.Tensor) -> torch.Tensor:
-    if evaluator.path == "compact":
-        logits = evaluator.model.last_logits(*compact_rows(tokens_WT, visible_WS, evaluator.local_len))
-    else:
+    if evaluator.path == "masked":
         mask = visible_mask(visible_WS, tokens_WT.shape[1], evaluator.local_len)
         logits = evaluator.model.last_logits_masked(tokens_WT, _positions(tokens_WT), mask)
+    else:
+        rows = compact_rows(tokens_WT, visible_WS, evaluator.local_len)
+        plain = evaluator.path == "plain"
+        logits = evaluator.model.last_logits(*rows) if plain else compact.last_logits(evaluator.olmo, *rows)
     return logits.float().log_softmax(dim=-1)
+
+
+def _divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """KL(p, q), nats, over the last dimension."""
+    return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
 
 
 @torch.inference_mode()
@@ -67,6 +134,37 @@ def log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor, visible_WS: torch.T
 
 
 @torch.inference_mode()
+def row_losses(
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    targets_W: torch.Tensor,
+    windows_R: torch.Tensor,
+    visible_RS: torch.Tensor,
+    reference_WV: Optional[torch.Tensor] = None,
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """The loss of the target in each row: a window, under one visible set.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        targets_W: int64.
+        windows_R: int64, the window of each row.
+        visible_RS: int64, the visible long-range positions of each row; S may be 0.
+        reference_WV: log-probabilities p of each window; adds KL(p, prediction under the set).
+
+    Returns:
+        (losses in nats, fp32 [R]; divergences in nats, fp32 [R], or None without a reference).
+    """
+    losses, divergences = [tokens_WT.new_zeros(0, dtype=torch.float)], []
+    for at in evaluator.batches(len(visible_RS), evaluator.row_len(tokens_WT.shape[1], visible_RS.shape[1])):
+        windows = windows_R[at]
+        log_q = _one_pass(evaluator, tokens_WT[windows], visible_RS[at])
+        losses.append(-log_q.gather(1, targets_W[windows, None])[:, 0])
+        if reference_WV is not None:
+            divergences.append(_divergence(reference_WV[windows], log_q))
+    return torch.cat(losses), torch.cat(divergences) if divergences else None
+
+
 def target_losses(
     evaluator: Evaluator,
     tokens_WT: torch.Tensor,
@@ -74,31 +172,54 @@ def target_losses(
     visible_WNS: torch.Tensor,
     reference_WV: Optional[torch.Tensor] = None,
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """The loss of each window's target under each of its N visible sets.
-
-    Args:
-        evaluator: the model.
-        tokens_WT: int64, the windows, without their targets.
-        targets_W: int64.
-        visible_WNS: int64, N sets of S long-range positions for each window; S may be 0.
-        reference_WV: log-probabilities p of each window; adds KL(p, prediction under the set).
-
-    Returns:
-        (losses in nats, fp32 [W, N]; divergences in nats, fp32 [W, N], or None without a reference).
-    """
+    """As ``row_losses``, of N sets of S positions for each window: int64 [W, N, S] -> fp32 [W, N]."""
     num_windows, num_sets, set_size = visible_WNS.shape
-    visible = visible_WNS.reshape(num_windows * num_sets, set_size)
-    window_of_row = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_sets)
-    losses, divergences = [], []
-    for at in evaluator.batches(len(visible), evaluator.row_len(tokens_WT.shape[1], set_size)):
-        windows = window_of_row[at]
-        log_q = _one_pass(evaluator, tokens_WT[windows], visible[at])
-        losses.append(-log_q.gather(1, targets_W[windows, None])[:, 0])
-        if reference_WV is not None:
-            log_p = reference_WV[windows]
-            divergences.append((log_p.exp() * (log_p - log_q)).sum(dim=1))
+    windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_sets)
+    visible_RS = visible_WNS.reshape(num_windows * num_sets, set_size)
+    losses, divergences = row_losses(evaluator, tokens_WT, targets_W, windows_R, visible_RS, reference_WV)
     shape = (num_windows, num_sets)
-    return torch.cat(losses).view(shape), torch.cat(divergences).view(shape) if divergences else None
+    return losses.view(shape), None if divergences is None else divergences.view(shape)
+
+
+@torch.inference_mode()
+def single_losses(
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    targets_W: torch.Tensor,
+    candidates_WJ: torch.Tensor,
+    reference_WV: Optional[torch.Tensor] = None,
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """As ``target_losses``, of the sets {j}: int64 [W, J] -> fp32 [W, J]."""
+    if evaluator.path != "compact":
+        return target_losses(evaluator, tokens_WT, targets_W, candidates_WJ[:, :, None], reference_WV)
+    losses = torch.empty(candidates_WJ.shape, device=tokens_WT.device)
+    divergences = None if reference_WV is None else torch.empty_like(losses)
+    rows_at_once = evaluator.rows_at_once(evaluator.local_len)
+    for windows, some, logits_wjV in compact.single_logits(
+        evaluator.olmo, tokens_WT, candidates_WJ, evaluator.local_len, rows_at_once
+    ):
+        log_q = logits_wjV.log_softmax(dim=-1)
+        targets_wj1 = targets_W[windows, None, None].expand(-1, log_q.shape[1], 1)
+        losses[windows, some] = -log_q.gather(2, targets_wj1)[..., 0]
+        if divergences is not None and reference_WV is not None:
+            divergences[windows, some] = _divergence(reference_WV[windows, None], log_q)
+    return losses, divergences
+
+
+@torch.inference_mode()
+def all_but_one_losses(evaluator: Evaluator, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
+    """loss(all but j) for every long-range position j, fp32 [W, M]."""
+    num_windows, full_len = tokens_WT.shape
+    num_long_range = full_len - evaluator.local_len
+    if evaluator.path != "compact":
+        everything = torch.arange(num_long_range, device=tokens_WT.device)
+        others = torch.stack([everything[everything != j] for j in range(num_long_range)])
+        return target_losses(evaluator, tokens_WT, targets_W, others.expand(num_windows, -1, -1))[0]
+    losses = []
+    for at in evaluator.batches(num_windows, full_len):
+        log_q = compact.all_but_one_logits(evaluator.olmo, tokens_WT[at], num_long_range).log_softmax(dim=-1)
+        losses.append(-log_q.gather(2, targets_W[at, None, None].expand(-1, num_long_range, 1))[..., 0])
+    return torch.cat(losses)
 
 
 def losses_of_masks(
@@ -111,30 +232,34 @@ def losses_of_masks(
     losses = torch.empty(len(keep), device=tokens_WT.device)
     for size in sizes.unique().tolist():  # rows of one size make a batch without padding
         rows = (sizes == size).nonzero()[:, 0]
-        windows = rows // num_sets
-        visible = keep[rows].nonzero()[:, 1].view(len(rows), 1, size)
-        losses[rows] = target_losses(evaluator, tokens_WT[windows], targets_W[windows], visible)[0][:, 0]
+        visible = keep[rows].nonzero()[:, 1].view(len(rows), size)
+        losses[rows] = row_losses(evaluator, tokens_WT, targets_W, rows // num_sets, visible)[0]
     return losses.view(num_windows, num_sets)
 
 
-def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, targets_W: torch.Tensor) -> torch.Tensor:
-    """Derivative of the loss with respect to a gate on each long-range position, at gate 0; fp32 [W, M].
+def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
+    """Derivative of a loss with respect to a gate on each long-range position, at gate 0; fp32 [W, M].
 
     The gate of a token multiplies the weight (before normalisation) with which other tokens attend to it, in every
-    layer and head; gate 0 hides it. Always by the masked path: one forward and one backward pass over all tokens.
+    layer and head; gate 0 hides it. ``compact`` runs the local tokens forward and backward and each long-range one alone;
+    the other paths run all tokens under the gates.
     """
     num_windows, full_len = tokens_WT.shape
     num_long_range = full_len - evaluator.local_len
     gradients = []
-    for at in evaluator.batches(num_windows, full_len * KEPT_ACTIVATIONS):
-        tokens, targets = tokens_WT[at], targets_W[at]
+    at_once = max(evaluator.batch_tokens // KEPT_ACTIVATIONS, min(evaluator.batch_tokens, GRADIENT_TOKENS))
+    for at in dataclasses.replace(evaluator, batch_tokens=at_once).batches(num_windows, full_len):
+        tokens = tokens_WT[at]
+        if evaluator.path == "compact":
+            loss_of_pass = functools.partial(loss_of, at)
+            gradients.append(compact.gate_gradients(evaluator.olmo, tokens, evaluator.local_len, loss_of_pass))
+            continue
         log_gate = torch.zeros(tokens.shape, device=tokens.device)
         log_gate[:, :num_long_range] = torch.log(torch.tensor(GATE))
         with torch.enable_grad():
             log_gate.requires_grad_()
             logits = evaluator.model.last_logits_gated(tokens, _positions(tokens), log_gate)
-            loss = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, log_gate)
+            (gradient,) = torch.autograd.grad(loss_of(at, logits.float()), log_gate)
         gradients.append(gradient[:, :num_long_range] / GATE)  # d/d gate = (d/d log gate) / gate
     return torch.cat(gradients)
 

@@ -12,6 +12,7 @@ To the rest of the package a model is two calls, and two more that the selectors
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Optional, Protocol
 
@@ -187,6 +188,15 @@ def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OLMoWithPositions(config)
+
+
+def with_weights_in(model: OLMoWithPositions, dtype: torch.dtype) -> OLMoWithPositions:
+    """The model itself in fp32, else a copy whose weights have the dtype; rotary tables stay in fp32."""
+    if dtype == torch.float32:
+        return model
+    copied = copy.deepcopy(model).to(dtype)
+    copied._sin, copied._cos = model._sin, model._cos
+    return copied
 
 
 def supports_bf16(device: torch.device) -> bool:

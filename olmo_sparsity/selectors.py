@@ -7,26 +7,33 @@ visible sets of a window.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Optional
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.linear_model import Lasso
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from olmo_sparsity.losses import (
     Evaluator,
+    all_but_one_losses,
     gate_gradients,
     log_probs,
     long_range_attention,
     losses_of_masks,
+    row_losses,
+    single_losses,
     target_losses,
 )
 
 CONTEXTS = ("real", "null")
+SCREENED = ("unmask-one", "kl")  # which selectors ``screen`` spares evaluations
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 NUM_BACKWARD = 2  # a backward pass costs about two forward passes
 
@@ -46,6 +53,9 @@ class Scored:
         max_k: the largest k that will be asked for.
         lasso_masks: random visible sets that ``lasso`` fits.
         with_kl: keep the divergences of the single-token unmaskings beside their losses.
+        screen: unmask singly only so many candidates of each window, the best of a cheap ranking; None: all.
+        screen_by: that ranking, by ``gradient`` or by ``unmask-one``, evaluated by ``screener``.
+        screener: the model that ranks, in lower precision perhaps; None: ``evaluator``.
     """
 
     evaluator: Evaluator
@@ -58,6 +68,9 @@ class Scored:
     max_k: int
     lasso_masks: int = 64
     with_kl: bool = False
+    screen: Optional[int] = None
+    screen_by: str = "gradient"
+    screener: Optional[Evaluator] = None
 
     @property
     def num_long_range(self) -> int:
@@ -72,6 +85,23 @@ class Scored:
     def losses(self, visible_WNS: torch.Tensor) -> np.ndarray:
         """loss(S) of N sets a window, fp32 [W, N]."""
         return target_losses(self.evaluator, self.tokens_WT, self.targets_W, visible_WNS)[0].cpu().numpy()
+
+    def losses_of_rows(self, windows_R: np.ndarray, visible_RS: np.ndarray) -> np.ndarray:
+        """loss(S) of any windows' sets, int64 [R], [R, S] -> fp32 [R]."""
+        rows = (torch.from_numpy(x).to(self.tokens_WT.device) for x in (windows_R, visible_RS))
+        return row_losses(self.evaluator, self.tokens_WT, self.targets_W, *rows)[0].cpu().numpy()
+
+    def subset(self, chosen: np.ndarray) -> Scored:
+        """Some of the windows (int64 [chosen]), nothing of them screened."""
+        at = torch.from_numpy(chosen).to(self.tokens_WT.device)
+        return dataclasses.replace(
+            self,
+            tokens_WT=self.tokens_WT[at],
+            targets_W=self.targets_W[at],
+            log_p_short_WV=self.log_p_short_WV[at],
+            window_ids=self.window_ids[chosen],
+            screen=None,
+        )
 
     @cached_property
     def everything(self) -> torch.Tensor:
@@ -93,24 +123,76 @@ class Scored:
         """loss(all), fp32 [W]."""
         return -self.log_p_long.gather(1, self.targets_W[:, None])[:, 0].cpu().numpy()
 
-    @cached_property
-    def _singles(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def _evaluated(self, evaluator: Evaluator, candidates_WJ: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """loss({j}) and, ``with_kl``, KL(p_all, p_{j}), fp32 [W, M]; NaN for those that are no candidates."""
         reference = self.log_p_long if self.with_kl else None
-        sets = self.everything[:, :, None]
-        losses, divergences = target_losses(self.evaluator, self.tokens_WT, self.targets_W, sets, reference)
-        return losses.cpu().numpy(), None if divergences is None else divergences.cpu().numpy()
+        measured = single_losses(evaluator, self.tokens_WT, self.targets_W, candidates_WJ, reference)
+        found = []
+        for values_WJ in measured:
+            whole_WM = torch.full(self.everything.shape, torch.nan, device=self.tokens_WT.device)
+            found.append(
+                (whole_WM if values_WJ is None else whole_WM.scatter(1, candidates_WJ, values_WJ)).cpu().numpy()
+            )
+        return found[0], found[1]
+
+    @cached_property
+    def _all_singles(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._evaluated(self.evaluator, self.everything)
+
+    @cached_property
+    def gradient(self) -> np.ndarray:
+        """Minus the derivative of the loss with respect to a gate on j, at gate 0, fp32 [W, M]."""
+        return -self._gate_gradients(self.evaluator, toward_full_context=False)
+
+    def _gate_gradients(self, evaluator: Evaluator, toward_full_context: bool) -> np.ndarray:
+        def loss_of(at: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+            # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
+            targets = self.log_p_long[at].exp() if toward_full_context else self.targets_W[at]
+            return F.cross_entropy(logits_wV, targets, reduction="sum")
+
+        return gate_gradients(evaluator, self.tokens_WT, loss_of).cpu().numpy()
+
+    def _screened(self, by_kl: bool) -> tuple[np.ndarray, np.ndarray]:
+        """As ``_evaluated``, of the best ``screen`` candidates for the loss, or for the divergence."""
+        assert self.screen is not None
+        screener = self.evaluator if self.screener is None else self.screener
+        if self.screen_by == "gradient":
+            lower_is_better = self._gate_gradients(screener, toward_full_context=by_kl)
+        else:
+            lower_is_better = self._screening_singles[int(by_kl)]
+        best = rank(-lower_is_better)[:, : self.screen].copy()
+        return self._evaluated(self.evaluator, torch.from_numpy(best).to(self.tokens_WT.device))
+
+    @cached_property
+    def _screening_singles(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._evaluated(self.evaluator if self.screener is None else self.screener, self.everything)
+
+    @cached_property
+    def _best_by_loss(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._all_singles if self.screen is None else self._screened(by_kl=False)
+
+    @cached_property
+    def _best_by_kl(self) -> tuple[np.ndarray, np.ndarray]:
+        assert self.with_kl, "with_kl is set where `kl` is among the selectors"
+        return self._all_singles if self.screen is None else self._screened(by_kl=True)
 
     @property
     def loss_single(self) -> np.ndarray:
-        """loss({j}), fp32 [W, M]."""
-        return self._singles[0]
+        """loss({j}), fp32 [W, M]; NaN where screening left it out."""
+        return self._best_by_loss[0]
 
     @property
     def kl_single(self) -> np.ndarray:
-        """KL(p_all, p_{j}), fp32 [W, M]."""
-        divergences = self._singles[1]
-        assert divergences is not None, "with_kl is set where `kl` is among the selectors"
-        return divergences
+        """KL(p_all, p_{j}), fp32 [W, M]; NaN where screening left it out."""
+        return self._best_by_kl[1]
+
+    def known_singles(self) -> np.ndarray:
+        """loss({j}) as far as it has been evaluated by now, NaN elsewhere; fp32 [W, M]."""
+        known = np.full(self.everything.shape, np.nan, dtype=np.float32)
+        for name in ("_all_singles", "_best_by_loss", "_best_by_kl"):
+            if name in self.__dict__:  # where cached_property keeps what it has computed
+                known = np.where(np.isnan(known), self.__dict__[name][0], known)
+        return known
 
     @cached_property
     def kl_short(self) -> np.ndarray:
@@ -122,7 +204,7 @@ class Scored:
 @dataclass(frozen=True)
 class Selector:
     """A scoring function, Scored -> [W, M]; whether the scores depend on the target's identity; and what they cost, in
-    forward passes over one row, as a function of (M, max k, lasso masks)."""
+    forward passes over one row, as a function of (M, max k, lasso masks), nothing being screened."""
 
     score: Callable[[Scored], np.ndarray]
     sees_target: bool
@@ -136,10 +218,8 @@ def _unmask_one(scored: Scored) -> np.ndarray:
 
 def _mask_one(scored: Scored) -> np.ndarray:
     """loss(all but j) - loss(all): what hiding j alone costs."""
-    num_long_range = scored.num_long_range
-    everything_M = scored.everything[0]
-    others = torch.stack([everything_M[everything_M != j] for j in range(num_long_range)])
-    return scored.losses(others.expand(len(scored.tokens_WT), -1, -1)) - scored.loss_long[:, None]
+    losses = all_but_one_losses(scored.evaluator, scored.tokens_WT, scored.targets_W)
+    return losses.cpu().numpy() - scored.loss_long[:, None]
 
 
 def _greedy(scored: Scored) -> np.ndarray:
@@ -170,7 +250,7 @@ def _kl(scored: Scored) -> np.ndarray:
 
 def _gradient(scored: Scored) -> np.ndarray:
     """Minus the derivative of the loss with respect to a gate on j, at gate 0: unmask-one to first order."""
-    return -gate_gradients(scored.evaluator, scored.tokens_WT, scored.targets_W).cpu().numpy()
+    return scored.gradient
 
 
 def _attention(scored: Scored) -> np.ndarray:
@@ -223,6 +303,6 @@ SELECTORS: dict[str, Selector] = {
 
 
 def rank(scores_WM: np.ndarray) -> np.ndarray:
-    """int64 [W, M]: positions by falling score; of equal scores the nearer (the larger position) comes first."""
+    """int64 [W, M]: positions by falling score; of equal scores the nearer (the larger position) comes first, NaN last."""
     num_long_range = scores_WM.shape[1]
     return num_long_range - 1 - np.argsort(-scores_WM[:, ::-1], axis=1, kind="stable")

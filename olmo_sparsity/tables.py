@@ -19,7 +19,7 @@ from olmo_sparsity.manifest import holds, read_json
 SCHEMA_VERSION = "2"
 # The tables of each kind of folder; the first is written last, so that its part says that the others are there.
 TABLES = {
-    "influence": ("windows", "selections", "candidates"),
+    "influence": ("windows", "selections", "candidates", "screening"),
     "context-curve": ("curve",),
     "validation": ("planted", "found"),
 }
@@ -56,7 +56,7 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         ("num_evaluations", pa.int32()),  # what the scores cost, in forward passes over one row
         ("positions", pa.list_(pa.int32())),  # J, most influential first; J_k are the first k
         ("distance_tokens", pa.list_(pa.int32())),  # from each of them to the target
-        ("scores", pa.list_(pa.float32(), num_long_range)),  # one a long-range position, in order of position
+        ("scores", pa.list_(pa.float32(), num_long_range)),  # one a long-range position, in order; null: screened out
         ("k", pa.list_(pa.int32())),
         ("loss_sparse_nats", pa.list_(pa.float32())),  # one a k
         ("gain_sparse_nats", pa.list_(pa.float32())),  # loss_short - loss_sparse, one a k
@@ -65,6 +65,15 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         ("window_id", pa.int64()),
         ("context", pa.string()),
         ("loss_single_nats", pa.list_(pa.float32(), num_long_range)),  # loss({j}), one a long-range position
+    ]
+    screening = [
+        ("window_id", pa.int64()),  # of the sampled windows only
+        ("doc_id", pa.string()),
+        ("selector", pa.string()),
+        ("context", pa.string()),
+        ("k", pa.list_(pa.int32())),
+        ("recall", pa.list_(pa.float32())),  # share of the exact J_k among the chosen ones, one a k
+        ("gain_lost_nats", pa.list_(pa.float32())),  # sparse gain of the exact J_k minus that of the chosen, one a k
     ]
     curve = [
         ("window_id", pa.int64()),
@@ -94,6 +103,7 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
         "windows": windows,
         "selections": selections,
         "candidates": candidates,
+        "screening": screening,
         "curve": curve,
         "planted": planted,
         "found": found,

@@ -13,7 +13,7 @@ import torch
 from olmo_sparsity.checkpoint import latest_checkpoint, load_model
 from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import HeldOut, context_facts, open_held_out
-from olmo_sparsity.losses import Evaluator, log_probs, losses_of_masks
+from olmo_sparsity.losses import Evaluator, log_probs, losses_of_masks, make_evaluator
 from olmo_sparsity.model import OLMoWithPositions, device_name
 from olmo_sparsity.parts import is_measured, measure_parts
 from olmo_sparsity.planted import (
@@ -167,7 +167,6 @@ def validate(
         "device": device_name(held_out.device),
     }  # fmt: skip
     say(f"{folder}: {num} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
-    path, batch_tokens = config.influence.path, config.influence.batch_tokens
 
     def measure_suite(number: int, chosen: np.ndarray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Rows of both tables, of some windows of one suite."""
@@ -176,7 +175,7 @@ def validate(
         model = held_out.model if is_needle else solver_model
         tokenizer = held_out.tokenizer if is_needle else solver_tokenizer()
         num_tokens = planted.rows.shape[1] - 1
-        evaluator = Evaluator(model, num_tokens - planted.truth.shape[1], path, batch_tokens)
+        evaluator = make_evaluator(model, config.influence, num_tokens, num_tokens - planted.truth.shape[1])
         losses, ranked = find_planted(evaluator, planted, chosen, config, held_out.device)
         planted_rows, found_rows = [], []
         for i, window_id in enumerate(chosen.tolist()):

@@ -14,7 +14,7 @@ import olmo_sparsity
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
     config config_files manifest corpus tokens windows positions batches model checkpoint training classes held_out
-    visibility losses selectors tables parts influence context_curve planted validation bootstrap statistics breakdowns
+    visibility compact losses selectors tables parts influence context_curve planted validation bootstrap statistics breakdowns
     curves detection console cli __main__
 """.split()  # noqa: SIM905
 

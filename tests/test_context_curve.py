@@ -14,6 +14,7 @@ from olmo_sparsity.checkpoint import load_model
 from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig, UserError
 from olmo_sparsity.context_curve import losses_by_length, measure_context_curve, visible_lengths
 from olmo_sparsity.curves import context_curve
+from olmo_sparsity.losses import Evaluator
 from olmo_sparsity.tables import read_table
 
 
@@ -32,14 +33,14 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     model = load_model(latest, torch.device("cpu"), max_position=64)
     rows = torch.from_numpy(np.random.default_rng(0).integers(1, 300, (3, 41)))
     lengths = [1, 7, 20, 40]
-    losses = losses_by_length(model, rows, lengths, batch_tokens=50)
+    losses = losses_by_length(Evaluator(model, 1, batch_tokens=50), rows, lengths)
     for w, (i, length) in ((w, pair) for w in range(3) for pair in enumerate(lengths)):
         tokens = rows[w, -1 - length : -1].tolist()
         positions = list(range(64 - length, 64))
         expected = reference.target_loss(model, tokens, positions, set(range(length)), int(rows[w, -1]))
         assert losses[w, i] == pytest.approx(expected, abs=2e-5)
     stock = load_model(latest, torch.device("cpu"))
-    assert losses_by_length(stock, rows, [20], 50)[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
+    assert losses_by_length(Evaluator(stock, 1, "plain", 50), rows, [20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
 
 
 def test_the_curve_end_to_end(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_plante
     selectors = ["unmask-one", "mask-one", "kl", "greedy", "lasso"]
     settings = ValidationConfig(selectors=selectors, k=[1, 2])
     config = dataclasses.replace(tiny_config, validation=settings)
-    evaluator = Evaluator(Adder(), SOLVER_CONTEXT.local_len)  # type: ignore[arg-type]
+    evaluator = Evaluator(Adder(), SOLVER_CONTEXT.local_len, "plain")  # type: ignore[arg-type]
     planted = correlated_windows("sum1", 40, seed=0)
     losses, found = find_planted(evaluator, planted, np.arange(40), config, torch.device("cpu"))
     where = planted.truth.argmax(axis=1)

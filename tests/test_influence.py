@@ -128,7 +128,7 @@ def test_an_interrupted_measurement_does_the_missing_parts_only(
     calls: list[int] = []
 
     def counted(*args: object) -> object:
-        chosen = args[2]
+        chosen = args[3]
         if len(calls) == 1 and not out.joinpath("resumed").exists():
             raise KeyboardInterrupt
         calls.append(int(chosen[0]))  # type: ignore[index]

@@ -12,6 +12,7 @@ from olmo_sparsity.losses import Evaluator, log_probs, target_losses
 from olmo_sparsity.visibility import compact_rows, visible_mask
 
 LOCAL, FULL, M = 6, 22, 16
+PATHS = ("compact", "plain", "masked")
 
 
 def windows(num: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,21 +43,23 @@ def test_visibility_against_its_definition(size: int) -> None:
 
 @KINDS
 @pytest.mark.parametrize("size", [0, 1, 8, M // 2, M])
-def test_the_two_paths_agree(kind: ModelConfig, size: int) -> None:
+def test_the_paths_agree(kind: ModelConfig, size: int) -> None:
     model = build(kind).eval()
     tokens, targets = windows(20)
     visible = sets(20, size)[:, None, :]
-    compact, _ = target_losses(Evaluator(model, LOCAL, "compact"), tokens, targets, visible)
-    masked, _ = target_losses(Evaluator(model, LOCAL, "masked"), tokens, targets, visible)
+    compact, plain, masked = (
+        target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible)[0] for path in PATHS
+    )
     assert (compact - masked).abs().max() < 1e-5
+    assert (plain - masked).abs().max() < 1e-5
 
 
 @KINDS
-def test_both_paths_are_the_definition(kind: ModelConfig) -> None:
+def test_every_path_is_the_definition(kind: ModelConfig) -> None:
     model = build(kind).eval()
     tokens, targets = windows(2)
     visible = sets(2, 3)
-    for path in ("compact", "masked"):
+    for path in PATHS:
         losses, _ = target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible[:, None, :])
         for w in range(2):
             seen = {*visible[w].tolist(), *range(M, FULL)}
@@ -64,7 +67,7 @@ def test_both_paths_are_the_definition(kind: ModelConfig) -> None:
             assert float(losses[w, 0]) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("path", ["compact", "masked"])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("size", [0, 1, 8])
 def test_hidden_tokens_change_the_loss_by_exactly_0(path: str, size: int) -> None:
     model = build(NORMED).eval()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_losses import FULL, LOCAL, M, windows
+from test_losses import FULL, LOCAL, PATHS, M, windows
 from test_model import KINDS, NORMED, VOCAB, ModelConfig, build
 
 from olmo_sparsity import config
@@ -155,7 +155,7 @@ def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
         assert np.abs(beta).max() > 0.02
 
 
-@pytest.mark.parametrize("path", ["compact", "masked"])
+@pytest.mark.parametrize("path", PATHS)
 def test_losses_of_masks_are_those_of_the_sets(model: OLMoWithPositions, path: str) -> None:
     tokens, targets = windows(W)
     rng = np.random.default_rng(0)
@@ -217,7 +217,7 @@ class Counted:
 @pytest.mark.parametrize("name", SELECTORS)
 def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> None:
     counted = Counted(model)
-    one = scored(counted, with_kl=name == "kl")  # type: ignore[arg-type]
+    one = scored(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
     SELECTORS[name].score(one)  # L_short was evaluated before, once a window
     includes_short = name in ("unmask-one", "kl")
     expected = SELECTORS[name].num_evaluations(M, MAX_K, MASKS)
