@@ -13,8 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from analysis.style import CONTEXT_WORDS, LOOKS, caption, ordered, save, script
 from olmo_sparsity.statistics import LONG_GAIN, Measurement, interval
@@ -35,13 +36,14 @@ def _density(axis: Axes, x: np.ndarray, y: np.ndarray, frame: tuple[float, float
     return axis.hexbin(x, y, gridsize=HEXAGONS, extent=frame, mincnt=1, linewidths=0.1, rasterized=True)
 
 
-def _colour_densities(figure: Figure, axes: np.ndarray, densities: list[PolyCollection], color: str) -> None:
-    """One logarithmic scale for all panels, so that they compare, from pale to dark in the selector's hue; with its bar."""
+def _colour_densities(figure: Figure, axes: np.ndarray, densities: list[PolyCollection]) -> None:
+    """One logarithmic scale for all panels, so that they compare, and its bar."""
     most = max(np.asarray(density.get_array()).max() for density in densities)
-    colours = LinearSegmentedColormap.from_list("density", ["#E6E6E6", color, "#000000"])
     for density in densities:
-        density.set(norm=LogNorm(1, max(2, most)), cmap=colours)
-    figure.colorbar(densities[0], ax=axes, label="windows in a hexagon", shrink=0.6, pad=0.01)
+        density.set(norm=LogNorm(1, max(2, most)), cmap="viridis_r")
+    figure.colorbar(
+        densities[0], ax=axes, label="windows in a hexagon", format="{x:.0f}", shrink=0.6, pad=0.01, aspect=30
+    )
 
 
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
@@ -62,7 +64,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
             squeeze=False,
             layout="constrained",
         )
-        densities, color = [], LOOKS[selector]["color"]
+        densities = []
         for row, context in enumerate(("real", "null")):
             for column, k in enumerate(ks):
                 axis = axes[row, column]
@@ -71,8 +73,9 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
                 if dense:
                     densities.append(_density(axis, x[inside], y[inside], (left, right, bottom, top)))
                 else:
-                    _points(axis, x[inside], y[inside], len(x), color)
-                axis.plot([bottom, top], [bottom, top], color="black", linewidth=0.9, linestyle="--")
+                    _points(axis, x[inside], y[inside], len(x), LOOKS[selector]["color"])
+                halo = [withStroke(linewidth=2.2, foreground="white")] if dense else []
+                axis.plot([bottom, top], [bottom, top], color="black", linewidth=0.9, linestyle="--", path_effects=halo)
                 axis.axhline(0, color="grey", linewidth=0.5)
                 axis.axvline(0, color="grey", linewidth=0.5)
                 entry = next(
@@ -95,7 +98,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         axes[0, 0].set_xlim(left, right)
         axes[0, 0].set_ylim(bottom, top)
         if densities:
-            _colour_densities(figure, axes, densities, color)
+            _colour_densities(figure, axes, densities)
         mark = "Colour: windows in a hexagon, on a logarithmic scale" if dense else "Each point is a window"
         caption(
             figure,

@@ -46,8 +46,8 @@ def document_units(doc_ids: pd.Series) -> tuple[np.ndarray, int]:
         (the unit of each window, int64 [windows]; the number of units). The same documents in the same order give the same
         units every time.
     """
-    # Arrow counts the names apart without making a Python string of each.
-    codes, documents = pd.factorize(doc_ids.astype("string[pyarrow]").array)
+    names: Any = doc_ids.astype("string[pyarrow]").array  # Arrow tells them apart without a Python string of each
+    codes, documents = pd.factorize(names)
     num_units = min(len(documents), MAX_UNITS)
     if num_units < len(documents):
         shuffled = np.random.default_rng(POOL_SEED).permutation(len(documents))
