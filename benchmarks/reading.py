@@ -22,21 +22,24 @@ ROOT = Path(__file__).parent.parent
 ROWS_PER_WINDOW = 12
 
 
-def run(*arguments: str) -> tuple[float, float]:
-    """(wall time in seconds, peak resident memory in MB) of ``python -m arguments``, which must succeed."""
+def run(*arguments: str) -> tuple[float, float, float]:
+    """(wall time and processor time in seconds, peak resident memory in MB) of ``python -m arguments``, which must succeed."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"python -m {' '.join(arguments)}: it failed")
     kilobytes = usage.ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-    return time.perf_counter() - start, kilobytes / 1024
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, kilobytes / 1024
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, nargs="+", default=SIZES)
-    print(f"{'windows':>9} {'rows':>11} {'tables, MB':>10}  {'command':22} {'seconds':>8} {'peak memory, MB':>16}")
+    print(
+        f"{'windows':>9} {'rows':>11} {'tables, MB':>10}  {'command':22} {'wall, s':>8} {'CPU, s':>8} {'peak memory, MB':>16}",
+        flush=True,
+    )
     for num_windows in parser.parse_args().windows:
         with tempfile.TemporaryDirectory() as temporary:
             tables = Path(temporary) / "run" / "influence" / "generated"
@@ -44,10 +47,13 @@ def main() -> None:
             size = sum(path.stat().st_size for path in tables.rglob("*.parquet")) / 2**20
             given = ("--run", str(Path(temporary) / "run"))
             for command in (("olmo_sparsity", "summary"), ("olmo_sparsity", "summary", "--every"), ("analysis",)):
-                seconds, peak = run(*command, *given)
+                wall, processor, peak = run(*command, *given)
                 rows = num_windows * (1 + ROWS_PER_WINDOW)
                 words = " ".join(command).replace("olmo_sparsity", "olmo-sparsity").replace("analysis", "all figures")
-                print(f"{num_windows:9} {rows:11} {size:10.0f}  {words:22} {seconds:8.1f} {peak:16.0f}", flush=True)
+                print(
+                    f"{num_windows:9} {rows:11} {size:10.0f}  {words:22} {wall:8.1f} {processor:8.1f} {peak:16.0f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

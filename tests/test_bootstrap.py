@@ -177,12 +177,12 @@ def names(document: np.ndarray) -> pd.Series:
 
 
 def test_up_to_the_limit_each_document_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = np.array([7, 7, 3, 9, 3, 1])
-    for limit in (4, 10_000):
+    document = np.array([7, 7, 3, 9, 3, 1, 5, 0])
+    for limit in (6, 10_000):
         monkeypatch.setattr(bootstrap, "MAX_UNITS", limit)
         for doc_ids in (names(document), names(document).astype("string[pyarrow]"), names(document).astype("category")):
             units, num_units = document_units(doc_ids)
-            assert (units.tolist(), num_units) == ([0, 0, 1, 2, 1, 3], 4)
+            assert (units.tolist(), num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
 
 
 def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
