@@ -8,13 +8,12 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis.style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, caption, ordered, save, script
-from olmo_sparsity.bootstrap import document_sums, estimates
-from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import read_table
+from olmo_sparsity.bootstrap import document_units, estimates
+from olmo_sparsity.statistics import Measurement, window_rows
+from olmo_sparsity.tables import list_rows, read_parts, rows_by_choice
 
 MAX_BINS = 16
 MAX_COLUMNS = 4
@@ -25,16 +24,34 @@ def _shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
     return {name: count / sum(total.values()) for name, count in total.items()}
 
 
+def _counts(
+    tables: Path, measurement: Measurement, selectors: list[str], k: int, edges: np.ndarray
+) -> dict[tuple[str, str], np.ndarray]:
+    """How many of the k most influential tokens of a unit's windows lie in each stretch: (selector, context) -> [bins, units].
+
+    ``edges``: whole numbers of tokens, a stretch goes from above one up to the next. Distances are read part by part.
+    """
+    units, num_units = document_units(measurement.windows["doc_id"])
+    counts = {(s, c): np.zeros((len(edges) - 1) * num_units) for s in selectors for c in LINE_LOOKS}
+    for part in read_parts(tables, "selections", ["window_id", "selector", "context", "distance_tokens"]):
+        rows, distances_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["distance_tokens"])
+        for selector, context, of in rows_by_choice(part):
+            if (selector, context) in counts:
+                of = of[rows[of] >= 0]
+                bins = np.digitize(distances_RK[of, :k], edges, right=True) - 1
+                np.add.at(counts[selector, context], bins * num_units + units[rows[of], None], 1)
+    return {choice: count.reshape(-1, num_units) for choice, count in counts.items()}
+
+
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
     """Writes ``distance``: the share of the k most influential tokens in each stretch of distances."""
-    columns = ["window_id", "doc_id", "selector", "context", "distance_tokens"]
-    frame = read_table(tables, "selections", columns).to_pandas()
     k = measurement.ks[-1]
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
     num_bins = min(MAX_BINS, summary["num_long_range"])
     edges = np.linspace(summary["local_len"], summary["full_len"], num_bins + 1)
     centres = (edges[1:] + edges[:-1] + 1) / 2
     uniform = np.diff(np.floor(edges)) / summary["num_long_range"]
+    counts = _counts(tables, measurement, selectors, k, np.floor(edges))
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)
     figure, axes = plt.subplots(
@@ -49,11 +66,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
         for context in ("real", "null"):
-            rows = frame[(frame["selector"] == selector) & (frame["context"] == context)]
-            codes, documents = pd.factorize(rows["doc_id"])
-            distances = np.stack(rows["distance_tokens"].to_numpy())[:, :k]
-            bins = np.digitize(distances, np.floor(edges), right=True) - 1
-            sums = {b: document_sums((bins == b).sum(axis=1), codes, len(documents)) for b in range(num_bins)}
+            sums = dict(enumerate(counts[selector, context]))
             looks = {"color": LOOKS[selector]["color"], "marker": LOOKS[selector]["marker"]}
             if context == "null":
                 looks = {"color": "black"}
