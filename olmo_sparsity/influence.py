@@ -21,7 +21,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
 from olmo_sparsity.losses import Evaluator, log_probs
 from olmo_sparsity.model import device_name
-from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.parts import WHOLE, Share, is_measured, measure_parts
 from olmo_sparsity.selectors import CONTEXTS, SELECTORS, Scored, rank
 from olmo_sparsity.tokens import token_texts
 from olmo_sparsity.windows import Windows
@@ -169,6 +169,7 @@ def measure(
     out: Optional[Path] = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    share: Share = WHOLE,
 ) -> Path:
     """Measures a trained run's model; returns the folder of its tables.
 
@@ -180,6 +181,7 @@ def measure(
         out: folder of the tables; None: one named after what is measured, inside the run.
         overwrite: delete finished tables and measure again.
         say: where one-line remarks go.
+        share: which of the parts are measured here.
 
     Raises:
         UserError: the text, the run or the folder is not usable.
@@ -232,5 +234,5 @@ def measure(
             windows, chosen, loss_short, measured, settings, held_out.tokenizer, split, context.local_len
         )
 
-    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say)
+    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say, share)
     return folder
