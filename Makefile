@@ -4,6 +4,7 @@
 # make evidence  the demo again with every selector, planted truth and context curves (see curve), and the figures of all
 # make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
 # make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
+# make bench     the influence engine against its peers and the machine's limit; with RUN (default runs/demo) where it is trained
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
 # make clean     remove the virtual environment and caches; never data/ or runs/
@@ -19,7 +20,7 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures evidence sweep curve test check format lock clean
+.PHONY: demo figures evidence sweep curve bench test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -55,6 +56,10 @@ curve: $(READY)
 	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
 	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --out runs/figures
 
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
+	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+
 test: $(READY)
 	@$(MAKE) --no-print-directory check
 
@@ -76,7 +81,7 @@ $(READY): pyproject.toml requirements.lock
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --no-header --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra bench --universal --python-version 3.10 --no-header --quiet \
 		--output-file requirements.lock
 	@printf '%s\n' "# Versions that are known to work together, on Python 3.10 to 3.12. Written by \`make lock\`; pip reads it as constraints." \
 		| cat - requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -1,4 +1,5 @@
-"""The numbers taken apart: by class of the target, by sample size, and how far selectors agree. Imports no torch."""
+"""The numbers taken apart: by class of the target, by sample size; how far selectors agree, and what screening lost.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from scipy.stats import rankdata
 
 from olmo_sparsity.bootstrap import document_sums, document_units, estimates
 from olmo_sparsity.statistics import Measurement, summarize, window_rows
-from olmo_sparsity.tables import list_rows, read_parts, rows_by_choice
+from olmo_sparsity.tables import list_rows, read_parts, read_table, rows_by_choice
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
@@ -141,3 +142,42 @@ def agreement(folder: Path, measurement: Measurement, context: str = "real") -> 
         }
         for a, b in pairs
     ]
+
+
+def screening(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
+    """What screening lost, in the windows in which nothing was screened as well; nothing where the run did not screen.
+
+    Returns:
+        For each screened selector, context and k: ``selector``, ``context``, ``k``, ``num_windows``; ``recall``: mean share
+        of the exact J_k among the k chosen ones; ``gain_lost_nats``: mean sparse gain of the exact J_k minus that of the
+        chosen ones. The last two are ``{mean, low, high}``.
+    """
+    if measurement.facts.get("influence", {}).get("screen") is None:
+        return []
+    table = read_table(folder, "screening")
+    units, num_units = document_units(table["doc_id"].to_pandas())
+    selectors, contexts = (table[name].to_numpy() for name in ("selector", "context"))
+    columns = {name: list_rows(table[name]) for name in ("recall", "gain_lost_nats")}
+    found = []
+    for selector, context in dict.fromkeys(zip(selectors, contexts, strict=True)):
+        of = (selectors == selector) & (contexts == context)
+        sums: dict[Any, np.ndarray] = {"windows": document_sums(of, units, num_units)}
+        for i, k in enumerate(measurement.ks):
+            for name, values in columns.items():
+                sums[name, k] = document_sums(np.where(of, values[:, i], 0.0), units, num_units)
+
+        def means(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+            return {key: value / total["windows"] for key, value in total.items() if key != "windows"}
+
+        means_of = estimates(sums, means)
+        found += [
+            {
+                "selector": selector,
+                "context": context,
+                "k": k,
+                "num_windows": int(of.sum()),
+                **{name: means_of[name, k] for name in columns},
+            }
+            for k in measurement.ks
+        ]
+    return found

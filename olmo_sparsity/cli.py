@@ -9,17 +9,20 @@ import dataclasses
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from olmo_sparsity import __version__
 from olmo_sparsity.config import SELECTORS, Config, ContextCurveConfig, Interrupted, UserError
 from olmo_sparsity.config_files import config_folder, load_config, to_yaml
+
+if TYPE_CHECKING:
+    from olmo_sparsity.parts import Share
 
 app = typer.Typer(
     name="olmo-sparsity",
@@ -34,9 +37,18 @@ app = typer.Typer(
 SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]
 
 
+MAX_PROBLEMS = 10  # of a folder, printed; one machine's failure can be thousands
+
+
 class PathName(str, Enum):
     compact = "compact"
+    plain = "plain"
     masked = "masked"
+
+
+class Precision(str, Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
 
 
 ConfigOption = Annotated[
@@ -53,6 +65,10 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the configuration, such as training.steps=200."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete what is there and begin anew.")]
+ShardOption = Annotated[
+    Optional[str],
+    typer.Option("--shard", metavar="I/N", help="Measure only the I-th of N equal shares, I from 0 to N - 1."),
+]
 
 
 def say(line: str) -> None:
@@ -79,7 +95,7 @@ def _selectors(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
     return list(SELECTORS) if "all" in chosen else list(dict.fromkeys(chosen))
 
 
-def _train_first(config: Config, run: Path) -> None:
+def _train_first(config: Config, run: Path, share: Share) -> None:
     """Every measurement begins with a trained run, of this very experiment."""
     from olmo_sparsity.training import FREE_TO_MEASURE, check_same_experiment, is_trained
     from olmo_sparsity.training import train as train_model
@@ -87,9 +103,28 @@ def _train_first(config: Config, run: Path) -> None:
     if is_trained(run):
         check_same_experiment(run, config, FREE_TO_MEASURE)
         return
+    if share.count > 1:
+        raise UserError(f"{run}: not trained yet, and not by several processes; run `olmo-sparsity train` first, alone")
     say(f"{run}: not trained yet, so it is trained first")
     with _interruptible():
         train_model(config, run, say=say)
+
+
+def _say_of(share: Share) -> Callable[[str], None]:
+    """Of the processes in one terminal, one says what all of them would."""
+    return say if share.leads else lambda line: None
+
+
+def _is_whole(tables: Path, share: Share) -> bool:
+    """Is there something to show, and is it this process that shows it."""
+    from olmo_sparsity.parts import close
+
+    left = close(tables)
+    if left:
+        say(f"{tables}: share {share.index} of {share.count} is done; {left} parts are left to the others")
+    elif not share.leads:
+        say(f"{tables}: share {share.index} of {share.count} is done, and with it all parts")
+    return not left and share.leads
 
 
 @contextmanager
@@ -166,31 +201,47 @@ def influence(
             help="Folder of the tables. Default: one inside the run, named after what is measured.",
         ),
     ] = None,
+    screen: Annotated[
+        Optional[int],
+        typer.Option(
+            "--screen",
+            metavar="N",
+            help="Rank cheaply, unmask singly only the best N; reports the recall. Default: off.",
+        ),
+    ] = None,
+    precision: Annotated[
+        Optional[Precision], typer.Option("--precision", help="Of the losses: fp32, or bf16, faster and coarser.")
+    ] = None,
     save_candidates: Annotated[
         bool, typer.Option("--save-candidates", help="Also write every single-token unmasking.")
     ] = False,
     path: Annotated[
-        Optional[PathName], typer.Option("--path", help="compact, or masked: the slower reference.")
+        Optional[PathName], typer.Option("--path", help="compact; plain and masked: slower, to compare with.")
     ] = None,
+    shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Measure which long-range tokens are influential; trains the model first where that is still to do."""
     from olmo_sparsity.console import print_summary
     from olmo_sparsity.influence import measure
+    from olmo_sparsity.parts import own_share
 
+    share = own_share(shard, overwrite)
     loaded, folder = _resolve(config, run, overrides)
-    given: dict[str, Any] = {"num_windows": num_windows, "seed": seed, "data": data}
+    given: dict[str, Any] = {"num_windows": num_windows, "seed": seed, "data": data, "screen": screen}
+    given["precision"] = None if precision is None else precision.value
     given["k"] = None if k is None else parse_k(k)
     given["selectors"] = _selectors(selector)
     given["path"] = None if path is None else path.value
     given["save_candidates"] = True if save_candidates else None
     loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
     loaded.check_k()
-    _train_first(loaded, folder)
+    _train_first(loaded, folder, share)
     with _interruptible():
-        tables = measure(loaded, folder, out, overwrite, say)
-    print_summary(tables)
+        tables = measure(loaded, folder, out, overwrite, _say_of(share), share)
+    if _is_whole(tables, share):
+        print_summary(tables)
 
 
 @app.command()
@@ -227,20 +278,24 @@ def validate(
     ] = None,
     out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Do the selectors find what is known to matter? Plants needles and correlations, and counts what is found."""
     from olmo_sparsity.console import print_detection
+    from olmo_sparsity.parts import own_share
     from olmo_sparsity.validation import validate as validate_run
 
+    share = own_share(shard, overwrite)
     loaded, folder = _resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": _selectors(selector)}
     loaded = dataclasses.replace(loaded, validation=_given(loaded.validation, given))
-    _train_first(loaded, folder)
+    _train_first(loaded, folder, share)
     with _interruptible():
-        tables = validate_run(loaded, folder, out, overwrite, say)
-    print_detection(tables, as_json)
+        tables = validate_run(loaded, folder, out, overwrite, _say_of(share), share)
+    if _is_whole(tables, share):
+        print_detection(tables, as_json)
 
 
 @app.command("context-curve")
@@ -256,22 +311,55 @@ def context_curve(
         typer.Option("--data", metavar="SOURCE", help="Text to measure: builtin, c4, or a file, folder or glob."),
     ] = None,
     out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table.")] = None,
+    shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
     """Does the model generalize in length? Measures the loss against the number of visible recent tokens."""
     from olmo_sparsity.console import print_curve
     from olmo_sparsity.context_curve import measure_context_curve
+    from olmo_sparsity.parts import own_share
 
+    share = own_share(shard, overwrite)
     loaded, folder = _resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "data": data}
     loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
-    _train_first(loaded, folder)
+    _train_first(loaded, folder, share)
     with _interruptible():
-        tables = measure_context_curve(loaded, folder, out, overwrite, say)
-    print_curve(tables)
+        tables = measure_context_curve(loaded, folder, out, overwrite, _say_of(share), share)
+    if _is_whole(tables, share):
+        print_curve(tables)
+
+
+@app.command()
+def merge(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of tables.")],
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="DIR", help="Where to gather them; may be begun already.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with each folder.")] = False,
+) -> None:
+    """Gather the parts that were measured on machines without a common file system, or --check that a folder has all."""
+    from olmo_sparsity.merging import check_tables, gather
+
+    if check == (out is not None):
+        raise UserError("merge: either --check, or --out DIR to gather the folders in")
+    if out is not None:
+        gather(folders, out, say)
+    problems = 0
+    for folder in [out] if out is not None else folders:
+        found, words = check_tables(folder)
+        problems += len(found)
+        for problem in found[:MAX_PROBLEMS]:
+            say(problem)
+        if len(found) > MAX_PROBLEMS:
+            say(f"{folder}: and {len(found) - MAX_PROBLEMS} more")
+        if not found:
+            print(words)
+    if problems:
+        raise typer.Exit(2)
 
 
 @app.command("config")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from olmo_sparsity.breakdowns import agreement, by_class
+from olmo_sparsity.breakdowns import agreement, by_class, screening
 from olmo_sparsity.curves import context_curve
 from olmo_sparsity.detection import detection
 from olmo_sparsity.statistics import gate_words, interval, length_words, load, smallest_k_words, summarize
@@ -30,8 +30,10 @@ def print_summary(tables: Path, every: bool = False, as_json: bool = False) -> N
     numbers = summarize(measurement)
     # It reads every score, so only where it is shown.
     pairs = agreement(tables, measurement) if every or as_json or AGREE_WITH in measurement.selectors else []
+    screened = screening(tables, measurement)
     if as_json:
-        print(json.dumps({**numbers, "classes": by_class(measurement), "agreement": pairs}, indent=2))
+        whole = {**numbers, "classes": by_class(measurement), "agreement": pairs, "screening": screened}
+        print(json.dumps(whole, indent=2))
         return
     console = _console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
@@ -52,6 +54,8 @@ def print_summary(tables: Path, every: bool = False, as_json: bool = False) -> N
     console.print(losses)
     console.print(escape(gate_words(numbers)), style="bold")
     console.print(_selector_table(numbers, pairs))
+    if screened:
+        console.print(_screening_table(screened, measurement.facts["influence"], every))
     if not every:
         return
     console.print(_every_table(numbers))
@@ -92,6 +96,22 @@ def _selector_table(numbers: dict[str, Any], pairs: list[dict[str, Any]]) -> Tab
             pair = next((p for p in pairs if set(p["selectors"]) == {name, AGREE_WITH}), None)
             cells.append("-" if pair is None else interval(pair["overlap"][-1], 2))
         table.add_row(*cells)
+    return table
+
+
+def _screening_table(screened: list[dict[str, Any]], settings: dict[str, Any], every: bool) -> Table:
+    """What screening lost: a row a screened selector at the largest k, or at every k and in both contexts."""
+    windows = screened[0]["num_windows"]
+    table = Table(
+        "selector", "context", "k", f"recall, {windows} windows", "sparse gain lost, nats",
+        caption=f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, "
+        "measured on a random sample.",
+    )  # fmt: skip
+    largest = max(entry["k"] for entry in screened)
+    for entry in screened:
+        if every or (entry["k"] == largest and entry["context"] == "real"):
+            numbers = (interval(entry["recall"], 3), interval(entry["gain_lost_nats"], 4))
+            table.add_row(entry["selector"], entry["context"], str(entry["k"]), *numbers)
     return table
 
 

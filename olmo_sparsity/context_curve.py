@@ -18,7 +18,7 @@ from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
 from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator
 from olmo_sparsity.model import device_name
-from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.parts import WHOLE, Share, is_measured, measure_parts
 from olmo_sparsity.tables import SCHEMA_VERSION
 
 WINDOWS_PER_PART = 500
@@ -71,6 +71,7 @@ def measure_context_curve(
     out: Optional[Path] = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    share: Share = WHOLE,
 ) -> Path:
     """Measures the context curve of a trained run's model; returns the folder of its table.
 
@@ -80,6 +81,7 @@ def measure_context_curve(
         out: folder of the table; None: one inside the run.
         overwrite: delete a finished table and measure again.
         say: where one-line remarks go.
+        share: which of the parts are measured here.
 
     Raises:
         UserError: the text, the run or the folder is not usable.
@@ -127,5 +129,5 @@ def measure_context_curve(
             }
         }
 
-    measure_parts(folder, manifest, WINDOWS_PER_PART, measure_part, overwrite, say)
+    measure_parts(folder, manifest, WINDOWS_PER_PART, measure_part, overwrite, say, share)
     return folder

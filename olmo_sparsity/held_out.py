@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,14 @@ class HeldOut:
         )
 
 
+def take_own_gpu(device: str) -> None:
+    """Under torchrun, makes ``cuda`` mean this process's own GPU: LOCAL_RANK counts the processes of one machine, and
+    where there are more of them than GPUs, they share."""
+    rank = os.environ.get("LOCAL_RANK", "")
+    if rank.isdigit() and device in ("auto", "cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(int(rank) % torch.cuda.device_count())
+
+
 def open_held_out(
     config: Config, run: Path, say: Callable[[str], None] = lambda line: None, max_position: Optional[int] = None
 ) -> HeldOut:
@@ -78,6 +87,7 @@ def open_held_out(
         raise UserError(
             f"{run}: there is no checkpoint in this run; train it first with `olmo-sparsity train --run {run}`"
         )
+    take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)

@@ -22,7 +22,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
 from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator
 from olmo_sparsity.model import device_name, supports_bf16
-from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.parts import WHOLE, Share, is_measured, measure_parts
 from olmo_sparsity.selectors import CONTEXTS, SCREENED, SELECTORS, Scored, rank
 from olmo_sparsity.tables import schemas
 from olmo_sparsity.tokens import token_texts
@@ -257,6 +257,7 @@ def measure(
     out: Optional[Path] = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    share: Share = WHOLE,
 ) -> Path:
     """Measures a trained run's model; returns the folder of its tables.
 
@@ -268,6 +269,7 @@ def measure(
         out: folder of the tables; None: one named after what is measured, inside the run.
         overwrite: delete finished tables and measure again.
         say: where one-line remarks go.
+        share: which of the parts are measured here.
 
     Raises:
         UserError: the text, the run or the folder is not usable.
@@ -327,5 +329,5 @@ def measure(
         numbers = measure_windows(evaluator, screener, windows, chosen, settings, held_out.device)
         return part_columns(windows, chosen, *numbers, settings, held_out.tokenizer, split, context.local_len)
 
-    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say)
+    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, say, share)
     return folder

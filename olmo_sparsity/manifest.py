@@ -6,16 +6,25 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from olmo_sparsity import __version__
 from olmo_sparsity.config import UserError
 
 PACKAGES = ("ai2-olmo", "torch", "numpy", "datasets", "tokenizers", "pyarrow", "scipy")
+HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
+STALE_SECONDS = 3600  # another machine's file that is written to is touched every second
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -35,19 +44,103 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def own_name() -> str:
+    """A file name's part that no other process has, on no machine, and that says whose it is: host, process, chance."""
+    return f"{HOST}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+
+
+def partial_path(path: Path) -> Path:
+    """Where a file is written before it is renamed to ``path``. Several processes may write the same file at once; the
+    dot hides what is not finished from those who read all files of a folder."""
+    return path.with_name(f".{path.name}.{own_name()}.partial")
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Renames a finished partial file to its name, where it is whole even if the machine fails."""
+    _sync(partial)
+    os.replace(partial, path)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    partial = partial_path(path)
+    partial.write_text(text, encoding="utf-8")
+    put_in_place(partial, path)
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes a JSON object whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, _json(value))
+
+
+def write_json_once(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object whole, unless the file is there: of several processes that begin at once, one writes it, and
+    none takes back what was written since."""
+    partial = partial_path(path)
+    partial.write_text(_json(value), encoding="utf-8")
+    _sync(partial)
+    try:
+        os.link(partial, path)  # unlike a rename, it fails where the name is taken
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            os.replace(partial, path)
+    partial.unlink(missing_ok=True)
+
+
+def _may_be_written(partial: Path) -> bool:
+    """Is the process that a partial file belongs to alive, as far as can be told."""
+    found = re.fullmatch(r"\..*\.([A-Za-z0-9-]+)\.(\d+)\.[0-9a-f]{8}\.partial", partial.name)
+    if found and found.group(1) == HOST:
+        try:
+            os.kill(int(found.group(2)), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # another user's
+            return True
+        return int(found.group(2)) != os.getpid()
+    try:
+        return time.time() - partial.stat().st_mtime < STALE_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Removes the partial files that killed processes left in these folders, not those that a living one writes."""
+    for folder in folders:
+        for path in folder.glob("*.partial"):
+            if path.is_file() and not path.is_symlink() and not _may_be_written(path):
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Only one process at a time, of all that name the same file, goes on; the others wait. A killed one lets go.
+
+    Raises:
+        UserError: the file cannot be made.
+    """
+    make_folder(lock.parent)
+    held = FileLock(lock)
+    try:
+        held.acquire()
+    except OSError as error:
+        raise UserError(f"{lock}: cannot lock this file ({error.strerror})") from None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # still held; who waits for it sees that it is gone, and makes a new one
+        held.release()
 
 
 def make_folder(folder: Path) -> None:
@@ -68,6 +161,8 @@ def holds(folder: Path, kind: str) -> bool:
     Raises:
         UserError: something else is there, which is then neither written to nor deleted.
     """
+    # Listed first: another process that begins here now writes its manifest before all else.
+    listed = list(folder.iterdir()) if folder.is_dir() else []
     if (folder / "manifest.json").is_file():
         found = read_json(folder / "manifest.json").get("kind")
         if found == kind:
@@ -77,7 +172,7 @@ def holds(folder: Path, kind: str) -> bool:
         )
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: this is a file, where a {kind} folder was expected")
-    if folder.exists() and any(not path.name.endswith(".partial") for path in folder.iterdir()):
+    if any(not path.name.endswith(".partial") for path in listed):
         raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
     return False
 

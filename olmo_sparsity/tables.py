@@ -6,7 +6,6 @@ Units are in the names: ``*_nats``, ``*_tokens``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from olmo_sparsity.config import UserError
-from olmo_sparsity.manifest import holds, read_json
+from olmo_sparsity.manifest import holds, partial_path, put_in_place, read_json
 
 SCHEMA_VERSION = "2"
 # The tables of each kind of folder; the first is written last, so that its part says that the others are there.
@@ -114,9 +113,21 @@ def schemas(num_long_range: int) -> dict[str, pa.Schema]:
     return {name: pa.schema(fields) for name, fields in columns.items()}
 
 
+def tables_of(manifest: dict[str, Any]) -> list[str]:
+    """The tables that the folder of this manifest has when it is finished, in the order of ``TABLES``."""
+    settings = manifest.get("influence", {})
+    asked = {"candidates": settings.get("save_candidates", False), "screening": settings.get("screen") is not None}
+    return [name for name in TABLES[manifest["kind"]] if asked.get(name, True)]
+
+
+def part_name(part: int) -> str:
+    """The file name of a part, in the folder of its table."""
+    return f"part-{part:05d}.parquet"
+
+
 def part_path(folder: Path, table: str, part: int) -> Path:
     """Where a part of a table lies."""
-    return folder / table / f"part-{part:05d}.parquet"
+    return folder / table / part_name(part)
 
 
 def write_part(
@@ -127,9 +138,9 @@ def write_part(
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"schema_version": SCHEMA_VERSION, "table": table, **facts}
     content = pa.table(columns, schema=schema.with_metadata(metadata))
-    partial = path.with_name(f"{path.name}.partial")
-    pq.write_table(content, partial, compression="zstd")
-    os.replace(partial, path)
+    partial = partial_path(path)
+    pq.write_table(content, partial, compression="zstd", write_page_checksum=True)  # `merge --check` reads them
+    put_in_place(partial, path)
 
 
 def read_facts(folder: Path, kind: str = "influence") -> dict[str, Any]:

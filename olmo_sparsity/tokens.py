@@ -26,7 +26,15 @@ from tqdm import tqdm
 
 from olmo_sparsity import corpus
 from olmo_sparsity.config import DataConfig, UserError, fingerprint
-from olmo_sparsity.manifest import make_folder, read_json, sha256_file, write_json, write_text
+from olmo_sparsity.manifest import (
+    make_folder,
+    one_at_a_time,
+    read_json,
+    remove_leftovers,
+    sha256_file,
+    write_json,
+    write_text,
+)
 
 OLMO_TOKENIZERS = {
     "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
@@ -214,15 +222,26 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     """Writes the token files of a corpus, or finds them written; returns their folder.
 
     With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``;
-    otherwise into ``train`` and ``validation``. Interrupted, it continues behind the last flush.
+    otherwise into ``train`` and ``validation``. Interrupted, it continues behind the last flush. Of several processes
+    one writes; the others wait for it.
 
     Raises:
         UserError: the source or the tokenizer is not usable.
     """
     folder = store_folder(data, tokenizer_file)
+    if not _is_prepared(folder):
+        with one_at_a_time(folder.with_name(f"{folder.name}.lock")):
+            if not _is_prepared(folder):  # by the one that was waited for
+                _prepare(data, folder, tokenizer_file)
+    return folder
+
+
+def _is_prepared(folder: Path) -> bool:
     manifest_path = folder / "manifest.json"
-    if manifest_path.is_file() and read_json(manifest_path).get("status") == "complete":
-        return folder
+    return manifest_path.is_file() and read_json(manifest_path).get("status") == "complete"
+
+
+def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
     splits = ("train", "validation") if tokenizer_file is None else ("measured",)
     made_here = not folder.exists()
     try:
@@ -232,7 +251,7 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
         if made_here and not (folder / "progress.json").is_file() and folder.exists():
             shutil.rmtree(folder)
         raise
-    return folder
+    remove_leftovers(folder)
 
 
 def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokenizer_file: Optional[Path]) -> None:

@@ -33,6 +33,7 @@ from olmo_sparsity.manifest import (
     holds,
     make_folder,
     read_json,
+    remove_leftovers,
     write_json,
     write_text,
 )
@@ -342,4 +343,5 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
         seconds=round(seconds_before + time.monotonic() - began, 3),
     )
     write_json(run / "manifest.json", manifest)
+    remove_leftovers(run)
     say(f"{run}: trained {step} steps, {step * batch_tokens:,} tokens; validation loss {validation_nats:.3f} nats")

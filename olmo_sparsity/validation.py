@@ -14,8 +14,9 @@ from olmo_sparsity.checkpoint import latest_checkpoint, load_model
 from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import HeldOut, context_facts, open_held_out
 from olmo_sparsity.losses import Evaluator, log_probs, losses_of_masks, make_evaluator
+from olmo_sparsity.manifest import one_at_a_time, read_json
 from olmo_sparsity.model import OLMoWithPositions, device_name
-from olmo_sparsity.parts import is_measured, measure_parts
+from olmo_sparsity.parts import WHOLE, Share, is_measured, measure_parts
 from olmo_sparsity.planted import (
     MAX_NEEDLE_TOKENS,
     NEEDLES,
@@ -80,20 +81,25 @@ def _natural_windows(
     return windows.tokens(chosen), windows.doc_ids(chosen)
 
 
-def _solver(config: Config, folder: Path, device: torch.device, say: Callable[[str], None]) -> OLMoWithPositions:
-    """The model that solves the planted correlations: trained, or found trained, in a folder of its seed and steps."""
+def _solver(
+    config: Config, folder: Path, device: torch.device, say: Callable[[str], None]
+) -> tuple[OLMoWithPositions, str]:
+    """The model that solves the planted correlations, and its hash: trained, or found trained, in a folder of its seed and
+    steps."""
     settings = config.validation
     trained = folder / f"seed{settings.seed}-steps{settings.solver_steps}"
     if not is_trained(trained):  # a run that was moved keeps its solver
-        text, tokenizer = write_solver_text(folder, settings.seed)
-        experiment = solver_config(text, tokenizer, settings.solver_steps, config.training, settings.seed)
-        try:
-            train(experiment, trained, say=say)
-        except UserError:  # begun elsewhere or on another device; it is ours, and minutes of work
-            train(experiment, trained, overwrite=True, say=say)
+        with one_at_a_time(folder / f"{trained.name}.lock"):
+            if not is_trained(trained):  # by another process that was waited for
+                text, tokenizer = write_solver_text(folder, settings.seed)
+                experiment = solver_config(text, tokenizer, settings.solver_steps, config.training, settings.seed)
+                try:
+                    train(experiment, trained, say=say)
+                except UserError:  # begun elsewhere or on another device; it is ours, and minutes of work
+                    train(experiment, trained, overwrite=True, say=say)
     latest = latest_checkpoint(trained / "checkpoints")
     assert latest is not None
-    return load_model(latest, device)
+    return load_model(latest, device), read_json(latest / "train.json")["sha256"]["model.pt"]
 
 
 def validate(
@@ -102,6 +108,7 @@ def validate(
     out: Optional[Path] = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    share: Share = WHOLE,
 ) -> Path:
     """Plants, lets every selector search, and writes what it found; returns the folder of the tables.
 
@@ -114,6 +121,7 @@ def validate(
         out: folder of the tables; None: one inside the run.
         overwrite: delete finished tables and measure again.
         say: where one-line remarks go.
+        share: which of the parts are measured here.
 
     Raises:
         UserError: the text, the run or the folder is not usable, or there is no room to plant.
@@ -148,7 +156,7 @@ def validate(
         )
         for i, (suite, copies) in enumerate(cells)
     ]  # fmt: skip
-    solver_model = _solver(config, run / "solver", held_out.device, say)
+    solver_model, solver_sha256 = _solver(config, run / "solver", held_out.device, say)
     suites += [correlated_windows(task, num, settings.seed) for task in TASKS]
 
     manifest: dict[str, Any] = {
@@ -163,6 +171,7 @@ def validate(
         "suites": [{"suite": one.suite, "num_planted": one.num_planted, "full_len": one.rows.shape[1] - 1,
                     "local_len": one.rows.shape[1] - 1 - one.truth.shape[1]} for one in suites],
         "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
+        "solver_sha256": solver_sha256,
         "tokens_sha256": held_out.store.tokens_sha256,
         "device": device_name(held_out.device),
     }  # fmt: skip
@@ -206,5 +215,5 @@ def validate(
             rows["found"] += found_rows
         return {name: {key: [row[key] for row in part] for key in part[0]} for name, part in rows.items()}
 
-    measure_parts(folder, manifest, config.influence.windows_per_part, measure_part, overwrite, say)
+    measure_parts(folder, manifest, config.influence.windows_per_part, measure_part, overwrite, say, share)
     return folder

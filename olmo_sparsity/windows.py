@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from dataclasses import dataclass
 from typing import Optional
 
@@ -99,7 +100,8 @@ def sample_windows(
     rng = np.random.default_rng([seed, 0])
     order = eligible[rng.permutation(len(eligible))]
     offsets = store.offsets
-    per_pass: list[list[tuple[int, int]]] = [[] for _ in range(max_per_document)]
+    # Documents and starts of each pass; arrays, for a million windows are a million entries.
+    per_pass = [(array("q"), array("q")) for _ in range(max_per_document)]
     for document in order.tolist():
         first, last = int(offsets[document]) + full_len, int(offsets[document + 1]) - 1  # targets: first <= t < last
         targets = np.arange(first, last)
@@ -108,19 +110,21 @@ def sample_windows(
         count = min(max_per_document, len(targets))
         if count == 0:
             continue
-        if len(per_pass[0]) == num_windows:
+        if len(per_pass[0][0]) == num_windows:
             break  # one window of each of so many documents: no second pass is needed
         draw = np.random.default_rng([seed, 1, document])
         low = np.arange(count) * len(targets) // count  # one target from each of `count` stretches of equal length
         high = (np.arange(count) + 1) * len(targets) // count
         picks = targets[low + (draw.random(count) * (high - low)).astype(np.int64)]
         for number, target in enumerate(draw.permutation(picks).tolist()):
-            per_pass[number].append((document, target - full_len))
-    chosen = [window for one_pass in per_pass for window in one_pass][:num_windows]
-    if not chosen:
+            per_pass[number][0].append(document)
+            per_pass[number][1].append(target - full_len)
+    document, start = (
+        np.concatenate([np.array(one_pass[which], dtype=np.int64) for one_pass in per_pass])[:num_windows]
+        for which in (0, 1)
+    )
+    if not len(document):
         raise UserError("influence.targets = word-start: no token of the measured text begins a word")
-    document = np.array([d for d, _ in chosen], dtype=np.int64)
-    start = np.array([s for _, s in chosen], dtype=np.int64)
 
     null_start = np.empty_like(start)
     for i, own in enumerate(np.asarray(store.doc_ids)[document].tolist()):

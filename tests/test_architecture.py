@@ -14,7 +14,8 @@ import olmo_sparsity
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
     config config_files manifest corpus tokens windows positions batches model checkpoint training classes held_out
-    visibility compact losses selectors tables parts influence context_curve planted validation bootstrap statistics breakdowns
+    visibility compact losses selectors tables parts merging influence context_curve planted validation bootstrap
+    statistics breakdowns
     curves detection console cli __main__
 """.split()  # noqa: SIM905
 
@@ -46,7 +47,7 @@ def test_a_module_fits_on_a_few_screens(path: Path) -> None:
 
 
 READ_TABLES = """
-    config config_files corpus positions classes tables bootstrap statistics breakdowns curves detection console
+    config config_files corpus positions classes tables parts merging bootstrap statistics breakdowns curves detection console
 """.split()  # noqa: SIM905
 TORCHLESS = [f"olmo_sparsity.{name}" for name in READ_TABLES]
 TORCHLESS += [f"analysis.{path.stem}" for path in (PACKAGE.parent / "analysis").glob("*.py") if path.stem[0] != "_"]

@@ -9,8 +9,8 @@ import pytest
 import reference
 import torch
 from olmo.model import OLMo
-from transformers import OlmoConfig, OlmoForCausalLM
 
+from benchmarks.peers import to_transformers
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.model import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.positions import pose_positions
@@ -36,36 +36,6 @@ def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(0)
     tokens = torch.from_numpy(rng.integers(1, VOCAB, (num_rows, length)))
     return tokens, torch.from_numpy(pose_positions(rng, num_rows, length, 24, min(4, length)))
-
-
-def to_transformers(model: OLMoWithPositions) -> OlmoForCausalLM:
-    config = model.config
-    theirs = OlmoForCausalLM(
-        OlmoConfig(
-            vocab_size=model.transformer.wte.weight.shape[0],
-            hidden_size=config.d_model,
-            intermediate_size=config.mlp_ratio * config.d_model // 2,
-            num_hidden_layers=config.n_layers,
-            num_attention_heads=config.n_heads,
-            max_position_embeddings=config.max_sequence_length,
-            rope_parameters={"rope_type": "default", "rope_theta": float(config.rope_theta)},
-            tie_word_embeddings=True,
-            attn_implementation="sdpa",
-        )
-    )
-    state = {"model.embed_tokens.weight": model.transformer.wte.weight, "lm_head.weight": model.transformer.wte.weight}
-    for i, block in enumerate(model.transformer.blocks):
-        prefix = f"model.layers.{i}."
-        q, k, v = block.att_proj.weight.chunk(3)
-        up, gate = block.ff_proj.weight.chunk(2)
-        state |= {f"{prefix}self_attn.{n}_proj.weight": w for n, w in (("q", q), ("k", k), ("v", v))}
-        state |= {f"{prefix}self_attn.o_proj.weight": block.attn_out.weight}
-        state |= {f"{prefix}mlp.{n}_proj.weight": w for n, w in (("up", up), ("gate", gate))}
-        state |= {f"{prefix}mlp.down_proj.weight": block.ff_out.weight}
-    missing, unexpected = theirs.load_state_dict(state, strict=False)
-    assert not missing
-    assert not unexpected
-    return theirs.eval()
 
 
 @KINDS

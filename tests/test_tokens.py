@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -100,6 +103,42 @@ def test_killed_before_its_manifest_a_preparation_is_not_done_twice(
     assert read_json(folder / "manifest.json")["documents"] == 300
     assert sum(open_store(folder, split).num_documents for split in ("train", "validation")) == 300
     assert read_json(folder / "manifest.json")["skipped"] == {"broken": 3}
+
+
+def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is killed while it writes; the others wait for it, one of them goes on, and the rest find it done."""
+    really_write = tokens._write_store
+    begun = tmp_path / "begun"
+
+    def write(*arguments: object) -> None:
+        with open(begun, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(begun.read_text().split()) == 1:
+            time.sleep(60)  # until it is killed
+        really_write(*arguments)  # type: ignore[arg-type]
+        time.sleep(0.3)  # so that whoever does not wait comes in between
+
+    monkeypatch.setattr(tokens, "_write_store", write)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                open_store(prepare(data), "train")
+                os._exit(0)
+            except BaseException as error:
+                os.write(2, f"{error!r}\n".encode())
+                os._exit(1)
+        children.append(child)
+    while not begun.is_file() or "\n" not in begun.read_text():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    first = int(begun.read_text().split()[0])
+    assert len(begun.read_text().split()) == 1
+    os.kill(first, signal.SIGKILL)
+    ended = {child: os.waitpid(child, 0)[1] for child in children}
+    assert {child for child, status in ended.items() if status != 0} == {first}
+    assert len(begun.read_text().split()) == 2
 
 
 def test_a_source_without_text_leaves_nothing_behind(data: DataConfig) -> None:

@@ -1,0 +1,115 @@
+"""Kills a measurement with SIGKILL at random moments, lets it go on, and compares its tables with those of one that ran
+through:
+
+    python benchmarks/kills.py --run runs/demo --kills 20 --num-windows 600
+
+Exit code 0: every table that was finished after kills is the same, byte for byte, and no kill cost a finished part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def start(arguments: list[str], out: Path, processes: int) -> list[subprocess.Popen[bytes]]:
+    """The same measurement, in one process or as many shards."""
+    command = [sys.executable, "-m", "olmo_sparsity", "influence", "--out", str(out), *arguments]
+    shards = [["--shard", f"{i}/{processes}"] if processes > 1 else [] for i in range(processes)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return [subprocess.Popen([*command, *shard], **quiet) for shard in shards]  # type: ignore[call-overload]
+
+
+def finish(running: list[subprocess.Popen[bytes]]) -> None:
+    """Waits for all.
+
+    Raises:
+        SystemExit: one failed.
+    """
+    for process in running:
+        _, said = process.communicate()
+        if process.returncode != 0:
+            sys.exit(f"failed: {said.decode(errors='replace')}")
+
+
+def parts_of(out: Path) -> dict[Path, int]:
+    """Finished parts, and which file each is: one that is written again is another file."""
+    return {path.relative_to(out): path.stat().st_ino for path in out.glob("*/*.parquet")}
+
+
+def is_complete(out: Path) -> bool:
+    manifest = out / "manifest.json"
+    return manifest.is_file() and '"status": "complete"' in manifest.read_text(encoding="utf-8")
+
+
+def differences(whole: Path, out: Path) -> list[str]:
+    """What is not the same in the two folders, byte for byte; and what killed processes left behind."""
+    ours, theirs = parts_of(whole), parts_of(out)
+    found = [f"{path}: only in one" for path in sorted(ours.keys() ^ theirs.keys())]
+    both = sorted(ours.keys() & theirs.keys())
+    found += [f"{path}: differs" for path in both if (whole / path).read_bytes() != (out / path).read_bytes()]
+    found += [f"{path}: left behind" for path in out.rglob("*.partial")]
+    return found if is_complete(out) else [*found, "manifest.json: not complete"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--run", required=True, help="folder of a trained run")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--num-windows", type=int, default=600)
+    parser.add_argument("--windows-per-part", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=1, help="shards that run, and are killed, together")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("override", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    arguments = ["--run", asked.run, "--num-windows", str(asked.num_windows), *asked.override]
+    arguments.append(f"influence.windows_per_part={asked.windows_per_part}")
+    moments = random.Random(asked.seed)
+    folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    whole, out = folder / "whole", folder / "out"
+
+    began = time.monotonic()
+    finish(start(arguments, whole, 1))
+    seconds = time.monotonic() - began
+    print(f"uninterrupted: {seconds:.1f} s, {len(parts_of(whole))} part files", flush=True)
+
+    kills, among_parts, tables, problems = 0, 0, 0, []
+    while kills < asked.kills or out.exists():
+        before, killed = parts_of(out), False
+        running = start(arguments, out, asked.processes)
+        if kills < asked.kills:
+            time.sleep(moments.uniform(0, seconds))
+            if any(process.poll() is None for process in running):
+                for process in running:
+                    process.kill()
+                    process.communicate()
+                kills, killed = kills + 1, True
+        if not killed:
+            finish(running)
+        after = parts_of(out)
+        problems += [f"{path}: lost or written again" for path in before if after.get(path) != before[path]]
+        among_parts += killed and len(before) < len(after) < len(parts_of(whole))
+        if is_complete(out):
+            if killed:
+                finish(start(arguments, out, 1))  # it may not have come to cleaning up
+            problems += differences(whole, out)
+            tables += 1
+            shutil.rmtree(out)
+    for problem in problems:
+        print(problem)
+    print(
+        f"{kills} kills of {asked.processes} processes, {among_parts} of them after new parts and before the last; "
+        f"{tables} measurements finished after them; {len(problems)} differences from the uninterrupted one"
+    )
+    shutil.rmtree(folder)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=influence
+#SBATCH --array=0-7
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=4
+#SBATCH --time=12:00:00
+#SBATCH --requeue
+#SBATCH --output=slurm-%A_%a.log
+#
+# Measures in an array job, one share of the windows a task:
+#
+#     sbatch --array=0-31 scripts/influence-slurm-array.sh --run runs/demo --k 8
+#
+# The arguments are those of `olmo-sparsity influence`; train and prepare first. The array begins at 0. After a failure
+# submit the same array again: finished tasks end at once, the others do what is missing. PROCESSES=4 splits each task
+# further, among the GPUs of its machine.
+set -euo pipefail
+
+python=${PYTHON:-python}
+processes=${PROCESSES:-1}
+shard=$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+
+if [ "$processes" -gt 1 ]; then
+    # The lone -- keeps torchrun from taking --run for one of its own options.
+    exec "$python" -m torch.distributed.run --standalone --nproc-per-node "$processes" \
+        -m -- olmo_sparsity influence --shard "$shard" "$@"
+fi
+exec "$python" -m olmo_sparsity influence --shard "$shard" "$@"
