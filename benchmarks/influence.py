@@ -35,7 +35,7 @@ from olmo_sparsity.selectors import Scored, rank
 SIZES = {
     "demo": (ModelConfig(d_model=128, n_heads=4, n_layers=2, mlp_ratio=4), 4096, 16, 32, 64),
     "5M": (ModelConfig(d_model=256, n_heads=8, n_layers=5, mlp_ratio=8), 4096, 64, 64, 4),
-    "100M": (ModelConfig(d_model=768, n_heads=12, n_layers=12, mlp_ratio=8), 50280, 64, 64, 1),
+    "100M": (ModelConfig(d_model=768, n_heads=12, n_layers=8, mlp_ratio=8), 50280, 64, 64, 1),
 }
 SCREEN = 16
 AS_WRITTEN, BATCHED = "captum, 1 a pass", "captum, 64 a pass"

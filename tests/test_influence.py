@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from conftest import write_corpus
 from olmo_sparsity import held_out, influence
 from olmo_sparsity.checkpoint import load_model
 from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig, UserError
+from olmo_sparsity.console import print_summary
 from olmo_sparsity.influence import measure
 from olmo_sparsity.manifest import read_json
+from olmo_sparsity.merging import check_tables
 from olmo_sparsity.tables import part_path, read_table
 from olmo_sparsity.tokens import open_store, read_tokenizer
 
@@ -231,3 +234,48 @@ def test_a_hub_corpus_is_read_no_further_than_needed(
         with pytest.raises(UserError, match="enough"):
             measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, tmp_path / "out")
         assert asked[-1].max_documents == expected
+
+
+def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_settings(tiny_config, screen=9, screen_sample=0.5, save_candidates=True)
+    folder = measure(config, tiny_run, tmp_path / "screened")
+    selections, exact = (read_table(one, "selections").to_pandas() for one in (folder, tiny_tables))
+    keys = ["window_id", "selector", "context"]
+    both = selections.merge(exact, on=keys, suffixes=("", "_exact"))
+    assert len(both) == len(exact)
+    for row in both.itertuples():
+        known = np.isfinite(row.scores)
+        assert known.sum() == (9 if row.selector in ("unmask-one", "kl") else 12)
+        assert row.scores[known] == pytest.approx(row.scores_exact[known], abs=1e-4)
+        assert known[row.positions].all()
+    costs = selections.groupby("selector")["num_evaluations"].first()
+    assert (costs["unmask-one"], costs["kl"], costs["gradient"]) == (9 + 1 + 3, 9 + 2 + 3, 3)
+    assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == 2 * 2 * 60 * 3
+    single = read_table(folder, "candidates")["loss_single_nats"].combine_chunks().flatten()
+    assert single.null_count == 2 * 60 * 3  # nulls, where a NaN would be a number
+
+    sample = read_table(folder, "screening").to_pandas()
+    assert 10 < sample["window_id"].nunique() < 50
+    for row in sample.merge(both, on=keys).itertuples():
+        for i, k in enumerate((1, 2, 8)):
+            assert row.recall[i] == pytest.approx(len({*row.positions[:k]} & {*row.positions_exact[:k]}) / k)
+            lost = row.gain_sparse_nats_exact[i] - row.gain_sparse_nats[i]
+            assert row.gain_lost_nats[i] == pytest.approx(lost, abs=1e-5)
+    print_summary(folder, every=True)
+    printed = capsys.readouterr().out
+    assert "screened to 9 candidates by gradient" in printed
+    print_summary(folder, as_json=True)
+    found = json.loads(capsys.readouterr().out)["screening"]
+    kl = [e for e in found if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8)]
+    of = sample[(sample["selector"] == "kl") & (sample["context"] == "real")]
+    assert kl[0]["recall"]["mean"] == pytest.approx(np.stack(of["recall"])[:, 2].mean())
+    assert kl[0]["num_windows"] == len(of)
+    assert check_tables(folder)[0] == []
+
+
+@pytest.mark.parametrize("screen", [7, 13])
+def test_a_screen_holds_the_largest_k_and_no_more_than_there_are(tiny_config: Config, screen: int) -> None:
+    with pytest.raises(UserError, match=f"influence.screen = {screen}"):
+        with_settings(tiny_config, screen=screen).check_k()
