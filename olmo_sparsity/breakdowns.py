@@ -1,9 +1,9 @@
-"""The numbers taken apart: by class of the target, by sample size, and how far selectors agree. Imports no torch."""
+"""The numbers taken apart: by class, by sample size, by distance, and how far selectors agree. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from olmo_sparsity.tables import read_table
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
+MAX_BINS = 16
 
 
 def by_class(measurement: Measurement) -> list[dict[str, Any]]:
@@ -54,6 +55,57 @@ def by_sample_size(measurement: Measurement) -> list[dict[str, Any]]:
     measured, for window i of the same text does not depend on how many there are."""
     index = np.arange(len(measurement.windows))
     return [summarize(measurement.restrict(index < size)) for size in sample_sizes(len(index))]
+
+
+def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
+    """How far back the influential tokens lie.
+
+    Args:
+        folder: of the tables that the measurement was loaded from.
+        measurement: which windows, selectors and k.
+
+    Returns:
+        For each ``selector``, ``context`` and ``k`` the ``bins`` of distance to the target, the nearest first: ``from_tokens``
+        and ``to_tokens`` (both within), ``uniform``, the share that a choice at random has there, and the share of the k
+        chosen tokens of all windows, ``{mean, low, high}``.
+    """
+    context = measurement.facts["context"]
+    local_len, full_len, num_long_range = (int(context[key]) for key in ("local_len", "full_len", "num_long_range"))
+    num_bins = min(MAX_BINS, num_long_range)
+    edges = np.floor(np.linspace(local_len, full_len, num_bins + 1)).astype(int)
+    codes, documents = pd.factorize(measurement.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(codes)), codes, len(documents))}
+    for which in ("real", "null"):
+        positions, _ = _choices(folder, measurement, which)
+        for selector, positions_WK in positions.items():
+            bins_WK = np.digitize(full_len - positions_WK, edges, right=True) - 1
+            for k in measurement.ks:
+                for b in range(num_bins):
+                    counts = (bins_WK[:, :k] == b).sum(axis=1)
+                    sums[selector, which, k, b] = document_sums(counts, codes, len(documents))
+
+    def shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return {key: total[key] / (key[2] * total["windows"]) for key in total if key != "windows"}
+
+    found = estimates(sums, shares)
+    bounds = list(pairwise(edges.tolist()))
+    return [
+        {
+            "selector": selector,
+            "context": which,
+            "k": k,
+            "bins": [
+                {
+                    "from_tokens": low + 1,
+                    "to_tokens": high,
+                    "uniform": (high - low) / num_long_range,
+                    **(found[selector, which, k, b] or {}),
+                }
+                for b, (low, high) in enumerate(bounds)
+            ],
+        }
+        for selector, which, k in measurement.keys
+    ]
 
 
 def _choices(
