@@ -274,6 +274,79 @@ def context_curve(
     print_curve(tables)
 
 
+ContextName = Enum("ContextName", {"real": "real", "null": "null"}, type=str)
+
+
+@app.command()
+def report(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    windows: Annotated[
+        int, typer.Option("--windows", help="Windows in the page: a random sample where there are more.")
+    ] = 200,
+    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of that sample.")] = 0,
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", metavar="FILE", help="The HTML file. Default: report.html beside the run's figures."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """A measurement as one HTML file to look at: the answer, the charts, the windows with their words."""
+    from olmo_sparsity.report import default_out, write_report
+    from olmo_sparsity.tables import newest_finished
+
+    if tables is None:
+        _, folder = _resolve(config, run, overrides)
+        tables = newest_finished(folder)
+    print(write_report(tables, out or default_out(tables, run), overwrite, windows, sample_seed))
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run (its newest measurement) or an influence folder.")],
+    window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
+    selector: Annotated[
+        Optional[SelectorName], typer.Option("--selector", help="Whose choice. Default: one that does not see the target.")
+    ] = None,
+    k: Annotated[Optional[int], typer.Option("--k", help="How many tokens it unmasks. Default: the most.")] = None,
+    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,  # type: ignore[attr-defined]
+) -> None:
+    """One window in the terminal: its words, which of them were chosen, the losses."""
+    from olmo_sparsity.excerpts import tables_of
+    from olmo_sparsity.show import show_window, terminal
+
+    show_window(tables_of(run), window, selector and selector.value, k, context.value, terminal())
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by that selector."),
+    ],
+    every: Annotated[bool, typer.Option("--every", help="Every selector and k.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write a page with table and figure.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+) -> None:
+    """Measurements side by side, differences from the first with intervals; paired where the windows are the same."""
+    from olmo_sparsity.comparison import read_subjects, write_comparison
+    from olmo_sparsity.console import print_comparison
+
+    subjects = read_subjects(runs)
+    if out is not None:
+        write_comparison(subjects, out, overwrite)
+    print_comparison(subjects, every, as_json)
+    if out is not None:
+        say(str(out))
+
+
 @app.command("config")
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Print the configuration that the other commands would use, every key explained."""

@@ -1,28 +1,20 @@
 """A measurement as one HTML page: tables and their statistics in, a self-contained file out. Imports no torch.
 
-The page loads nothing: styles and scripts are inline, its Content-Security-Policy names their hashes and forbids all else.
-Data goes in as JSON that the scripts show as text, never as markup; what they draw are the numbers of ``summarize``,
-``by_class`` and ``by_distance``.
+What its charts draw are the numbers of ``summarize``, ``by_class`` and ``by_distance``, and its windows are rows of the tables.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from pathlib import Path
 from typing import Any, Optional
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from olmo_sparsity import __version__
+from olmo_sparsity import __version__, pages
 from olmo_sparsity.breakdowns import by_class, by_distance
 from olmo_sparsity.classes import CLASSES
 from olmo_sparsity.config import UserError
 from olmo_sparsity.excerpts import CONTROLS, choose_windows, printable, read_excerpts, shown_first
-from olmo_sparsity.manifest import make_folder, write_text
-from olmo_sparsity.statistics import gate_words, interval, length_words, load, summarize
+from olmo_sparsity.statistics import interval, length_words, load, summarize
 from olmo_sparsity.tables import read_facts
 
 NUM_WINDOWS = 200
@@ -220,29 +212,6 @@ def page_data(tables: Path, num_windows: int = NUM_WINDOWS, seed: int = SEED) ->
     }
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("olmo_sparsity"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # `tojson` escapes <, >, & and ', and, since only ASCII is left, U+2028 and U+2029, too.
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["interval"] = interval
-    return environment
-
-
-def _inline(environment: Environment, names: tuple[str, ...]) -> tuple[list[Markup], list[str]]:
-    """(our own styles or scripts, as they stand in the page; their hashes for its Content-Security-Policy)."""
-    assert environment.loader is not None
-    texts = [environment.loader.get_source(environment, name)[0] for name in names]
-    assert not any("</script" in text or "</style" in text for text in texts)
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
-    return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]  # noqa: S704
-
-
 def _facts(summary: dict[str, Any], facts: dict[str, Any]) -> list[tuple[str, str]]:
     """What was measured, for the foot of the page."""
     found = [
@@ -270,24 +239,30 @@ def render(data: dict[str, Any], facts: dict[str, Any]) -> str:
         data: of ``page_data``.
         facts: the manifest of the tables.
     """
-    environment = _environment()
-    styles, style_hashes = _inline(environment, STYLES)
-    scripts, script_hashes = _inline(environment, SCRIPTS)
     summary = data["summary"]
-    by_key = {(e["selector"], e["context"], e["k"]): e for e in summary["selections"]}
-    return environment.get_template("report.html").render(
+    return pages.render(
+        "report.html",
+        STYLES,
+        SCRIPTS,
         data=data,
         summary=summary,
-        by_key=by_key,
         answer=answer(summary, data["shown_first"]),
-        gate_words=gate_words(summary),
         length_words=length_words(summary),
         facts=_facts(summary, facts),
-        styles=styles,
-        scripts=scripts,
-        style_hashes=style_hashes,
-        script_hashes=script_hashes,
     )
+
+
+def default_out(tables: Path, run: Optional[Path] = None) -> Path:
+    """Where the page goes where nothing else is said: beside the figures of the tables' run.
+
+    Raises:
+        UserError: the tables lie outside of any run, and none is named.
+    """
+    if run is None and tables.resolve().parent.name == "influence":
+        run = tables.parent.parent
+    if run is None:
+        raise UserError(f"{tables}: these tables lie in no run; say with --out FILE where the page goes")
+    return run / "figures" / tables.name / "report.html"
 
 
 def write_report(
@@ -300,12 +275,6 @@ def write_report(
     """
     if num_windows < 1:
         raise UserError(f"--windows {num_windows}: must be positive")
-    if out.is_dir():
-        raise UserError(f"{out}: this is a folder; --out names the HTML file to write")
-    if out.exists() and not overwrite:
-        raise UserError(f"{out}: already there; --overwrite writes it anew, --out FILE writes another")
-    data = page_data(tables, num_windows, seed)
-    page = render(data, read_facts(tables))
-    make_folder(out.parent)
-    write_text(out, page)
+    pages.check_free(out, overwrite)
+    pages.write_page(out, render(page_data(tables, num_windows, seed), read_facts(tables)))
     return out

@@ -303,13 +303,33 @@ def paired_difference(first: Measurement, second: Measurement) -> dict[Any, Opti
     columns = ["window_id", "doc_id"]
     if not first.windows[columns].equals(second.windows[columns]):
         raise ValueError("the two measurements are of different windows")
-    both = {(i, name): values for i, one in enumerate((first, second)) for name, values in _sums(one).items()}
+    return unpaired_difference(first, second)
+
+
+def unpaired_difference(first: Measurement, second: Measurement) -> dict[Any, Optional[Estimate]]:
+    """As ``paired_difference``, of any two measurements, on whatever windows.
+
+    The documents of both are drawn together: one that only one of them holds counts in that one alone, and one that both
+    hold is drawn in both at once, so that nothing is taken for independent that is not. Without ``MIN_DOCUMENTS`` in either
+    there are no intervals.
+    """
+    documents = [pd.Index(pd.unique(one.windows["doc_id"])) for one in (first, second)]
+    union = documents[0].union(documents[1], sort=False)
+    both: dict[Any, np.ndarray] = {}
+    for i, one in enumerate((first, second)):
+        places = union.get_indexer(documents[i])
+        for name, values in _sums(one).items():
+            both[i, name] = np.zeros(len(union))
+            both[i, name][places] = values
 
     def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
         return {name: b[name] - a[name] for name in a if name in b}
 
-    return estimates(both, differences)
+    found = estimates(both, differences)
+    if min(map(len, documents)) >= MIN_DOCUMENTS:
+        return found
+    return {name: value and {"mean": value["mean"], "low": None, "high": None} for name, value in found.items()}
 
 
 def interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:

@@ -140,13 +140,13 @@ const panelWidth = (place) => {
 };
 
 const CURVES = [
-  { quantity: "gain_over_random_nats", title: "Gain over random", unit: "sparse gain minus that of random, nats", contexts: ["real"],
+  { quantity: "gain_over_random_nats", title: "Gain over random", unit: "gain over random, nats", contexts: ["real"],
     words: "Of selectors that do not see the target: no luck in it." },
-  { quantity: "recovered_fraction", title: "R(k)", unit: "recovered fraction of the long gain", contexts: ["real", "null"], fraction: true,
+  { quantity: "recovered_fraction", title: "R(k)", unit: "recovered fraction", contexts: ["real", "null"], fraction: true,
     words: "Of selectors that see the target mostly luck: look at their null context." },
-  { quantity: "gain_sparse_nats", title: "Sparse gain", unit: "mean sparse gain, nats", contexts: ["real", "null"], longGain: true,
+  { quantity: "gain_sparse_nats", title: "Sparse gain", unit: "sparse gain, nats", contexts: ["real", "null"], longGain: true,
     words: "Dashed, with its interval: the long gain." },
-  { quantity: "excess_recovered_fraction", title: "Excess over the null context", unit: "excess recovered fraction", contexts: ["real"], fraction: true,
+  { quantity: "excess_recovered_fraction", title: "Excess over the null context", unit: "excess fraction", contexts: ["real"], fraction: true,
     words: "Cautious where foreign text is neutral, too large where it misleads: read it beside random." },
 ];
 
@@ -220,13 +220,13 @@ function drawClasses(data, state, place) {
   const row = narrow ? 40 : 34;
   const names = [...new Set([state.selector, "random"])].filter((name) => data.selectors.some((s) => s.name === name));
   const panels = [
-    { title: "long gain, nats", values: (one) => [["black", one.long_gain_nats]], zero: 0 },
+    { title: narrow ? "long gain" : "long gain, nats", values: (one) => [["black", one.long_gain_nats]], zero: 0 },
     { title: `R(${k})`, fraction: true, zero: 1, values: (one) => names.map((name) => [name, entryOf(one.selections, name, "real", k).recovered_fraction]) },
-    { title: "gain over random, nats", zero: 0,
+    { title: narrow ? "over random" : "gain over random, nats", zero: 0,
       values: (one) => [[state.selector, entryOf(one.selections, state.selector, "real", k).gain_over_random_nats]] },
   ];
   const labelWidth = narrow ? 0 : 150;
-  const gap = narrow ? 14 : 26;
+  const gap = narrow ? 24 : 30;
   const panelSize = (width - labelWidth - gap * panels.length) / panels.length;
   const top = 26;
   const bottom = top + row * data.classes.length;
@@ -237,7 +237,7 @@ function drawClasses(data, state, place) {
     if (!narrow) parts.push(svg("text", { class: "tick", x: 4, y: top + i * row + row / 2 + 12 }, `${one.num_windows} windows`));
   });
   panels.forEach((panel, number) => {
-    const left = labelWidth + gap * (number + 1) - (narrow ? 8 : 0) + panelSize * number;
+    const left = labelWidth + gap * (number + 1) - (narrow ? 14 : 0) + panelSize * number;
     const found = data.classes.map((one) => panel.values(one));
     const numbers = found.flat().filter(([, e]) => e).flatMap(([, e]) => [e.mean, e.low, e.high]).filter((v) => v !== null);
     const title = svg("text", { x: left + panelSize / 2, y: 12, "text-anchor": "middle" }, panel.title);
@@ -247,7 +247,7 @@ function drawClasses(data, state, place) {
       return;
     }
     const x = (panel.fraction ? signedLog : linear)(...extent(numbers, [0, panel.zero]), left, left + panelSize);
-    if (narrow) x.ticks = x.ticks.filter((_, i) => i % 2 === 0);
+    if (narrow) x.ticks = x.ticks.filter((tick) => tick === 0 || tick === panel.zero || tick === x.ticks.at(-1));
     for (const tick of x.ticks) {
       parts.push(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: bottom }));
       parts.push(svg("text", { class: "tick", x: x(tick), y: bottom + 15, "text-anchor": "middle" }, tickWords(tick)));
@@ -266,7 +266,7 @@ function drawClasses(data, state, place) {
   });
   const words = data.classes.map((one) => `${one.target_class}: long gain ${interval(one.long_gain_nats, 3)}, gate ${one.gate}`).join("; ");
   const figure = picture(`By class of the target: ${state.selector}${names.length > 1 ? " beside random" : ""}, k = ${k}`,
-    "95% intervals over the documents that hold such targets; grey: this class's gate failed", words, width, bottom + 22, parts);
+    "Gains in nats, 95% intervals over the documents that hold such targets; grey: this class's gate failed", words, width, bottom + 22, parts);
   const rows = data.classes.map((one) => {
     const e = entryOf(one.selections, state.selector, "real", k);
     return [one.target_class, data.class_words[one.target_class] || "", String(one.num_windows), interval(one.window_share), interval(one.long_gain_nats, 3), one.gate,

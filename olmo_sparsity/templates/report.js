@@ -93,7 +93,7 @@ function drawNote() {
   const verdict = of.control ? html("span", {}, "Selects nothing: what any choice would give. ")
     : of.sees_target ? html("span", { class: "warn" }, "Sees the target: much of its gain is luck; compare the null context. ")
       : html("span", { class: "fine" }, "Does not see the target: its gain over random is no luck. ");
-  byId("selector-note").replaceChildren(verdict, `Score: ${of.words}.`);
+  byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
 }
 
@@ -163,6 +163,8 @@ function listen() {
     else delete document.documentElement.dataset.theme;
   });
   addEventListener("hashchange", goToHash);
+  const bar = document.querySelector(".bar");  // it covers the top: what is gone to must stop below it
+  new ResizeObserver(() => { document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`; }).observe(bar);
   let width = innerWidth;
   let waiting;
   addEventListener("resize", () => {
