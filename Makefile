@@ -1,5 +1,7 @@
 # make demo      the whole experiment on this machine: set-up, text, training, influence, figures
 # make test      the same set-up; lint, types, tests
+# make browser   Debian's Chromium for the report's tests, where it is missing and may be installed; without it they are skipped
+# make report    the report of RUN (default runs/demo), of its newest measurement, as one HTML file
 # make figures   the figures of RUN (default runs/demo), of its newest measurement or of TABLES; measures first where need be
 # make evidence  the demo again with every selector, planted truth and context curves (see curve), and the figures of all
 # make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
@@ -19,7 +21,7 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures evidence sweep curve test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -54,6 +56,15 @@ curve: $(READY)
 	$(BIN)/olmo-sparsity context-curve
 	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
 	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --out runs/figures
+
+report: $(READY)
+	$(BIN)/olmo-sparsity report --run $(RUN) --overwrite
+
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& apt-get update -qq >/dev/null 2>&1 \
+		&& DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
+		>/dev/null 2>&1; } || echo "no Chromium, and it cannot be installed here: the report's tests in a browser are skipped"
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check

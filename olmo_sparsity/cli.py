@@ -39,6 +39,11 @@ class PathName(str, Enum):
     masked = "masked"
 
 
+class ContextName(str, Enum):
+    real = "real"
+    null = "null"
+
+
 ConfigOption = Annotated[
     Optional[Path],
     typer.Option(
@@ -274,9 +279,6 @@ def context_curve(
     print_curve(tables)
 
 
-ContextName = Enum("ContextName", {"real": "real", "null": "null"}, type=str)
-
-
 @app.command()
 def report(
     config: ConfigOption = None,
@@ -310,10 +312,11 @@ def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run (its newest measurement) or an influence folder.")],
     window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
     selector: Annotated[
-        Optional[SelectorName], typer.Option("--selector", help="Whose choice. Default: one that does not see the target.")
+        Optional[SelectorName],
+        typer.Option("--selector", help="Whose choice. Default: one that does not see the target."),
     ] = None,
     k: Annotated[Optional[int], typer.Option("--k", help="How many tokens it unmasks. Default: the most.")] = None,
-    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,  # type: ignore[attr-defined]
+    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,
 ) -> None:
     """One window in the terminal: its words, which of them were chosen, the losses."""
     from olmo_sparsity.excerpts import tables_of

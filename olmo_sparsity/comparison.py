@@ -1,4 +1,4 @@
-"""Measurements side by side: models, selectors, seeds, PoSE or not; differences from the first with intervals. Imports no torch."""
+"""Measurements side by side: models, selectors, seeds, PoSE or not; differences with intervals. Imports no torch."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def compare(subjects: list[Subject]) -> dict[str, Any]:
                     "selector": key[0],
                     "k": key[2],
                     "values": [one[key][name] for one in entries],
-                    "differences": [None if hide else one.get((key, name)) for one, hide in zip(found, hidden, strict=True)],
+                    "differences": [
+                        None if hide else one.get((key, name)) for one, hide in zip(found, hidden, strict=True)
+                    ],
                 }
             )
     return {
@@ -241,7 +243,8 @@ def write_comparison(subjects: list[Subject], out: Path, overwrite: bool = False
     for row, shown in zip(data["rows"], numbers["rows"], strict=True):
         row["main"] = any(shown is one for one in main)
     subject_words = [
-        (one["label"], gate_words(one["summary"]), length_words(one["summary"]), one["summary"]) for one in numbers["subjects"]
+        (one["label"], gate_words(one["summary"]), length_words(one["summary"]), one["summary"])
+        for one in numbers["subjects"]
     ]
     page = pages.render(
         "compare.html",

@@ -236,7 +236,9 @@ def print_comparison(subjects: list[Subject], every: bool = False, as_json: bool
     for subject in numbers["subjects"]:
         summary = subject["summary"]
         console.print(f"[bold]{escape(subject['label'])}[/bold]: {escape(subject['tables'])}")
-        console.print(f"  {summary['num_windows']} windows of {summary['num_documents']} documents; {length_words(summary)}")
+        console.print(
+            f"  {summary['num_windows']} windows of {summary['num_documents']} documents; {length_words(summary)}"
+        )
         console.print(f"  {escape(gate_words(summary))}")
     for label, pairing in zip(labels[1:], numbers["pairings"], strict=True):
         console.print(f"{escape(label)} minus {escape(labels[0])}: {pairing['words']}.", style="bold")

@@ -48,7 +48,7 @@ def shown_first(measurement: Measurement) -> str:
     """The selector to show where none is asked for: one that does not see the target, where one was measured."""
     names = list(measurement.selectors)
     blind = [name for name in names if not measurement.selectors[name]["sees_target"] and name not in CONTROLS]
-    return next((name for name in (*HONEST_FIRST, *blind, *names) if name in names))
+    return next(name for name in (*HONEST_FIRST, *blind, *names) if name in names)
 
 
 def choose_windows(measurement: Measurement, number: int, num_largest: int, seed: int) -> tuple[list[int], list[int]]:

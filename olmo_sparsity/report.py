@@ -39,7 +39,7 @@ SELECTOR_WORDS = {
     "greedy": "forward selection: each step unmasks the token that lowers the loss of the target most",
     "gradient": "unmask-one to first order, from one backward pass",
     "lasso": "weight of the token in a sparse linear model of the loss over random visible sets",
-    "kl": "how far unmasking this token alone moves the prediction to the one under full context",
+    "kl": "how far this token alone moves the prediction to the one under full context",
     "attention": "attention that the last token pays to this one under full context, mean over heads and layers",
     "random": "control: a random number",
     "nearest": "control: the tokens next to the local context",
@@ -57,50 +57,50 @@ def answer(summary: dict[str, Any], first: str) -> list[str]:
     of = {(e["selector"], e["context"], e["k"]): e for e in summary["selections"]}
     ks = sorted({k for _, _, k in of})
     low, high = ks[0], ks[-1]
-    local, far = f"the {summary['local_len']} local tokens", f"{summary['num_long_range']} long-range tokens"
-    gain = summary["long_gain_nats"]
-    few = gain["low"] is None
+    gain, null_gain = summary["long_gain_nats"], summary["null_long_gain_nats"]
+    harm = ", which is harm" if null_gain["high"] is not None and null_gain["high"] < 0 else ""
     sentences = [
-        f"Seeing all {far} besides {local} lowers the loss of the next token by {interval(gain, 3)} nats on average"
-        + (
-            ", from too few documents for an interval."
-            if few
-            else "; with foreign text in their place it lowers it by "
-            + f"{interval(summary['null_long_gain_nats'], 3)} nats (below 0: it harms)."
-        )
+        f"Seeing all {summary['num_long_range']} long-range tokens besides the {summary['local_len']} local ones is worth "
+        f"{_number(gain)} nats a target, {_above_zero(gain)}; foreign text in their place, {_number(null_gain)} nats{harm}."
     ]
     one = of[first, "real", low]
     sees = "sees" if one["sees_target"] else "does not see"
     if summary["gate"] == "passed":
         text = (
             f"Of this gain, the {_tokens(low)} that {first} picks, a selector that {sees} the target, {_give(low)} back the "
-            f"fraction R({low}) = {interval(one['recovered_fraction'])}"
+            f"fraction R({low}) = {_number(one['recovered_fraction'], 2)}"
         )
         if high > low:
-            text += f", and {high} of them R({high}) = {interval(of[first, 'real', high]['recovered_fraction'])}"
+            text += f", and {high} of them R({high}) = {_number(of[first, 'real', high]['recovered_fraction'], 2)}"
     else:
         text = (
             "So there is nothing that few tokens could be shown to give back, and no recovered fraction R(k) is given; "
             f"the {_tokens(low)} that {first} picks, a selector that {sees} the target, "
-            f"{'gains' if low == 1 else 'gain'} {interval(one['gain_sparse_nats'], 3)} nats"
+            f"{'gains' if low == 1 else 'gain'} {_number(one['gain_sparse_nats'])} nats"
         )
     over = one["gain_over_random_nats"]
     if over is not None:
-        text += f"; what {'it gains' if low == 1 else f'{low} gain'} over {'a token' if low == 1 else 'tokens'} taken at random is "
-        text += f"{interval(over, 3)} nats, {_above_zero(over)}"
+        gains, tokens = ("it gains", "a token") if low == 1 else (f"{low} gain", "tokens")
+        text += f"; what {gains} over {tokens} taken at random is {_number(over)} nats, {_above_zero(over)}"
     sentences.append(text + ".")
-    seeing = next((name for name in SELECTOR_ORDER if (name, "real", high) in of and of[name, "real", high]["sees_target"]), None)
+    seeing = next(
+        (name for name in SELECTOR_ORDER if (name, "real", high) in of and of[name, "real", high]["sees_target"]), None
+    )
     if seeing is not None:
         entry, null = of[seeing, "real", high], of[seeing, "null", high]
         text = (
-            f"{seeing}, which sees the target, gains {interval(entry['gain_sparse_nats'], 3)} nats with its {_tokens(high)}, but "
-            f"{interval(null['gain_sparse_nats'], 3)} with foreign text in their place, which is the luck of its choice"
+            f"{seeing}, which sees the target, gains {_number(entry['gain_sparse_nats'])} nats with its {_tokens(high)}, but "
+            f"{_number(null['gain_sparse_nats'])} with foreign text in their place, which is the luck of its choice"
         )
         left = entry["excess_over_random_nats"]
         if left is not None:
-            text += f"; what is left over random is {interval(left, 3)} nats, {_above_zero(left)}"
+            text += f"; what is left over random is {_number(left)} nats, {_above_zero(left)}"
         sentences.append(text + ".")
     return sentences
+
+
+def _number(value: dict[str, Any], digits: int = 3) -> str:
+    return interval(value, digits).replace("-", "\u2212")
 
 
 def _tokens(k: int) -> str:
@@ -221,12 +221,16 @@ def _facts(summary: dict[str, Any], facts: dict[str, Any]) -> list[tuple[str, st
         ("lengths", length_words(summary)),
     ]
     if "num_parameters" in facts:
-        found.append(("model", f"{facts['num_parameters'] / 1e6:.3g}M parameters, {facts['checkpoint']['step']:,} steps"))
+        found.append(
+            ("model", f"{facts['num_parameters'] / 1e6:.3g}M parameters, {facts['checkpoint']['step']:,} steps")
+        )
     if "influence" in facts:
         found.append(("seed of the windows", str(facts["influence"]["seed"])))
     environment = facts.get("environment", {})
     if environment.get("commit"):
-        found.append(("measured by", f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}"))
+        found.append(
+            ("measured by", f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}")
+        )
     found.append(("tables", summary["run_id"]))
     found.append(("page made by", f"olmo-sparsity {__version__}"))
     return found

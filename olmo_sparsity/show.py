@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from rich.console import Console
 from rich.text import Text
@@ -71,7 +71,9 @@ def show_window(
     measurement = load(tables)
     selector = shown_first(measurement) if selector is None else selector
     if selector not in measurement.selectors:
-        raise UserError(f"--selector {selector}: not measured in {tables}; there are {', '.join(measurement.selectors)}")
+        raise UserError(
+            f"--selector {selector}: not measured in {tables}; there are {', '.join(measurement.selectors)}"
+        )
     max_k = measurement.ks[-1]
     k = max_k if k is None else k
     if not 0 <= k <= max_k:
@@ -91,12 +93,21 @@ def show_window(
     foreign = "" if context == "real" else f", foreign: of document {window['null_doc_id']}"
     console.print(
         Text(f"Window {window_id}", style="bold").append(
-            f"  class {window['target_class']}, document {window['doc_id']}, from token {window['start_token']}", style="not bold"
+            f"  class {window['target_class']}, document {window['doc_id']}, from token {window['start_token']}",
+            style="not bold",
         )
     )
-    console.print(Text(f"Selector {selector}, {context} context, k = {k}. It {SEES[measurement.selectors[selector]['sees_target']]}."))
+    console.print(
+        Text(
+            f"Selector {selector}, {context} context, k = {k}. It {SEES[measurement.selectors[selector]['sees_target']]}."
+        )
+    )
     console.print()
-    console.print(Text(f"{len(far)} long-range tokens{foreign}; {k} visible, numbered by rank, the others masked:", style="italic"))
+    console.print(
+        Text(
+            f"{len(far)} long-range tokens{foreign}; {k} visible, numbered by rank, the others masked:", style="italic"
+        )
+    )
     console.print(_words(far, ranks, heat, True, coloured))
     console.print()
     console.print(Text(f"{local_len} local tokens, always visible, and the target:", style="italic"))
@@ -120,7 +131,11 @@ def show_window(
     console.print(Text("  rank  tokens back  score      token", style="bold"))
     for position, rank in ranks.items():
         back = len(far) + local_len - position
-        console.print(Text(f"  {rank:>4}  {back:>11}  {chosen['scores'][position]:>9.3g}  {printable(far[position]).strip() or '␣'}"))
+        console.print(
+            Text(
+                f"  {rank:>4}  {back:>11}  {chosen['scores'][position]:>9.3g}  {printable(far[position]).strip() or '␣'}"
+            )
+        )
 
 
 def terminal() -> Console:

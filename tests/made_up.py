@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -26,11 +26,14 @@ SEES_TARGET = {
 CLASSES = ("induction", "repeat", "function-word", "other")
 
 
-def made_up_tables(folder: Path, num_documents: int = 60, long_gain: float = 0.5, seed: int = 0) -> Path:
+def made_up_tables(
+    folder: Path, num_documents: int = 60, long_gain: float = 0.5, seed: int = 0, words: Optional[list[str]] = None
+) -> Path:
     """Writes an influence folder of two parts, its windows shuffled within a part.
 
     Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
     gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
+    ``words``: the texts of the first tokens of window 0, and of its target.
     Scores: whole numbers, so with ties; every seventh window of `lasso` has all equal.
     """
     rng = np.random.default_rng(seed)
@@ -93,6 +96,9 @@ def made_up_tables(folder: Path, num_documents: int = 60, long_gain: float = 0.5
                         "gain_sparse_nats": sparse,
                     }
                 )
+    if words:
+        windows[0]["token_texts"][: len(words)] = words
+        windows[0]["target_text"] = words[0]
     for part, chosen in enumerate(np.array_split(np.arange(num), 2)):
         for table, rows in (("windows", windows), ("selections", selections)):
             of = [row for row in rows if row["window_id"] in set(chosen.tolist())]

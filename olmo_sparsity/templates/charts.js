@@ -24,7 +24,7 @@ function figure4Frame(data) {
   }
   const limits = (values) => {
     values.sort((a, b) => a - b);
-    return extent([quantile(values, 0.005), quantile(values, 0.995)], [0], 0.06);
+    return extent([quantile(values, 0.01), quantile(values, 0.99)], [0], 0.06);
   };
   return { x: limits(xs), y: limits(ys) };
 }
@@ -133,34 +133,38 @@ function figure4Table(data, state) {
     ["k, context", "sparse gain, nats", "R(k)", "correlation", "OLS slope", "TLS slope"], rows);
 }
 
-const panelWidth = (place) => {
+/** Inner width of a figure in a grid whose columns are at least so wide; as the style sheet lays them out. */
+const panelWidth = (place, least = 400) => {
   const total = place.clientWidth || 800;
-  const columns = Math.max(1, Math.floor((total + 16) / (400 + 16)));
-  return Math.max(280, (total - 16 * (Math.min(2, columns) - 1)) / Math.min(2, columns) - 28);
+  const columns = Math.max(1, Math.floor((total + 16) / (least + 16)));
+  return Math.max(260, (total - 16 * (columns - 1)) / columns - 28);
 };
 
 const CURVES = [
-  { quantity: "gain_over_random_nats", title: "Gain over random", unit: "gain over random, nats", contexts: ["real"],
-    words: "Of selectors that do not see the target: no luck in it." },
+  { quantity: "gain_over_random_nats", title: "Gain over random", unit: "gain over random, nats", contexts: ["real"], blind: true,
+    words: "Only selectors that do not see the target: no luck in it." },
+  { quantity: "excess_over_random_nats", title: "Excess over random", unit: "excess over random, nats", contexts: ["real"],
+    words: "What is left without the null context's luck and what foreign text does to any choice." },
   { quantity: "recovered_fraction", title: "R(k)", unit: "recovered fraction", contexts: ["real", "null"], fraction: true,
     words: "Of selectors that see the target mostly luck: look at their null context." },
+  { quantity: "excess_recovered_fraction", title: "Excess over the null context", unit: "excess fraction", contexts: ["real"], fraction: true,
+    words: "Too large where foreign text misleads: read it beside random." },
   { quantity: "gain_sparse_nats", title: "Sparse gain", unit: "sparse gain, nats", contexts: ["real", "null"], longGain: true,
     words: "Dashed, with its interval: the long gain." },
-  { quantity: "excess_recovered_fraction", title: "Excess over the null context", unit: "excess fraction", contexts: ["real"], fraction: true,
-    words: "Cautious where foreign text is neutral, too large where it misleads: read it beside random." },
 ];
 
 /** The numbers against k, for the selectors in `shown`. */
 function drawCurves(data, shown, state, place) {
-  place.replaceChildren(...CURVES.map((curve) => oneCurve(data, shown, state, panelWidth(place), curve)), curvesTable(data));
+  place.replaceChildren(...CURVES.map((curve) => oneCurve(data, shown, state, panelWidth(place, 320), curve)), curvesTable(data));
 }
 
-function oneCurve(data, shown, state, width, { quantity, title, unit, contexts, fraction, longGain: withLong, words }) {
+function oneCurve(data, shown, state, width, { quantity, title, unit, contexts, fraction, blind, longGain: withLong, words }) {
   if (fraction && data.summary.gate === "failed") {
     return html("figure", {}, html("figcaption", {}, title), html("p", { class: "empty" },
       "Not shown: the validity gate failed. There is no long gain to recover a fraction of."));
   }
-  const entries = data.summary.selections.filter((e) => shown.has(e.selector) && contexts.includes(e.context) && e[quantity]);
+  const names = data.selectors.filter((s) => shown.has(s.name) && !(blind && (s.sees_target || s.name === "random"))).map((s) => s.name);
+  const entries = data.summary.selections.filter((e) => names.includes(e.selector) && contexts.includes(e.context) && e[quantity]);
   const values = entries.flatMap((e) => [e[quantity].mean, e[quantity].low, e[quantity].high]).filter((v) => v !== null);
   const long = data.summary.long_gain_nats;
   const among = fraction ? [0, 1] : withLong ? [0, long.low ?? long.mean, long.high ?? long.mean] : [0];
@@ -178,7 +182,6 @@ function oneCurve(data, shown, state, width, { quantity, title, unit, contexts, 
     }
     parts.push(svg("line", { class: "same", x1: frame.left, x2: frame.right, y1: y(long.mean), y2: y(long.mean) }));
   }
-  const names = data.selectors.map((s) => s.name).filter((name) => shown.has(name));
   names.forEach((name, number) => {
     const shift = 4 * (number - (names.length - 1) / 2);
     for (const context of contexts) {
@@ -233,7 +236,7 @@ function drawClasses(data, state, place) {
   const parts = [];
   data.classes.forEach((one, i) => {
     if (one.gate === "failed") parts.push(svg("rect", { class: "quiet", x: 0, width, y: top + i * row + 1, height: row - 2 }));
-    parts.push(svg("text", { x: 4, y: top + i * row + (narrow ? 13 : row / 2 - 2) }, narrow ? `${one.target_class}, ${one.num_windows} windows` : one.target_class));
+    parts.push(svg("text", { class: "over-grid", x: 4, y: top + i * row + (narrow ? 13 : row / 2 - 2) }, narrow ? `${one.target_class}, ${one.num_windows} windows` : one.target_class));
     if (!narrow) parts.push(svg("text", { class: "tick", x: 4, y: top + i * row + row / 2 + 12 }, `${one.num_windows} windows`));
   });
   panels.forEach((panel, number) => {

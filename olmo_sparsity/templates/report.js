@@ -157,7 +157,7 @@ function listen() {
   const filtered = () => { state.page = 0; drawCards(); drawScatter(); };
   byId("filters").addEventListener("input", filtered);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
-  byId("filters").addEventListener("reset", () => setTimeout(filtered));
+  byId("clear").addEventListener("click", () => { byId("filters").reset(); filtered(); });
   byId("theme").addEventListener("change", (event) => {
     if (event.target.value) document.documentElement.dataset.theme = event.target.value;
     else delete document.documentElement.dataset.theme;
@@ -175,6 +175,7 @@ function listen() {
   });
 }
 
+if (innerWidth < 768) byId("filter-box").open = false;
 fillControls();
 listen();
 drawNote();

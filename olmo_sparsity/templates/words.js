@@ -25,7 +25,7 @@ function longRange(data, window, state) {
     const score = scores[index];
     const share = Math.abs(score ?? 0) / data.score_steps;
     const chosen = rank.get(index);
-    const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}${share > 0.15 ? " heated" : ""}` }, text);
+    const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, text);
     node.style.setProperty("--heat-share", share.toFixed(2));
     node.title = scoreWords(data, window, state, index, score, texts.length);
     if (chosen) node.append(html("sup", {}, html("span", { class: "hidden" }, " chosen as J_"), String(chosen)));
