@@ -135,13 +135,21 @@ def _how(first: Subject, second: Subject) -> tuple[bool, str]:
     return False, words
 
 
+def _warning(subject: Subject) -> str:
+    """What is to be known of a subject that is compared by its selector; empty where there is nothing."""
+    if subject.selector is None or not subject.measurement.selectors[CHOSEN]["sees_target"]:
+        return ""
+    return f"{subject.selector} sees the target: its sparse gain, R(k) and gain over random are mostly luck."
+
+
 def compare(subjects: list[Subject]) -> dict[str, Any]:
     """The numbers of each subject, and those of each later one minus the first's.
 
     Returns:
-        ``subjects``: for each ``label``, ``tables``, ``summary`` (of ``summarize``). ``rows``: for each quantity its ``words``,
-        ``quantity``, ``selector`` and ``k`` (None for losses), ``values`` (one a subject) and ``differences`` (one a
-        later subject), estimates or None. ``pairings``: for each later subject ``paired`` and ``words``.
+        ``subjects``: for each ``label``, ``tables``, ``selector``, ``warning`` and ``summary`` (of ``summarize``). ``rows``:
+        for each quantity its ``words``, ``quantity``, ``selector`` and ``k`` (None for losses), ``values`` (one a subject)
+        and ``differences`` (one a later subject), estimates or None. ``pairings``: for each later subject ``paired`` and
+        ``words``.
         Fractions are None where a gate failed.
     """
     summaries = [summarize(subject.measurement) for subject in subjects]
@@ -188,7 +196,13 @@ def compare(subjects: list[Subject]) -> dict[str, Any]:
             )
     return {
         "subjects": [
-            {"label": subject.label, "tables": str(subject.tables), "summary": summary}
+            {
+                "label": subject.label,
+                "tables": str(subject.tables),
+                "selector": subject.selector,
+                "warning": _warning(subject),
+                "summary": summary,
+            }
             for subject, summary in zip(subjects, summaries, strict=True)
         ],
         "pairings": pairings,
@@ -243,7 +257,7 @@ def write_comparison(subjects: list[Subject], out: Path, overwrite: bool = False
     for row, shown in zip(data["rows"], numbers["rows"], strict=True):
         row["main"] = any(shown is one for one in main)
     subject_words = [
-        (one["label"], gate_words(one["summary"]), length_words(one["summary"]), one["summary"])
+        (one["label"], f"{one['warning']} {gate_words(one['summary'])}", length_words(one["summary"]), one["summary"])
         for one in numbers["subjects"]
     ]
     page = pages.render(

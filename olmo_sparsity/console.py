@@ -240,6 +240,8 @@ def print_comparison(subjects: list[Subject], every: bool = False, as_json: bool
             f"  {summary['num_windows']} windows of {summary['num_documents']} documents; {length_words(summary)}"
         )
         console.print(f"  {escape(gate_words(summary))}")
+        if subject["warning"]:
+            console.print(f"  {subject['warning']}", style="bold")
     for label, pairing in zip(labels[1:], numbers["pairings"], strict=True):
         console.print(f"{escape(label)} minus {escape(labels[0])}: {pairing['words']}.", style="bold")
     table = Table(
