@@ -1,5 +1,6 @@
 "use strict";
 // The comparison's figure: values of each measurement on the left, differences from the first on the right, a row a quantity.
+// Fractions have another unit, and losses would flatten the gains: both are in the table.
 
 const DATA = JSON.parse(byId("data").textContent);
 // Looks by measurement: those of selectors serve, for they are told apart in grey and by the colour-blind.
@@ -49,7 +50,7 @@ function draw() {
   byId("forest").replaceChildren(
     html("p", { class: "legend" }, DATA.labels.map((label, i) => html("span", {},
       svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(look(i), 0, 0, 4.5)), ` ${label}`))),
-    forest(DATA.rows.filter((row) => row.main && !isFraction(row))));
+    forest(DATA.rows.filter((row) => row.main && !isFraction(row) && !row.quantity.startsWith("loss"))));
 }
 
 function cells(row, at) {
