@@ -14,6 +14,7 @@ import pytest
 from made_up import KS, M, made_up_tables
 
 from olmo_sparsity.breakdowns import by_class, by_distance
+from olmo_sparsity.comparison import read_subjects, write_comparison
 from olmo_sparsity.config import SELECTORS, UserError
 from olmo_sparsity.excerpts import choose_windows, printable, shown_first
 from olmo_sparsity.report import (
@@ -25,7 +26,7 @@ from olmo_sparsity.report import (
     page_data,
     write_report,
 )
-from olmo_sparsity.statistics import Measurement, interval, load, summarize
+from olmo_sparsity.statistics import Measurement, interval, load, paired_difference, summarize
 from olmo_sparsity.tables import read_table
 
 HOSTILE = [
@@ -53,8 +54,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def pages(tables: dict[str, Path]) -> dict[str, Path]:
     """One of all windows, one of a sample, one of a failed gate."""
+    subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
+    comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
     wanted = {"all": ("passed", 200), "sample": ("passed", 30), "failed": ("failed", 30)}
-    return {
+    return {"comparison": comparison} | {
         name: write_report(tables[which], tables[which].parent / f"{name}.html", num_windows=number)
         for name, (which, number) in wanted.items()
     }
@@ -318,8 +321,12 @@ def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(opened
     assert first_words in card.inner_text()
     top = card.evaluate("card => card.getBoundingClientRect().top")
     assert 0 < top < 450  # below the bar, in sight
+    card.get_by_role("button", name="its point in Figure 4").click()
+    assert page.evaluate("document.activeElement.dataset.window") == "57"
+    assert page.locator("#figure4 circle.here").count() == 2
     # The same by keyboard: one stop for the whole cloud, arrows walk from the smallest sparse gain up, Enter opens.
     page.locator('#figure4 figure:first-child circle[tabindex="0"]').focus()
+    page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     gains = [window["selections"]["kl"]["real"]["gain"][-1] for window in data["windows"]]
     second = int(np.argsort(gains, kind="stable")[1])
@@ -398,7 +405,8 @@ def test_the_largest_gains_are_a_group_of_their_own(opened: Any, pages: dict[str
 
 @in_browser
 @pytest.mark.parametrize(
-    ("scheme", "width", "which"), [("light", 1200, "sample"), ("dark", 390, "sample"), ("dark", 1200, "failed")]
+    ("scheme", "width", "which"),
+    [("light", 1200, "sample"), ("dark", 390, "sample"), ("dark", 1200, "failed"), ("light", 390, "comparison")],
 )
 def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int, which: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -411,3 +419,13 @@ def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int,
         f"{v['id']}: {v['nodes'][0]['html'][:300]} {v['nodes'][0]['failureSummary']}" for v in serious
     )
     assert len(found["passes"]) > 20
+
+
+@in_browser
+def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> None:
+    page = opened("comparison")
+    difference = paired_difference(load(tables["passed"]), load(tables["failed"]))["long_gain_nats"]
+    said = page.locator("#numbers details[open]").inner_text()
+    assert interval(difference, 3).replace("-", "\u2212") in said
+    assert page.locator("#forest svg[role=img]").count() == 1
+    assert "paired, window by window" in page.locator("main").inner_text()

@@ -123,6 +123,20 @@ function drawFigure4(data, limits, state, place, words, passes, open) {
     + (state.k !== k ? `. k = ${state.k} was not measured: k = ${k} is shown` : "") + ".";
 }
 
+/** Fades the points of the windows that the filters hold back. */
+function fadePoints(place, windowById, passes) {
+  for (const point of place.querySelectorAll("circle")) point.classList.toggle("faded", !passes(windowById.get(Number(point.dataset.window))));
+}
+
+/** Marks a window's points in both panels and goes to the first. */
+function findPoints(place, window) {
+  const points = [...place.querySelectorAll("circle")];
+  for (const point of points) point.classList.toggle("here", Number(point.dataset.window) === window.id);
+  const first = points.find((point) => point.classList.contains("here"));
+  place.scrollIntoView({ block: "start" });
+  first.focus({ preventScroll: true });
+}
+
 function figure4Table(data, state) {
   const rows = data.ks.flatMap((k) => Object.keys(CONTEXTS).map((context) => {
     const e = entryOf(data.summary.selections, state.selector, context, k);

@@ -48,7 +48,7 @@ function forest(rows) {
 
 function draw() {
   byId("forest").replaceChildren(
-    html("p", { class: "legend" }, DATA.labels.map((label, i) => html("span", {},
+    html("p", { class: "legend" }, DATA.labels.map((label, i) => html("span", { class: "entry" },
       svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(look(i), 0, 0, 4.5)), ` ${label}`))),
     forest(DATA.rows.filter((row) => row.main && !isFraction(row) && !row.quantity.startsWith("loss"))));
 }
@@ -60,9 +60,10 @@ function cells(row, at) {
 }
 
 const HEAD = ["quantity", "selector", "k", ...DATA.labels, ...DATA.labels.slice(1).flatMap((label) => [`${label} minus ${DATA.labels[0]}`, "so it has"])];
-const table = numbersTable("Every quantity, selector and k", HEAD, DATA.rows.map(cells));
-table.open = true;
-byId("numbers").replaceChildren(table);
+const rows = DATA.rows.map((row, at) => [row, cells(row, at)]);
+byId("numbers").replaceChildren(
+  numbersTable("The main numbers", HEAD, rows.filter(([row]) => row.main).map(([, cell]) => cell), "The main numbers", true),
+  numbersTable("Every quantity, selector and k", HEAD, rows.map(([, cell]) => cell), "Every quantity, selector and k"));
 draw();
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 150); });

@@ -125,8 +125,8 @@ function axes(frame, x, y, xTitle, yTitle, xWords = tickWords, yWords = tickWord
 }
 
 /** The numbers of a chart as a table, for readers of text and for those who want them. */
-function numbersTable(caption, head, rows) {
-  return html("details", {}, html("summary", {}, "The numbers as a table"),
+function numbersTable(caption, head, rows, summary = "The numbers as a table", open = false) {
+  return html("details", { open }, html("summary", {}, summary),
     html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
       html("table", {}, html("caption", { class: "hidden" }, caption),
         html("thead", {}, html("tr", {}, head.map((cell) => html("th", { scope: "col" }, cell)))),

@@ -55,7 +55,7 @@ function drawCards() {
   const pages = Math.max(1, Math.ceil(windows.length / PAGE_SIZE));
   state.page = Math.min(state.page, pages - 1);
   const start = state.page * PAGE_SIZE;
-  cards = windows.slice(start, start + PAGE_SIZE).map((window) => card(DATA, window, state, longest));
+  cards = windows.slice(start, start + PAGE_SIZE).map((window) => card(DATA, window, state, longest, (one) => findPoints(byId("figure4"), one)));
   byId("cards").replaceChildren(...(cards.length ? cards.map((one) => one.article)
     : [html("p", { class: "empty" }, "No window passes these filters. Clear some of them.")]));
   const group = byId("group")?.value ?? "sample";
@@ -107,7 +107,7 @@ function goTo(window) {
     byId("filters").reset();
     if (group) group.value = window.group;
     at = listed().indexOf(window);
-    drawScatter();
+    fadePoints(byId("figure4"), windowById, readFilters());
   }
   state.page = Math.floor(at / PAGE_SIZE);
   drawCards();
@@ -154,7 +154,7 @@ function listen() {
   for (const radio of document.querySelectorAll('input[name="context"]')) {
     radio.addEventListener("change", () => { state.context = radio.value; for (const one of cards) one.update(state); });
   }
-  const filtered = () => { state.page = 0; drawCards(); drawScatter(); };
+  const filtered = () => { state.page = 0; drawCards(); fadePoints(byId("figure4"), windowById, readFilters()); };
   byId("filters").addEventListener("input", filtered);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("clear").addEventListener("click", () => { byId("filters").reset(); filtered(); });

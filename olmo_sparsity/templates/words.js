@@ -71,13 +71,14 @@ function cardBody(data, window, state, longest) {
         `long gain ${digits(window.loss_short_nats - long, 3)} nats`)));
 }
 
-/** A window as an article; `update` draws what the state changes. */
-function card(data, window, state, longest) {
+/** A window as an article; `update` draws what the state changes, `findPoint` shows it in Figure 4. */
+function card(data, window, state, longest, findPoint) {
   const article = html("article", { class: "card", id: `w${window.id}`, tabindex: "-1", "aria-labelledby": `w${window.id}-title` },
     html("header", {}, html("h3", { id: `w${window.id}-title` }, html("a", { href: `#w${window.id}` }, `Window ${window.id}`)),
       html("p", { class: "tag", title: data.class_words[window.class] || "" }, window.class),
       window.group === "largest" ? html("p", { class: "tag" }, "among the largest long gains") : null,
-      html("p", {}, `document ${window.doc.slice(0, 8)}, from token ${window.start}`)),
+      html("p", {}, `document ${window.doc.slice(0, 8)}, from token ${window.start}`),
+      window.group === "sample" ? html("button", { type: "button", class: "quiet-button", onclick: () => findPoint(window) }, "its point in Figure 4") : null),
     cardBody(data, window, state, longest));
   return { window, article, update: (now) => article.lastElementChild.replaceWith(cardBody(data, window, now, longest)) };
 }
