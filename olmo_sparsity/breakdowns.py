@@ -75,14 +75,17 @@ def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
     edges = np.floor(np.linspace(local_len, full_len, num_bins + 1)).astype(int)
     codes, documents = pd.factorize(measurement.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(codes)), codes, len(documents))}
-    for which in ("real", "null"):
-        positions, _ = _choices(folder, measurement, which)
-        for selector, positions_WK in positions.items():
-            bins_WK = np.digitize(full_len - positions_WK, edges, right=True) - 1
+    table = read_table(folder, "selections", ["window_id", "selector", "context", "distance_tokens"])
+    for selector in measurement.selectors:
+        for which in ("real", "null"):
+            of = table.filter((pc.field("selector") == selector) & (pc.field("context") == which))
+            rows = pd.Index(measurement.windows["window_id"]).get_indexer(of["window_id"].to_numpy())
+            distances_RK = pc.list_flatten(of["distance_tokens"]).to_numpy().reshape(len(of), -1)[rows >= 0]
+            bins_RK = np.digitize(distances_RK, edges, right=True) - 1
             for k in measurement.ks:
                 for b in range(num_bins):
-                    counts = (bins_WK[:, :k] == b).sum(axis=1)
-                    sums[selector, which, k, b] = document_sums(counts, codes, len(documents))
+                    counts = (bins_RK[:, :k] == b).sum(axis=1)
+                    sums[selector, which, k, b] = document_sums(counts, codes[rows[rows >= 0]], len(documents))
 
     def shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         return {key: total[key] / (key[2] * total["windows"]) for key in total if key != "windows"}

@@ -64,10 +64,10 @@ def answer(summary: dict[str, Any], first: str) -> list[str]:
         f"{_number(gain)} nats a target, {_above_zero(gain)}; foreign text in their place, {_number(null_gain)} nats{harm}."
     ]
     one = of[first, "real", low]
-    sees = "sees" if one["sees_target"] else "does not see"
+    sees = "which sees the target, so that luck is in it" if one["sees_target"] else "which does not see the target"
     if summary["gate"] == "passed":
         text = (
-            f"Of this gain, the {_tokens(low)} that {first} picks, a selector that {sees} the target, {_give(low)} back the "
+            f"Of this gain, the {_tokens(low)} that {first} picks, {sees}, {_give(low)} back the "
             f"fraction R({low}) = {_number(one['recovered_fraction'], 2)}"
         )
         if high > low:
@@ -75,7 +75,7 @@ def answer(summary: dict[str, Any], first: str) -> list[str]:
     else:
         text = (
             "So there is nothing that few tokens could be shown to give back, and no recovered fraction R(k) is given; "
-            f"the {_tokens(low)} that {first} picks, a selector that {sees} the target, "
+            f"the {_tokens(low)} that {first} picks, {sees}, "
             f"{'gains' if low == 1 else 'gain'} {_number(one['gain_sparse_nats'])} nats"
         )
     over = one["gain_over_random_nats"]

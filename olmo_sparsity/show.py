@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from olmo_sparsity.config import UserError
@@ -18,9 +19,10 @@ from olmo_sparsity.statistics import load
 
 WIDTH = 100
 BAR = 40
+INDENT = (0, 0, 0, 2)
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # weak to strong, black on them is read
 SEES = {
-    True: "sees the target: much of its gain is luck; compare the null context",
+    True: "sees the target: much of its gain is luck, as the null context shows",
     False: "does not see the target",
 }
 
@@ -31,12 +33,12 @@ def _words(texts: list[str], ranks: dict[int, int], heat: dict[int, float], mask
     for index, text in enumerate(texts):
         shown = printable(text)
         space, word = (" ", shown[1:]) if shown.startswith(" ") else ("", shown)
-        line.append(space)
+        line.append(space if index else "")
         if index not in ranks:
             line.append(word, style="dim" if masked and coloured else "")
             continue
         if coloured:
-            style = f"bold black on {HEAT[round(heat[index] * (len(HEAT) - 1))]}"
+            style = f"bold #000000 on {HEAT[round(heat[index] * (len(HEAT) - 1))]}"
             line.append(f"{word or '␣'}", style=style)
             line.append(f"{ranks[index]}", style="bold reverse")
         else:
@@ -108,27 +110,28 @@ def show_window(
             f"{len(far)} long-range tokens{foreign}; {k} visible, numbered by rank, the others masked:", style="italic"
         )
     )
-    console.print(_words(far, ranks, heat, True, coloured))
+    console.print(Padding(_words(far, ranks, heat, True, coloured), INDENT, expand=False))
     console.print()
     console.print(Text(f"{local_len} local tokens, always visible, and the target:", style="italic"))
     line = _words(local, {}, {}, False, coloured)
     target = printable(window["target_text"])
-    line.append("  >>")
-    line.append(target, style="bold underline")
-    line.append("<<" if not coloured else "")
-    console.print(line)
+    line.append(" " if target.startswith(" ") else "")
+    line.append(f">>{target.removeprefix(' ') or '␣'}<<", style="bold underline")
+    console.print(Padding(line, INDENT, expand=False))
     console.print()
     measured = f"measured at k = {', '.join(map(str, measurement.ks))}"
     longest = max(short, long, sparse or 0.0)
     console.print(_bar("L_short, local only", short, longest, "bright_black", ""))
     console.print(_bar(f"L_short,sparse({k})", sparse, longest, "dark_orange3", measured))
-    console.print(_bar("L_long, all tokens", long, longest, "blue", ""))
+    console.print(
+        _bar("L_long, all tokens" if context == "real" else "L_long, foreign tokens", long, longest, "blue", "")
+    )
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
     if not ranks:
         return
     console.print()
-    console.print(Text("  rank  tokens back  score      token", style="bold"))
+    console.print(Text(f"  {'rank':>4}  {'tokens back':>11}  {'score':>9}  token", style="bold"))
     for position, rank in ranks.items():
         back = len(far) + local_len - position
         console.print(

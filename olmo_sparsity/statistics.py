@@ -92,17 +92,24 @@ def gate_of(long_gain: Estimate) -> str:
     return "passed" if long_gain["low"] is not None and long_gain["low"] > 0 else "failed"
 
 
-def _sums(measurement: Measurement) -> dict[Any, np.ndarray]:
+def _documents(doc_ids: pd.Series) -> tuple[np.ndarray, int]:
+    codes, documents = pd.factorize(doc_ids)
+    return codes, len(documents)
+
+
+def _sums(measurement: Measurement, documents: Optional[tuple[np.ndarray, int]] = None) -> dict[Any, np.ndarray]:
     """What the numbers are functions of, summed over each document, float64 [documents].
+
+    ``documents``: the number of each window's document, and how many there are; None: those of this measurement.
 
     ``windows`` (their number); a loss column or the long gain of a context, by its name, and the latter squared
     (name, "squared"); the sparse gain x of each (selector, context, k), with (key, "xx") and (key, "xy"), y being the long gain
     of the same context.
     """
-    codes, documents = pd.factorize(measurement.windows["doc_id"])
+    codes, num_documents = _documents(measurement.windows["doc_id"]) if documents is None else documents
 
     def add(values: Any) -> np.ndarray:
-        return document_sums(values, codes, len(documents))
+        return document_sums(values, codes, num_documents)
 
     windows = measurement.windows
     sums: dict[Any, np.ndarray] = {"windows": add(np.ones(len(windows)))}
@@ -313,21 +320,18 @@ def unpaired_difference(first: Measurement, second: Measurement) -> dict[Any, Op
     hold is drawn in both at once, so that nothing is taken for independent that is not. Without ``MIN_DOCUMENTS`` in either
     there are no intervals.
     """
-    documents = [pd.Index(pd.unique(one.windows["doc_id"])) for one in (first, second)]
-    union = documents[0].union(documents[1], sort=False)
+    codes, num_documents = _documents(pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True))
+    codes_of = (codes[: len(first.windows)], codes[len(first.windows) :])
     both: dict[Any, np.ndarray] = {}
-    for i, one in enumerate((first, second)):
-        places = union.get_indexer(documents[i])
-        for name, values in _sums(one).items():
-            both[i, name] = np.zeros(len(union))
-            both[i, name][places] = values
+    for i, (one, of) in enumerate(zip((first, second), codes_of, strict=True)):
+        both |= {(i, name): values for name, values in _sums(one, (of, num_documents)).items()}
 
     def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
         return {name: b[name] - a[name] for name in a if name in b}
 
     found = estimates(both, differences)
-    if min(map(len, documents)) >= MIN_DOCUMENTS:
+    if min(len(np.unique(of)) for of in codes_of) >= MIN_DOCUMENTS:
         return found
     return {name: value and {"mean": value["mean"], "low": None, "high": None} for name, value in found.items()}
 

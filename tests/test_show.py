@@ -44,7 +44,7 @@ def test_marks_tell_what_colours_would(tables: Path) -> None:
     assert "does not see the target" in said
     assert f"{window['loss_short_nats']:.3f} nats" in said
     assert f"{chosen['loss_sparse_nats'][1]:.3f} nats" in said
-    assert ">> end<<" in said
+    assert " >>end<<" in said
 
 
 def test_colour_where_there_is_colour(tables: Path) -> None:
