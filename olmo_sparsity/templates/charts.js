@@ -11,22 +11,19 @@ const entryOf = (selections, selector, context, k) =>
 const longGain = (window, context) => (context === "real" ? window.gain_long_nats : window.null_gain_long_nats);
 const sparseGain = (data, window, selector, context, k) => window.selections[selector][context].gain[data.ks.indexOf(k)];
 
-/** Limits of Figure 4, the same for every selector, k and context, so that panels may be compared; rare outliers stand at the border. */
+/** Limits of Figure 4, the same for every selector, k and context, so that panels may be compared: wide enough for 98% of
+ *  the points of each. The rarest stand at the border, open. */
 function figure4Frame(data) {
-  const quantile = (values, share) => values[Math.round(share * (values.length - 1))];
-  const xs = [];
-  const ys = [];
-  for (const window of data.windows.filter((w) => w.group === "sample")) {
-    for (const context of Object.keys(CONTEXTS)) {
-      ys.push(longGain(window, context));
-      for (const one of Object.values(window.selections)) xs.push(...one[context].gain);
-    }
-  }
-  const limits = (values) => {
+  const windows = data.windows.filter((w) => w.group === "sample");
+  const among = (values) => {
     values.sort((a, b) => a - b);
-    return extent([quantile(values, 0.01), quantile(values, 0.99)], [0], 0.06);
+    return [0.01, 0.99].map((share) => values[Math.round(share * (values.length - 1))]);
   };
-  return { x: limits(xs), y: limits(ys) };
+  const contexts = Object.keys(CONTEXTS);
+  const xs = data.selectors.flatMap(({ name }) => contexts.flatMap((context) =>
+    data.ks.flatMap((k) => among(windows.map((w) => sparseGain(data, w, name, context, k))))));
+  const ys = contexts.flatMap((context) => among(windows.map((w) => longGain(w, context))));
+  return { x: extent(xs, [0], 0.06), y: extent(ys, [0], 0.06) };
 }
 
 /** One panel of Figure 4. `passes(window)` says which windows the filters let through; `open(window)` goes to one. */

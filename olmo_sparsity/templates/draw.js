@@ -37,7 +37,7 @@ function interval(estimate, count = 2) {
 /** A linear scale: numbers between low and high to pixels between from and to. */
 function linear(low, high, from, to) {
   const scale = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
-  return Object.assign(scale, { low, high, ticks: roundTicks(low, high, 5) });
+  return Object.assign(scale, { low, high, ticks: roundTicks(low, high, 6) });
 }
 
 /** Linear up to 1 on either side of 0, logarithmic beyond: for fractions, where luck may be worth ten times the long gain. */

@@ -60,7 +60,8 @@ function drawCards() {
     : [html("p", { class: "empty" }, "No window passes these filters. Clear some of them.")]));
   const group = byId("group")?.value ?? "sample";
   const all = DATA.windows.filter((w) => w.group === group).length;
-  byId("count").textContent = `${windows.length} of ${all} windows` + (windows.length > PAGE_SIZE ? `, ${start + 1} to ${start + cards.length} shown` : "");
+  byId("count").textContent = `${windows.length} of ${all} windows` + (windows.length > PAGE_SIZE ? `, ${start + 1} to ${start + cards.length} shown` : "")
+    + (byId("order").value === "id" ? "" : ". In this order the first ones are no fair sample.");
   const turn = (by) => () => { state.page += by; drawCards(); byId("windows").focus(); byId("count").scrollIntoView(); };
   byId("pages").replaceChildren(...(pages === 1 ? [] : [
     html("button", { type: "button", disabled: state.page === 0, onclick: turn(-1) }, "Previous windows"),
