@@ -1,4 +1,4 @@
-# make demo      the whole experiment on this machine: set-up, text, training, influence, figures
+# make demo      the whole experiment on this machine: set-up, text, training, influence, figures, report
 # make test      the same set-up; lint, types, tests
 # make browser   Debian's Chromium for the report's tests, where it is missing and may be installed; without it they are skipped
 # make report    the report of RUN (default runs/demo), of its newest measurement, as one HTML file
@@ -27,6 +27,7 @@ demo: $(READY)
 	$(BIN)/olmo-sparsity train
 	$(BIN)/olmo-sparsity influence --k 8
 	@$(MAKE) --no-print-directory figures
+	@$(MAKE) --no-print-directory report
 	@echo "The numbers again: $(BIN)/olmo-sparsity summary"
 
 figures: $(READY)

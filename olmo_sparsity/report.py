@@ -23,7 +23,7 @@ SEED = 0
 MAX_SCORES = 1_000_000  # numbers; beyond them only the scores of the chosen positions go into the page
 SCORE_STEPS = 99
 STYLES = ("report.css",)
-SCRIPTS = ("draw.js", "charts.js", "words.js", "report.js")
+SCRIPTS = ("draw.js", "figure4.js", "charts.js", "words.js", "report.js")
 ESTIMATES = (
     "gain_sparse_nats",
     "recovered_fraction",

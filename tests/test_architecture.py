@@ -45,6 +45,13 @@ def test_a_module_fits_on_a_few_screens(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 450
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "templates").iterdir()), ids=lambda path: path.name)
+def test_a_template_is_read_without_scrolling(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 450
+    assert max(map(len, lines)) <= 130
+
+
 READ_TABLES = """
     config config_files corpus positions classes tables bootstrap statistics breakdowns curves detection
     excerpts pages comparison report show console

@@ -45,7 +45,9 @@ function signedLog(low, high, from, to) {
   const squeeze = (v) => (Math.abs(v) <= 1 ? v : Math.sign(v) * (1 + Math.log10(Math.abs(v))));
   const inner = linear(squeeze(low), squeeze(high), from, to);
   if (Math.max(-low, high) <= 1.5) return linear(low, high, from, to);
-  const ticks = [-1000, -300, -100, -30, -10, -3, -1, 0, 0.5, 1, 3, 10, 30, 100, 300, 1000].filter((t) => t >= low && t <= high);
+  const ticks = [-1000, -300, -100, -30, -10, -3, -1, 0, 0.5, 1, 3, 10, 30, 100, 300, 1000].filter(
+    (t) => t >= low && t <= high,
+  );
   return Object.assign((value) => inner(squeeze(value)), { low, high, ticks });
 }
 
@@ -55,7 +57,8 @@ function roundTicks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
   const ticks = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) ticks.push(Number((i * step).toPrecision(12)));
+  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++)
+    ticks.push(Number((i * step).toPrecision(12)));
   return ticks;
 }
 
@@ -80,9 +83,10 @@ const MARKERS = {
   kl: (r) => `M${-0.95 * r},${-0.95 * r}h${1.9 * r}v${1.9 * r}h${-1.9 * r}Z`,
   attention: (r) => star(3, 1.2 * r, 1.2 * r),
   nearest: (r) => `M0,${-1.2 * r}L${1.1 * r},${0.8 * r}H${-1.1 * r}Z`,
-  random: (r) => `M${-r},${-0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}`
-    + `l${-0.5 * r},${0.5 * r}l${0.5 * r},${0.5 * r}l${-0.5 * r},${0.5 * r}l${-0.5 * r},${-0.5 * r}l${-0.5 * r},${0.5 * r}`
-    + `l${-0.5 * r},${-0.5 * r}l${0.5 * r},${-0.5 * r}Z`,
+  random: (r) =>
+    `M${-r},${-0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}` +
+    `l${-0.5 * r},${0.5 * r}l${0.5 * r},${0.5 * r}l${-0.5 * r},${0.5 * r}l${-0.5 * r},${-0.5 * r}l${-0.5 * r},${0.5 * r}` +
+    `l${-0.5 * r},${-0.5 * r}l${0.5 * r},${-0.5 * r}Z`,
 };
 
 function star(corners, outer, inner) {
@@ -112,7 +116,9 @@ function axes(frame, x, y, xTitle, yTitle, xWords = tickWords, yWords = tickWord
   const parts = [];
   for (const value of x.ticks) {
     parts.push(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: frame.top, y2: frame.bottom }));
-    parts.push(svg("text", { class: "tick", x: x(value), y: frame.bottom + 16, "text-anchor": "middle" }, xWords(value)));
+    parts.push(
+      svg("text", { class: "tick", x: x(value), y: frame.bottom + 16, "text-anchor": "middle" }, xWords(value)),
+    );
   }
   for (const value of y.ticks) {
     parts.push(svg("line", { class: "grid", x1: frame.left, x2: frame.right, y1: y(value), y2: y(value) }));
@@ -126,16 +132,49 @@ function axes(frame, x, y, xTitle, yTitle, xWords = tickWords, yWords = tickWord
 
 /** The numbers of a chart as a table, for readers of text and for those who want them. */
 function numbersTable(caption, head, rows, summary = "The numbers as a table", open = false) {
-  return html("details", { open }, html("summary", {}, summary),
-    html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      html("table", {}, html("caption", { class: "hidden" }, caption),
-        html("thead", {}, html("tr", {}, head.map((cell) => html("th", { scope: "col" }, cell)))),
-        html("tbody", {}, rows.map(([first, ...rest]) =>
-          html("tr", {}, html("th", { scope: "row" }, first), rest.map((cell) => html("td", {}, cell))))))));
+  return html(
+    "details",
+    { open },
+    html("summary", {}, summary),
+    html(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      html(
+        "table",
+        {},
+        html("caption", { class: "hidden" }, caption),
+        html(
+          "thead",
+          {},
+          html(
+            "tr",
+            {},
+            head.map((cell) => html("th", { scope: "col" }, cell)),
+          ),
+        ),
+        html(
+          "tbody",
+          {},
+          rows.map(([first, ...rest]) =>
+            html(
+              "tr",
+              {},
+              html("th", { scope: "row" }, first),
+              rest.map((cell) => html("td", {}, cell)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** A picture that is read as one: its title, a description, the drawing. */
 function picture(title, subtitle, description, width, height, parts) {
-  return html("figure", {}, html("figcaption", {}, title, html("span", {}, subtitle)),
-    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}. ${description}` }, parts));
+  return html(
+    "figure",
+    {},
+    html("figcaption", {}, title, html("span", {}, subtitle)),
+    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}. ${description}` }, parts),
+  );
 }
