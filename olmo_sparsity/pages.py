@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,6 +18,11 @@ from olmo_sparsity import __version__
 from olmo_sparsity.config import UserError
 from olmo_sparsity.manifest import make_folder, write_text
 from olmo_sparsity.statistics import interval
+
+
+def minus_interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:
+    """An estimate in words, as ``interval`` has it, with a real minus sign."""
+    return interval(value, digits).replace("-", "\u2212")
 
 
 def _environment() -> Environment:
@@ -30,7 +35,7 @@ def _environment() -> Environment:
     )
     # `tojson` escapes <, >, & and ' and leaves only ASCII, so that U+2028 and U+2029 are escaped, too.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["interval"] = interval
+    environment.filters["interval"] = minus_interval
     return environment
 
 

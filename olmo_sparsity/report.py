@@ -14,7 +14,7 @@ from olmo_sparsity.breakdowns import by_class, by_distance
 from olmo_sparsity.classes import CLASSES
 from olmo_sparsity.config import UserError
 from olmo_sparsity.excerpts import CONTROLS, choose_windows, printable, read_excerpts, shown_first
-from olmo_sparsity.statistics import interval, length_words, load, summarize
+from olmo_sparsity.statistics import Measurement, length_words, load, summarize
 from olmo_sparsity.tables import read_facts
 
 NUM_WINDOWS = 200
@@ -100,7 +100,7 @@ def answer(summary: dict[str, Any], first: str) -> list[str]:
 
 
 def _number(value: dict[str, Any], digits: int = 3) -> str:
-    return interval(value, digits).replace("-", "\u2212")
+    return pages.minus_interval(value, digits)
 
 
 def _tokens(k: int) -> str:
@@ -167,6 +167,18 @@ def window_data(excerpt: dict[str, Any], group: str, all_scores: bool) -> dict[s
     }
 
 
+def class_data(measurement: Measurement, gate: str) -> list[dict[str, Any]]:
+    """The classes as the page has them. Where the gate of all windows failed, no class has fractions either: of several
+    classes one may pass by luck."""
+    entries = []
+    for entry in by_class(measurement):
+        selections = [_slim(e) for e in entry["selections"]]
+        if gate == "failed":
+            selections = [{**e, "recovered_fraction": None, "excess_recovered_fraction": None} for e in selections]
+        entries.append({**entry, "selections": selections, "effective_sparsity": None})
+    return entries
+
+
 def page_data(tables: Path, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> dict[str, Any]:
     """All that the page shows, as JSON would hold it.
 
@@ -188,10 +200,7 @@ def page_data(tables: Path, num_windows: int = NUM_WINDOWS, seed: int = SEED) ->
     first = shown_first(measurement)
     return {
         "summary": {**summary, "selections": [_slim(e) | {"figure4": e["figure4"]} for e in summary["selections"]]},
-        "classes": [
-            {**entry, "selections": [_slim(e) for e in entry["selections"]], "effective_sparsity": None}
-            for entry in by_class(measurement)
-        ],
+        "classes": class_data(measurement, summary["gate"]),
         "distances": by_distance(tables, measurement),
         "selectors": [
             {"name": name, **measurement.selectors[name], "control": name in CONTROLS, "words": SELECTOR_WORDS[name]}

@@ -22,6 +22,7 @@ from olmo_sparsity.report import (
     SCORE_STEPS,
     SELECTOR_WORDS,
     answer,
+    class_data,
     default_out,
     page_data,
     write_report,
@@ -120,6 +121,22 @@ def test_the_answer_has_its_numbers_and_never_r_where_the_gate_failed(tables: di
         assert "does not see the target" in sentences[1]
         assert ("R(1) = " in sentences[1]) == (which == "passed")
         assert interval(of["unmask-one", "null", 8]["gain_sparse_nats"], 3) in sentences[2]
+
+
+def test_no_class_has_a_fraction_where_the_gate_of_all_windows_failed(tables: dict[str, Path]) -> None:
+    measurement = load(tables["passed"])
+    windows = measurement.windows.copy()
+    windows.loc[windows["target_class"] != "repeat", "gain_long_nats"] -= 2.0
+    changed = Measurement(windows, measurement.gains, measurement.selectors, measurement.facts)
+    summary = summarize(changed)
+    assert summary["gate"] == "failed"
+    entries = class_data(changed, summary["gate"])
+    (repeat,) = (entry for entry in entries if entry["target_class"] == "repeat")
+    assert repeat["long_gain_nats"]["mean"] > 0.5
+    fractions = ("recovered_fraction", "excess_recovered_fraction")
+    assert all(e[name] is None for entry in entries for e in entry["selections"] for name in fractions)
+    of_passed = class_data(measurement, "passed")
+    assert any(e[name] is not None for entry in of_passed for e in entry["selections"] for name in fractions)
 
 
 def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, Path]) -> None:

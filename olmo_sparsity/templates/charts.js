@@ -298,7 +298,7 @@ function drawClasses(data, state, place) {
       interval(one.window_share),
       interval(one.long_gain_nats, 3),
       one.gate,
-      one.gate === "failed" ? "gate failed" : interval(e.recovered_fraction),
+      one.gate === "failed" || data.summary.gate === "failed" ? "gate failed" : interval(e.recovered_fraction),
       interval(e.gain_over_random_nats, 3),
       interval(e.excess_gain_nats, 3),
     ];
