@@ -253,7 +253,7 @@ def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
         )
         contexts.append(made)
         page = made.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(15_000)
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
