@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis.style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, caption, ordered, save, script
-from olmo_sparsity.bootstrap import document_sums, estimates
+from olmo_sparsity.breakdowns import by_distance
 from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import read_table
 
-MAX_BINS = 16
 MAX_COLUMNS = 4
 CONTROLS = ("random", "nearest")  # where these look is known beforehand
 
 
-def _shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-    return {name: count / sum(total.values()) for name, count in total.items()}
-
-
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
     """Writes ``distance``: the share of the k most influential tokens in each stretch of distances."""
-    columns = ["window_id", "doc_id", "selector", "context", "distance_tokens"]
-    frame = read_table(tables, "selections", columns).to_pandas()
     k = measurement.ks[-1]
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
-    num_bins = min(MAX_BINS, summary["num_long_range"])
-    edges = np.linspace(summary["local_len"], summary["full_len"], num_bins + 1)
-    centres = (edges[1:] + edges[:-1] + 1) / 2
-    uniform = np.diff(np.floor(edges)) / summary["num_long_range"]
+    found = {(e["selector"], e["context"]): e["bins"] for e in by_distance(tables, measurement) if e["k"] == k}
+    bins = found[selectors[0], "real"]
+    centres = [(one["from_tokens"] + one["to_tokens"]) / 2 for one in bins]
+    uniform = [one["uniform"] for one in bins]
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)
     figure, axes = plt.subplots(
@@ -49,15 +38,10 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
         for context in ("real", "null"):
-            rows = frame[(frame["selector"] == selector) & (frame["context"] == context)]
-            codes, documents = pd.factorize(rows["doc_id"])
-            distances = np.stack(rows["distance_tokens"].to_numpy())[:, :k]
-            bins = np.digitize(distances, np.floor(edges), right=True) - 1
-            sums = {b: document_sums((bins == b).sum(axis=1), codes, len(documents)) for b in range(num_bins)}
             looks = {"color": LOOKS[selector]["color"], "marker": LOOKS[selector]["marker"]}
             if context == "null":
                 looks = {"color": "black"}
-            band(axis, centres, list(estimates(sums, _shares).values()), **looks, **LINE_LOOKS[context])
+            band(axis, centres, found[selector, context], **looks, **LINE_LOOKS[context])
         axis.plot(centres, uniform, color="grey", linestyle="--", linewidth=1)
         axis.set_title(f"{selector}, k = {k}")
         axis.set_xlabel("distance to the target, tokens")

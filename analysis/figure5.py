@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import pyarrow.compute as pc
+import numpy as np
 from matplotlib.axes import Axes
 
 from analysis.style import caption, ordered, save, script
 from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import read_table
+from olmo_sparsity.tables import read_window
 
 PERCENTILE = 90
 CHARS_A_LINE = 96
@@ -72,15 +72,16 @@ def draw_tokens(
 
 def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
     """Writes ``figure5``: the window whose long gain is nearest to the 90th percentile, so chosen by a rule, not by eye."""
-    gains = measurement.windows.set_index("window_id")["gain_long_nats"]
-    window_id = int((gains - gains.quantile(PERCENTILE / 100)).abs().idxmin())
-    windows = read_table(tables, "windows")
-    window = windows.filter(pc.field("window_id") == window_id).to_pylist()[0]
+    gains = measurement.windows["gain_long_nats"]
+    row = int(np.abs(gains.to_numpy() - float(gains.quantile(PERCENTILE / 100))).argmin())
+    window_id = int(measurement.windows["window_id"].iloc[row])
+    (window,) = read_window(tables, "windows", window_id)
     selector = ordered(measurement)[0]
-    selections = read_table(tables, "selections")
-    chosen = selections.filter(
-        (pc.field("window_id") == window_id) & (pc.field("selector") == selector) & (pc.field("context") == "real")
-    ).to_pylist()[0]
+    (chosen,) = (
+        row
+        for row in read_window(tables, "selections", window_id)
+        if (row["selector"], row["context"]) == (selector, "real")
+    )
 
     num_long_range = summary["num_long_range"]
     texts = [shown(text) for text in window["token_texts"]]

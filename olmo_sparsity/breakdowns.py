@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
+import pyarrow as pa
 from scipy.stats import rankdata
 
-from olmo_sparsity.bootstrap import document_sums, estimates
-from olmo_sparsity.statistics import Measurement, summarize
-from olmo_sparsity.tables import read_table
+from olmo_sparsity.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics import Measurement, summarize, window_rows
+from olmo_sparsity.tables import list_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
@@ -29,17 +29,18 @@ def by_class(measurement: Measurement) -> list[dict[str, Any]]:
     this class. Its intervals are over the documents that hold such windows. Each gate is asked at 2.5%: of eight classes
     without any long gain, one passes by luck in about one measurement of six.
     """
-    classes = measurement.windows["target_class"].to_numpy(str)
-    codes, documents = pd.factorize(measurement.windows["doc_id"])
-    names = np.unique(classes).tolist()
-    sums = {name: document_sums(classes == name, codes, len(documents)) for name in names}
+    units, num_units = document_units(measurement.windows["doc_id"])
+    of_class, found_names = pd.factorize(measurement.windows["target_class"])
+    inside = {str(found_names[i]): of_class == i for i in range(len(found_names))}
+    names = sorted(inside)
+    sums = {name: document_sums(inside[name], units, num_units) for name in names}
 
     def shares(total: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: total[name] / sum(total.values()) for name in names}
 
     found = estimates(sums, shares)
     entries = [
-        {"target_class": name, "window_share": found[name], **summarize(measurement.restrict(classes == name))}
+        {"target_class": name, "window_share": found[name], **summarize(measurement.restrict(inside[name]))}
         for name in names
     ]
     return sorted(entries, key=lambda entry: -float(entry["long_gain_nats"]["mean"]))
@@ -53,8 +54,7 @@ def sample_sizes(num_windows: int) -> list[int]:
 def by_sample_size(measurement: Measurement) -> list[dict[str, Any]]:
     """The summary of the first so many windows, for each of ``sample_sizes``: what would have been reported had no more been
     measured, for window i of the same text does not depend on how many there are."""
-    index = np.arange(len(measurement.windows))
-    return [summarize(measurement.restrict(index < size)) for size in sample_sizes(len(index))]
+    return [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
 
 
 def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
@@ -73,19 +73,19 @@ def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
     local_len, full_len, num_long_range = (int(context[key]) for key in ("local_len", "full_len", "num_long_range"))
     num_bins = min(MAX_BINS, num_long_range)
     edges = np.floor(np.linspace(local_len, full_len, num_bins + 1)).astype(int)
-    codes, documents = pd.factorize(measurement.windows["doc_id"])
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(codes)), codes, len(documents))}
-    table = read_table(folder, "selections", ["window_id", "selector", "context", "distance_tokens"])
-    for selector in measurement.selectors:
-        for which in ("real", "null"):
-            of = table.filter((pc.field("selector") == selector) & (pc.field("context") == which))
-            rows = pd.Index(measurement.windows["window_id"]).get_indexer(of["window_id"].to_numpy())
-            distances_RK = pc.list_flatten(of["distance_tokens"]).to_numpy().reshape(len(of), -1)[rows >= 0]
-            bins_RK = np.digitize(distances_RK, edges, right=True) - 1
+    units, num_units = document_units(measurement.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
+    sums |= {(*key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
+    for part in read_parts(folder, "selections", ["window_id", "selector", "context", "distance_tokens"]):
+        rows, distances_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["distance_tokens"])
+        bins_RK = np.digitize(distances_RK, edges, right=True) - 1
+        for selector, which, of in rows_by_choice(part):
+            of = of[rows[of] >= 0]
+            if selector not in measurement.selectors:
+                continue
             for k in measurement.ks:
                 for b in range(num_bins):
-                    counts = (bins_RK[:, :k] == b).sum(axis=1)
-                    sums[selector, which, k, b] = document_sums(counts, codes[rows[rows >= 0]], len(documents))
+                    np.add.at(sums[selector, which, k, b], units[rows[of]], (bins_RK[of, :k] == b).sum(axis=1))
 
     def shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         return {key: total[key] / (key[2] * total["windows"]) for key in total if key != "windows"}
@@ -111,22 +111,6 @@ def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
     ]
 
 
-def _choices(
-    folder: Path, measurement: Measurement, context: str
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(positions int [W, max k], scores float32 [W, M]) of each selector, windows in the order of the measurement's."""
-    table = read_table(folder, "selections", ["window_id", "selector", "context", "positions", "scores"])
-    positions: dict[str, np.ndarray] = {}
-    scores: dict[str, np.ndarray] = {}
-    for selector in measurement.selectors:
-        of = table.filter((pc.field("selector") == selector) & (pc.field("context") == context))
-        order = pd.Index(of["window_id"].to_numpy()).get_indexer(measurement.windows["window_id"])
-        for column, found in (("positions", positions), ("scores", scores)):
-            flat = pc.list_flatten(of[column]).to_numpy()
-            found[selector] = flat.reshape(len(of), -1)[order]
-    return positions, scores
-
-
 def _standard_ranks(scores_WM: np.ndarray) -> np.ndarray:
     """Ranks (of ties the mean) of each window's scores, to mean 0 and length 1, so that the product of two windows' is
     Spearman's correlation; float [W, M], NaN where all scores of the window are equal."""
@@ -136,8 +120,43 @@ def _standard_ranks(scores_WM: np.ndarray) -> np.ndarray:
         return np.asarray(ranks_WM / np.linalg.norm(ranks_WM, axis=1, keepdims=True))
 
 
+def _agreement_of_part(
+    part: pa.Table, measurement: Measurement, context: str
+) -> tuple[np.ndarray, dict[Any, np.ndarray]]:
+    """What ``agreement`` sums, of the windows of one part of ``selections``.
+
+    Returns:
+        (their rows of the measurement, [w]; of each pair (a, b): the share of common positions (a, b, k), and the rank
+        correlation (a, b, "correlation"), 0 where (a, b, "ranked") is False; each [w]).
+    """
+    all_rows, positions_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["positions"])
+    scores_RM = list_rows(part["scores"])
+    rows = np.unique(all_rows[all_rows >= 0])
+    chosen: dict[tuple[str, int], np.ndarray] = {}
+    ranks: dict[str, np.ndarray] = {}
+    for selector, of_context, of in rows_by_choice(part):
+        of = of[all_rows[of] >= 0]
+        if of_context != context or selector not in measurement.selectors:
+            continue
+        of = of[np.argsort(all_rows[of])]
+        ranks[selector] = _standard_ranks(scores_RM[of])
+        for k in measurement.ks:
+            chosen[selector, k] = np.zeros((len(rows), scores_RM.shape[1]), dtype=bool)
+            np.put_along_axis(chosen[selector, k], positions_RK[of, :k], True, axis=1)
+    found: dict[Any, np.ndarray] = {}
+    for a, b in combinations(measurement.selectors, 2):
+        for k in measurement.ks:
+            found[a, b, k] = (chosen[a, k] & chosen[b, k]).sum(axis=1) / k
+        correlations = (ranks[a] * ranks[b]).sum(axis=1)
+        found[a, b, "ranked"] = np.isfinite(correlations)
+        found[a, b, "correlation"] = np.nan_to_num(correlations)
+    return rows, found
+
+
 def agreement(folder: Path, measurement: Measurement, context: str = "real") -> list[dict[str, Any]]:
     """How far each two selectors agree on the same windows, under the same context.
+
+    Positions and scores are read part by part, and only sums are kept.
 
     Args:
         folder: of the tables that the measurement was loaded from.
@@ -150,40 +169,29 @@ def agreement(folder: Path, measurement: Measurement, context: str = "real") -> 
         ``rank_correlation``: mean of Spearman's correlation of the M scores, ``{mean, low, high}``, or None;
         ``num_windows_left_out``: those without it, since one of the two gives all positions the same score.
     """
-    positions, scores = _choices(folder, measurement, context)
-    codes, documents = pd.factorize(measurement.windows["doc_id"])
-    num_windows, num_long_range = len(codes), int(measurement.facts["context"]["num_long_range"])
-    rows = np.arange(num_windows)[:, None]
-    chosen: dict[tuple[str, int], np.ndarray] = {}
-    for selector, positions_WK in positions.items():
-        for k in measurement.ks:
-            chosen[selector, k] = np.zeros((num_windows, num_long_range), dtype=bool)
-            chosen[selector, k][rows, positions_WK[:, :k]] = True
-    ranks = {selector: _standard_ranks(scores_WM) for selector, scores_WM in scores.items()}
-
-    def add(values: np.ndarray) -> np.ndarray:
-        return document_sums(values, codes, len(documents))
-
-    pairs = list(combinations(measurement.selectors, 2))
-    sums: dict[Any, np.ndarray] = {"windows": add(np.ones(num_windows))}
-    for a, b in pairs:
-        for k in measurement.ks:
-            sums[a, b, k] = add((chosen[a, k] & chosen[b, k]).sum(axis=1) / k)
-        correlations = (ranks[a] * ranks[b]).sum(axis=1)
-        sums[a, b, "ranked"] = add(np.isfinite(correlations))
-        sums[a, b, "correlation"] = add(np.nan_to_num(correlations))
+    pairs, ks = list(combinations(measurement.selectors, 2)), measurement.ks
+    if not pairs:
+        return []
+    num_windows, num_long_range = len(measurement.windows), int(measurement.facts["context"]["num_long_range"])
+    units, num_units = document_units(measurement.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(num_windows), units, num_units)}
+    sums |= {(a, b, what): np.zeros(num_units) for a, b in pairs for what in (*ks, "ranked", "correlation")}
+    for part in read_parts(folder, "selections", ["window_id", "selector", "context", "positions", "scores"]):
+        rows, found = _agreement_of_part(part, measurement, context)
+        for name, values in found.items():
+            np.add.at(sums[name], units[rows], values)  # a part has few windows and the units are many
 
     def means(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        values = {(a, b, k): total[a, b, k] / total["windows"] for a, b in pairs for k in measurement.ks}
+        values = {(a, b, k): total[a, b, k] / total["windows"] for a, b in pairs for k in ks}
         return values | {(a, b): total[a, b, "correlation"] / total[a, b, "ranked"] for a, b in pairs}
 
-    found = estimates(sums, means) if pairs else {}
+    estimated = estimates(sums, means)
     return [
         {
             "selectors": [a, b],
             "context": context,
-            "overlap": [{"k": k, "chance": k / num_long_range, **(found[a, b, k] or {})} for k in measurement.ks],
-            "rank_correlation": found[a, b],
+            "overlap": [{"k": k, "chance": k / num_long_range, **(estimated[a, b, k] or {})} for k in ks],
+            "rank_correlation": estimated[a, b],
             "num_windows_left_out": num_windows - int(sums[a, b, "ranked"].sum()),
         }
         for a, b in pairs

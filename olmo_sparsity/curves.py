@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.bootstrap import document_sums, estimates
-from olmo_sparsity.tables import read_facts, read_table
+from olmo_sparsity.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.tables import list_rows, read_facts, read_parts
 
 
 def context_curve(folder: Path) -> dict[str, Any]:
@@ -24,14 +24,17 @@ def context_curve(folder: Path) -> dict[str, Any]:
         UserError: the table is missing, unfinished or of another schema.
     """
     facts = read_facts(folder, "context-curve")
-    table = read_table(folder, "curve").to_pandas()
     lengths = [int(n) for n in facts["num_visible_tokens"]]
     reference = facts["context"]["train_len"]
-    codes, documents = pd.factorize(table["doc_id"])
-    losses = np.stack(table["loss_nats"].to_list())
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(table)), codes, len(documents))}
+    doc_ids, losses = [], []
+    for part in read_parts(folder, "curve", ["doc_id", "loss_nats"]):
+        doc_ids.append(part["doc_id"].to_pandas())
+        losses.append(list_rows(part["loss_nats"]))
+    losses_WN = np.concatenate(losses)
+    units, num_units = document_units(pd.concat(doc_ids, ignore_index=True))
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
     for i, n in enumerate(lengths):
-        sums[n] = document_sums(losses[:, i], codes, len(documents))
+        sums[n] = document_sums(losses_WN[:, i], units, num_units)
 
     def quantities(total: Any) -> dict[Any, np.ndarray]:
         means = {n: total[n] / total["windows"] for n in lengths}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.bootstrap import document_sums, estimates
+from olmo_sparsity.bootstrap import document_sums, document_units, estimates
 from olmo_sparsity.statistics import gate_of
 from olmo_sparsity.tables import read_facts, read_table
 
@@ -65,14 +65,14 @@ def detection(folder: Path) -> dict[str, Any]:
 
 def _suite(windows: pd.DataFrame, found: pd.DataFrame, lengths: dict[str, Any], ks: list[int]) -> dict[str, Any]:
     local_len, full_len = lengths["local_len"], lengths["full_len"]
-    codes, documents = pd.factorize(windows["doc_id"])
+    units, num_units = document_units(windows["doc_id"])
     truth = [np.asarray(where) for where in windows["planted_positions"]]
     num_true = np.array([len(where) for where in truth])
     edges = np.linspace(local_len, full_len, NUM_DISTANCES + 1)
     distance = np.clip(np.digitize(windows["planted_distance_tokens"], edges, right=True) - 1, 0, NUM_DISTANCES - 1)
 
     def sums(values: Any) -> np.ndarray:
-        return document_sums(values, codes, len(documents))
+        return document_sums(values, units, num_units)
 
     everywhere: dict[Any, np.ndarray] = {"n": sums(np.ones(len(windows)))}
     for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats"):
@@ -112,7 +112,7 @@ def _suite(windows: pd.DataFrame, found: pd.DataFrame, lengths: dict[str, Any], 
         "local_len": local_len,
         "full_len": full_len,
         "num_windows": len(windows),
-        "num_documents": len(documents),
+        "num_documents": int(windows["doc_id"].nunique()),
         "chance": float((num_true / (full_len - local_len)).mean()),
         "mean_planted_tokens": float(num_true.mean()),
         **{name: got[name] for name in names},

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.config import UserError
 from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import newest_finished, read_facts, read_table
+from olmo_sparsity.tables import newest_finished, read_facts, read_parts
 
 CONTROLS = ("random", "nearest")
 HONEST_FIRST = ("kl", "attention")  # shown first: what they gain over random is no luck
@@ -73,18 +73,20 @@ def choose_windows(measurement: Measurement, number: int, num_largest: int, seed
 
 
 def _rows(folder: Path, table: str, window_ids: Sequence[int]) -> list[dict[str, Any]]:
-    wanted = pa.array(list(window_ids), pa.int64())
-    rows: list[dict[str, Any]] = read_table(folder, table).filter(pc.field("window_id").isin(wanted)).to_pylist()
-    return rows
+    wanted = pc.field("window_id").isin(pa.array(list(window_ids), pa.int64()))
+    return [row for part in read_parts(folder, table) for row in part.filter(wanted).to_pylist()]
 
 
 def _texts_of(folder: Path, token_ids: set[int]) -> dict[int, str]:
-    """The texts of tokens, as far as some window holds them."""
-    table = read_table(folder, "windows", ["token_ids", "token_texts"])
-    flat = pa.table([pc.list_flatten(table[name]) for name in table.column_names], table.column_names)
-    flat = flat.filter(pc.field("token_ids").isin(pa.array(sorted(token_ids), pa.int32())))
-    pairs = flat.group_by("token_ids").aggregate([("token_texts", "min")])  # the same in every window
-    return dict(zip(pairs["token_ids"].to_pylist(), pairs["token_texts_min"].to_pylist(), strict=True))
+    """The texts of tokens, as far as some window holds them; read until all are found."""
+    texts: dict[int, str] = {}
+    for part in read_parts(folder, "windows", ["token_ids", "token_texts"]):
+        ids, of = (pc.list_flatten(part[name]) for name in ("token_ids", "token_texts"))
+        missing = pc.is_in(ids, pa.array(sorted(token_ids - set(texts)), pa.int32()))
+        texts |= dict(zip(ids.filter(missing).to_pylist(), of.filter(missing).to_pylist(), strict=True))
+        if len(texts) == len(token_ids):
+            break
+    return texts
 
 
 def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -100,9 +102,11 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any
     windows = {row["window_id"]: row for row in _rows(folder, "windows", window_ids)}
     for window_id in window_ids:
         if window_id not in windows:
-            known = read_table(folder, "windows", ["window_id"])["window_id"]
+            known = np.concatenate(
+                [part["window_id"].to_numpy() for part in read_parts(folder, "windows", ["window_id"])]
+            )
             raise UserError(
-                f"{folder}: there is no window {window_id}; they are numbered {pc.min(known)} to {pc.max(known)}"
+                f"{folder}: there is no window {window_id}; they are numbered {known.min()} to {known.max()}"
             )
     texts = _texts_of(folder, {i for row in windows.values() for i in row["null_token_ids"]})
     for row in windows.values():

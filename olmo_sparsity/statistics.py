@@ -13,21 +13,24 @@ from typing import Any, Optional, cast
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from olmo_sparsity.bootstrap import (
     MIN_DOCUMENTS,
     Estimate,
     attained_estimates,
     document_sums,
+    document_units,
     estimates,
     line_of_sums,
 )
-from olmo_sparsity.tables import read_facts, read_table
+from olmo_sparsity.config import UserError
+from olmo_sparsity.tables import list_rows, read_facts, read_parts, rows_by_choice
 
 RECOVERED = (0.5, 0.8, 0.9)  # how much of the long gain the smallest k is to give back
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 LINE = ("ols_slope", "tls_slope", "correlation")
+NUMBERS = ("loss_short_nats", "loss_long_nats", *LONG_GAIN.values())
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Measurement:
 
     Attributes:
         windows: a row a window, by ``window_id``: window_id, doc_id, target_class, loss and gain columns.
-        gains: sparse gain in nats, float64; rows as in ``windows``, columns (selector, context, k).
+        gains: sparse gain in nats, float32; rows as in ``windows``, columns (selector, context, k).
         selectors: name -> ``sees_target``, ``num_evaluations``.
         facts: the manifest.
     """
@@ -56,35 +59,91 @@ class Measurement:
         """The measured k, rising."""
         return sorted({k for _, _, k in self.keys})
 
-    def restrict(self, keep: np.ndarray) -> Measurement:
-        """The same of some windows; ``keep`` is bool [windows]."""
+    def restrict(self, keep: np.ndarray | slice) -> Measurement:
+        """The same of some windows; ``keep`` is bool [windows], or a slice, which copies nothing."""
         return Measurement(self.windows[keep], self.gains[keep], self.selectors, self.facts)
+
+
+def window_rows(windows: pd.DataFrame, window_ids: Any) -> np.ndarray:
+    """In which row of ``Measurement.windows`` each of these windows is, int64; -1 where in none."""
+    known, wanted = windows["window_id"].to_numpy(), np.asarray(window_ids)
+    rows = np.searchsorted(known, wanted).clip(max=len(known) - 1)
+    return np.where(known[rows] == wanted, rows, -1)
 
 
 def load(folder: Path) -> Measurement:
     """Reads the numbers of a finished influence folder; positions and scores are left where they are.
 
+    The tables are read part by part. What is kept, and nearly all that is ever held, is 4 bytes a window for every column of
+    ``gains`` and some 50 for its row of ``windows`` (half of them are the name of its document, of 16 characters). A million
+    windows with six selectors in two contexts and four k take 240 MB.
+
     Raises:
-        UserError: the tables are missing, unfinished or of another schema.
+        UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.
     """
     facts = read_facts(folder)
-    columns = ["window_id", "doc_id", "target_class", "loss_short_nats", "loss_long_nats", *LONG_GAIN.values()]
-    windows = read_table(folder, "windows", columns).to_pandas().sort_values("window_id", ignore_index=True)
-    scalars = ["window_id", "selector", "context", "sees_target", "num_evaluations"]
-    table = read_table(folder, "selections", [*scalars, "k", "gain_sparse_nats"])
-    ks = table["k"][0].as_py()  # the same in every row
-    gains_RK = pc.list_flatten(table["gain_sparse_nats"]).to_numpy().reshape(-1, len(ks)).astype(np.float64)
-    rows = table.select(scalars).to_pandas()
-    parts, selectors = {}, {}
-    for (selector, context), of in rows.groupby(["selector", "context"], sort=False):
-        parts[selector, context] = pd.DataFrame(gains_RK[of.index], index=of["window_id"], columns=ks)
-        first = of.iloc[0]
-        selectors[str(selector)] = {
-            "sees_target": bool(first["sees_target"]),
-            "num_evaluations": int(first["num_evaluations"]),
-        }
-    gains = pd.concat(parts, axis=1, names=["selector", "context", "k"]).reindex(windows["window_id"])
+    windows = _load_windows(folder)
+    choices: list[tuple[str, str]] = []
+    ks: list[int] = []
+    selectors: dict[str, dict[str, Any]] = {}
+    gains_CKW = np.empty((0, 0, len(windows)), np.float32)
+    filled = np.empty((0, len(windows)), bool)
+    columns = ["window_id", "selector", "context", "sees_target", "num_evaluations", "k", "gain_sparse_nats"]
+    for part in read_parts(folder, "selections", columns):
+        rows_R, gains_RK = window_rows(windows, part["window_id"]), list_rows(part["gain_sparse_nats"])
+        of_choice = list(rows_by_choice(part))
+        if not choices:  # every window has the same, so the first part names all
+            choices = [(selector, context) for selector, context, _ in of_choice]
+            ks = part["k"][0].as_py()
+            gains_CKW = np.empty((len(choices), len(ks), len(windows)), np.float32)
+            filled = np.zeros((len(choices), len(windows)), bool)
+        for selector, context, of in of_choice:
+            if (selector, context) not in choices or (rows_R[of] < 0).any():
+                raise UserError(f"{folder}: its parts are of different measurements; measure again with --overwrite")
+            choice = choices.index((selector, context))
+            gains_CKW[choice][:, rows_R[of]] = gains_RK[of].T
+            filled[choice, rows_R[of]] = True
+            selectors.setdefault(
+                selector,
+                {
+                    "sees_target": part["sees_target"][of[0]].as_py(),
+                    "num_evaluations": part["num_evaluations"][of[0]].as_py(),
+                },
+            )
+    if not filled.all():
+        raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
+    keys = [(selector, context, k) for selector, context in choices for k in ks]
+    gains = pd.DataFrame(
+        gains_CKW.reshape(len(keys), -1).T,  # a column is contiguous; no copy
+        index=pd.Index(windows["window_id"]),
+        columns=pd.MultiIndex.from_tuples(keys, names=["selector", "context", "k"]),
+        copy=False,
+    )
     return Measurement(windows, gains, selectors, facts)
+
+
+def _load_windows(folder: Path) -> pd.DataFrame:
+    """``Measurement.windows``: window_id int64, rising; doc_id strings held by Arrow; target_class categorical; float32."""
+    found: dict[str, list[Any]] = {name: [] for name in ("window_id", "doc_id", "target_class", *NUMBERS)}
+    for part in read_parts(folder, "windows", list(found)):
+        for name, chunks in found.items():
+            chunks += part[name].chunks if name in ("doc_id", "target_class") else [part[name].to_numpy()]
+    columns: dict[str, Any] = {}
+    for name in list(found):
+        chunks = found.pop(name)
+        if name == "doc_id":
+            # One piece, or every look at it would go through as many pieces as there are parts.
+            columns[name] = pd.array(
+                pa.chunked_array(chunks).cast(pa.large_string()).combine_chunks(), "string[pyarrow]"
+            )
+        elif name == "target_class":
+            columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
+        else:
+            columns[name] = np.concatenate(chunks)
+    windows = pd.DataFrame(columns, copy=False)
+    return (
+        windows if windows["window_id"].is_monotonic_increasing else windows.sort_values("window_id", ignore_index=True)
+    )
 
 
 def gate_of(long_gain: Estimate) -> str:
@@ -92,34 +151,29 @@ def gate_of(long_gain: Estimate) -> str:
     return "passed" if long_gain["low"] is not None and long_gain["low"] > 0 else "failed"
 
 
-def _documents(doc_ids: pd.Series) -> tuple[np.ndarray, int]:
-    codes, documents = pd.factorize(doc_ids)
-    return codes, len(documents)
+def _sums(measurement: Measurement, drawn: Optional[tuple[np.ndarray, int]] = None) -> dict[Any, np.ndarray]:
+    """What the numbers are functions of, summed over each document (or group of documents), float64 [units].
 
-
-def _sums(measurement: Measurement, documents: Optional[tuple[np.ndarray, int]] = None) -> dict[Any, np.ndarray]:
-    """What the numbers are functions of, summed over each document, float64 [documents].
-
-    ``documents``: the number of each window's document, and how many there are; None: those of this measurement.
+    ``drawn``: the unit of each window and how many there are, as ``document_units`` has them; None: of this measurement alone.
 
     ``windows`` (their number); a loss column or the long gain of a context, by its name, and the latter squared
     (name, "squared"); the sparse gain x of each (selector, context, k), with (key, "xx") and (key, "xy"), y being the long gain
     of the same context.
     """
-    codes, num_documents = _documents(measurement.windows["doc_id"]) if documents is None else documents
+    windows = measurement.windows
+    units, num_units = document_units(windows["doc_id"]) if drawn is None else drawn
 
     def add(values: Any) -> np.ndarray:
-        return document_sums(values, codes, num_documents)
+        return document_sums(values, units, num_units)
 
-    windows = measurement.windows
     sums: dict[Any, np.ndarray] = {"windows": add(np.ones(len(windows)))}
-    for name in ("loss_short_nats", "loss_long_nats", *LONG_GAIN.values()):
+    for name in NUMBERS:
         sums[name] = add(windows[name])
     long = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, y in long.items():
         sums[LONG_GAIN[context], "squared"] = add(y**2)
     for key in measurement.keys:
-        x = measurement.gains[key].to_numpy()
+        x = measurement.gains[key].to_numpy(np.float64)
         sums[key] = add(x)
         sums[key, "xx"] = add(x**2)
         sums[key, "xy"] = add(x * long[key[1]])
@@ -204,7 +258,7 @@ def summarize(measurement: Measurement) -> dict[str, Any]:
     return {
         "gate": gate,
         "num_windows": len(measurement.windows),
-        "num_documents": len(sums["windows"]),
+        "num_documents": int(measurement.windows["doc_id"].nunique()),
         **{name: value for name, value in found.items() if isinstance(name, str)},
         **facts["context"],
         "source": facts["source"],
@@ -246,15 +300,17 @@ def _effective_sparsity(measurement: Measurement, sums: Mapping[Any, np.ndarray]
     if gate == "failed":
         return entries
 
-    codes, documents = pd.factorize(measurement.windows["doc_id"])
+    units, num_units = document_units(measurement.windows["doc_id"])
     long_gain = measurement.windows["gain_long_nats"].to_numpy(np.float64)
     positive = long_gain > 0
-    shares: dict[Any, np.ndarray] = {"positive": document_sums(positive, codes, len(documents))}
+    shares: dict[Any, np.ndarray] = {"positive": document_sums(positive, units, num_units)}
     for selector in selectors:
-        best = np.maximum.accumulate([measurement.gains[selector, "real", k] for k in ks])
-        for fraction in RECOVERED:
-            for k, reached in zip(ks, positive & (best >= fraction * long_gain), strict=True):
-                shares[selector, fraction, k] = document_sums(reached, codes, len(documents))
+        best = np.full(len(long_gain), -np.inf)
+        for k in ks:
+            best = np.maximum(best, measurement.gains[selector, "real", k].to_numpy())
+            for fraction in RECOVERED:
+                reached = positive & (best >= fraction * long_gain)
+                shares[selector, fraction, k] = document_sums(reached, units, num_units)
 
     def first(reached: list[np.ndarray]) -> np.ndarray:
         """Index of the first k that is reached, the number of ks where none is."""
@@ -320,18 +376,19 @@ def unpaired_difference(first: Measurement, second: Measurement) -> dict[Any, Op
     hold is drawn in both at once, so that nothing is taken for independent that is not. Without ``MIN_DOCUMENTS`` in either
     there are no intervals.
     """
-    codes, num_documents = _documents(pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True))
-    codes_of = (codes[: len(first.windows)], codes[len(first.windows) :])
+    doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
+    units, num_units = document_units(doc_ids)
+    units_of = (units[: len(first.windows)], units[len(first.windows) :])
     both: dict[Any, np.ndarray] = {}
-    for i, (one, of) in enumerate(zip((first, second), codes_of, strict=True)):
-        both |= {(i, name): values for name, values in _sums(one, (of, num_documents)).items()}
+    for i, (one, of) in enumerate(zip((first, second), units_of, strict=True)):
+        both |= {(i, name): values for name, values in _sums(one, (of, num_units)).items()}
 
     def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
         return {name: b[name] - a[name] for name in a if name in b}
 
     found = estimates(both, differences)
-    if min(len(np.unique(of)) for of in codes_of) >= MIN_DOCUMENTS:
+    if min(len(np.unique(of)) for of in units_of) >= MIN_DOCUMENTS:
         return found
     return {name: value and {"mean": value["mean"], "low": None, "high": None} for name, value in found.items()}
 

@@ -7,10 +7,13 @@ Units are in the names: ``*_nats``, ``*_tokens``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from olmo_sparsity.config import UserError
@@ -135,40 +138,96 @@ def read_facts(folder: Path, kind: str = "influence") -> dict[str, Any]:
     return manifest
 
 
-def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) -> pa.Table:
-    """A table of a finished folder, all parts, or some of its columns.
+def _open_part(path: Path, table: str, kind: str, expected: pa.Schema) -> pq.ParquetFile:
+    """A part whose footer says that it is of this table and version; nothing else is read yet."""
+    try:
+        file = pq.ParquetFile(path)
+        found = file.schema_arrow
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: this part is missing; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+        ) from None
+    except (pa.ArrowException, OSError):
+        raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
+    version = (found.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+    if version != SCHEMA_VERSION or not found.equals(expected, check_metadata=False):
+        raise UserError(
+            f"{path}: schema version {version} and columns {', '.join(found.names)}; this is olmo-sparsity's "
+            f"{table} table, version {SCHEMA_VERSION}, with {', '.join(expected.names)}; measure again"
+        )
+    return file
 
-    Raises:
-        UserError: a part is missing or damaged, or has another schema than this version writes.
-    """
+
+def _parts(
+    folder: Path, table: str, columns: Optional[list[str]], window_id: Optional[int] = None
+) -> Iterator[pa.Table]:
+    """The parts of a table one after the other, or only the one that holds a window."""
     kind = next(kind for kind, names in TABLES.items() if table in names)
     manifest = read_facts(folder, kind)
     expected = schemas(manifest["context"]["num_long_range"])[table]
-    parts = []
     for number in range(manifest["num_parts"]):
         path = part_path(folder, table, number)
-        try:
-            file = pq.ParquetFile(path)
-            found = file.schema_arrow
-        except FileNotFoundError:
-            raise UserError(
-                f"{path}: this part is missing; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
-            ) from None
-        except (pa.ArrowException, OSError):
-            raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
-        version = (found.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
-        if version != SCHEMA_VERSION or not found.equals(expected, check_metadata=False):
-            raise UserError(
-                f"{path}: schema version {version} and columns {', '.join(found.names)}; this is olmo-sparsity's "
-                f"{table} table, version {SCHEMA_VERSION}, with {', '.join(expected.names)}; measure again"
-            )
-        try:
-            parts.append(file.read(columns=columns).replace_schema_metadata(None))
-        except (pa.ArrowException, OSError):
-            raise UserError(
-                f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
-            ) from None
-    return pa.concat_tables(parts)
+        with _open_part(path, table, kind, expected) as file:
+            try:
+                if window_id is not None:
+                    ids = file.read(columns=["window_id"])["window_id"]
+                    if window_id not in ids.to_numpy():
+                        continue
+                part = file.read(columns=columns).replace_schema_metadata(None)
+            except (pa.ArrowException, OSError):
+                raise UserError(
+                    f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+                ) from None
+        yield part
+        if window_id is not None:
+            return
+
+
+def read_parts(folder: Path, table: str, columns: Optional[list[str]] = None) -> Iterator[pa.Table]:
+    """A table of a finished folder, or some of its columns, one part after the other.
+
+    Holds the asked columns of one part at a time, however long the table. A part holds all rows of its windows.
+
+    Raises:
+        UserError: when it comes to a part that is missing or damaged, or has another schema than this version writes.
+    """
+    return _parts(folder, table, columns)
+
+
+def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) -> pa.Table:
+    """As ``read_parts``, all parts at once: for tables that are known to be small."""
+    return pa.concat_tables(read_parts(folder, table, columns))
+
+
+def read_window(folder: Path, table: str, window_id: int, columns: Optional[list[str]] = None) -> list[dict[str, Any]]:
+    """The rows of one window; of the parts before its own only the window numbers are read.
+
+    Raises:
+        UserError: as ``read_parts``.
+    """
+    rows = []
+    wanted = columns and ["window_id", *columns]
+    for part in _parts(folder, table, wanted, window_id):
+        rows += part.filter(pc.field("window_id") == window_id).to_pylist()
+    return rows
+
+
+def list_rows(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of lists that are all equally long, as one array [rows, length]."""
+    return np.asarray(pc.list_flatten(column).to_numpy().reshape(len(column), -1))
+
+
+def rows_by_choice(part: pa.Table) -> Iterator[tuple[str, str, np.ndarray]]:
+    """(selector, context, numbers of its rows, int64, rising) in a part of ``selections``, in order of first appearance."""
+    (selectors, of_selector), (contexts, of_context) = (
+        (encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
+        for encoded in (part[name].combine_chunks().dictionary_encode() for name in ("selector", "context"))
+    )
+    choice = of_selector * len(contexts) + of_context
+    values, first = np.unique(choice, return_index=True)
+    for value in values[np.argsort(first)].tolist():
+        selector, context = divmod(value, len(contexts))
+        yield selectors[selector], contexts[context], np.flatnonzero(choice == value)
 
 
 NOTHING_THERE = {

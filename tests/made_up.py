@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -27,9 +28,14 @@ CLASSES = ("induction", "repeat", "function-word", "other")
 
 
 def made_up_tables(
-    folder: Path, num_documents: int = 60, long_gain: float = 0.5, seed: int = 0, words: Optional[list[str]] = None
+    folder: Path,
+    num_documents: int = 60,
+    long_gain: float = 0.5,
+    seed: int = 0,
+    words: Optional[list[str]] = None,
+    part_sizes: Sequence[int] | None = None,
 ) -> Path:
-    """Writes an influence folder of two parts, its windows shuffled within a part.
+    """Writes an influence folder of two equal parts, or of parts of these sizes, its windows shuffled within a part.
 
     Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
     gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
@@ -99,12 +105,16 @@ def made_up_tables(
     if words:
         windows[0]["token_texts"][: len(words)] = words
         windows[0]["target_text"] = words[0]
-    for part, chosen in enumerate(np.array_split(np.arange(num), 2)):
+    parts = np.array_split(np.arange(num), 2 if part_sizes is None else np.cumsum(part_sizes)[:-1])
+    assert part_sizes is None or sum(part_sizes) == num
+    for part, chosen in enumerate(parts):
         for table, rows in (("windows", windows), ("selections", selections)):
             of = [row for row in rows if row["window_id"] in set(chosen.tolist())]
             of = [of[i] for i in rng.permutation(len(of))]
             columns = {name: [row[name] for row in of] for name in of[0]}
             write_part(folder, table, part, columns, schemas(M)[table], {"run_id": "0"})
     manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
-    write_json(folder / "manifest.json", {**manifest, "split": "validation", "num_parts": 2, "context": CONTEXT})
+    write_json(
+        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": CONTEXT}
+    )
     return folder

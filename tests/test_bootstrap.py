@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import linregress
 
-from olmo_sparsity.bootstrap import attained_estimates, document_sums, estimates, line_of_sums
+from olmo_sparsity import bootstrap
+from olmo_sparsity.bootstrap import attained_estimates, document_sums, document_units, estimates, line_of_sums
 
 
 def ratio(total: Any) -> dict[str, np.ndarray]:
@@ -168,3 +170,73 @@ def test_95_percent_intervals_cover_a_known_truth_95_percent_of_the_time() -> No
 def test_intervals_over_windows_would_cover_far_less() -> None:
     found = coverage(lambda x, y, document: (x, y), repetitions=400, num_resamples=300)
     assert found < 0.9, found
+
+
+def names(document: np.ndarray) -> pd.Series:
+    return pd.Series([f"{d:016x}" for d in document])
+
+
+def test_up_to_the_limit_each_document_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = np.array([7, 7, 3, 9, 3, 1, 5, 0])
+    for limit in (6, 10_000):
+        monkeypatch.setattr(bootstrap, "MAX_UNITS", limit)
+        for doc_ids in (names(document), names(document).astype("string[pyarrow]"), names(document).astype("category")):
+            units, num_units = document_units(doc_ids)
+            assert (units.tolist(), num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
+
+
+def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 100)
+    document = np.random.default_rng(8).permutation(np.repeat(np.arange(1050), 3))
+    units, num_units = document_units(names(document))
+    assert num_units == 100
+    of_document = pd.Series(units).groupby(document)
+    assert (of_document.nunique() == 1).all()  # all windows of a document in one group
+    sizes = np.bincount(of_document.first())
+    assert sorted(set(sizes.tolist())) == [10, 11]
+    again, _ = document_units(names(document))
+    assert np.array_equal(units, again)  # so that numbers of two calls are paired
+    in_order, _ = document_units(names(np.arange(1050)))
+    # Neighbours are no more often in one group, or in the next, than any two documents are.
+    for step in (0, 1):
+        assert np.mean((np.diff(in_order) - step) % 100 == 0) < 0.03
+    assert abs(np.corrcoef(in_order, np.arange(1050))[0, 1]) < 0.1
+
+
+def sorted_documents(rng: np.random.Generator, num_documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As ``clustered``, but the documents come in the order of their random effects, as a sorted corpus may: groups of
+    neighbours would vary far too much, groups of every so-and-so-many-th far too little."""
+    document = np.repeat(np.arange(num_documents), rng.integers(1, 9, num_documents))
+    effect_x = np.sort(rng.exponential(0.5, num_documents))[document]
+    x = effect_x + rng.normal(0, 0.4, len(document))
+    y = 1.0 + 0.3 * effect_x + rng.normal(0, 0.4, len(document))
+    return x, y, document
+
+
+def sums_by_unit(x: np.ndarray, y: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    units, num_units = document_units(pd.Series(document.astype(str)))
+    return document_sums(x, units, num_units), document_sums(y, units, num_units)
+
+
+def test_groups_of_documents_have_intervals_as_wide_as_documents_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    data = [sorted_documents(rng, 4500) for _ in range(16)]
+    every = [np.ptp(interval_of_mean(*sums_by_unit(*one), 1000)) for one in data]
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 1500)
+    assert len(sums_by_unit(*data[0])[0]) == 1500
+    pooled = [np.ptp(interval_of_mean(*sums_by_unit(*one), 1000)) for one in data]
+    # One ratio has a standard error of about 4%: 3% by the draws of both, 2% by the number of groups.
+    assert np.mean(np.divide(pooled, every)) == pytest.approx(1.0, abs=0.03)
+    assert np.divide(pooled, every) == pytest.approx(np.ones(16), abs=0.16)
+
+
+def test_intervals_of_groups_cover_a_known_truth_95_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 200)
+    rng = np.random.default_rng(10)
+    covered = 0
+    for _ in range(1000):
+        x, y = sums_by_unit(*sorted_documents(rng, 500))
+        assert len(x) == 200
+        low, high = interval_of_mean(x, y, num_resamples=400)
+        covered += low <= TRUE_RATIO <= high
+    assert 0.93 <= covered / 1000 <= 0.97, covered  # own standard error: 0.7%

@@ -9,6 +9,7 @@ import pytest
 from made_up import KS, SEES_TARGET, M, made_up_tables
 from scipy.stats import spearmanr
 
+from olmo_sparsity import bootstrap
 from olmo_sparsity.breakdowns import agreement, by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics import Measurement, load, summarize
 from olmo_sparsity.tables import read_table
@@ -27,7 +28,8 @@ def measurement(tables: Path) -> Measurement:
 def test_classes_against_groupby(measurement: Measurement) -> None:
     entries = by_class(measurement)
     json.dumps(entries, allow_nan=False)
-    windows = measurement.windows
+    windows = measurement.windows.astype({"target_class": str, "gain_long_nats": float})
+    gains = measurement.gains.astype(float)  # pandas would add float32 up in float32
     means = windows.groupby("target_class")["gain_long_nats"].mean().sort_values(ascending=False)
     assert [e["target_class"] for e in entries] == list(means.index)
     assert sum(e["num_windows"] for e in entries) == len(windows)
@@ -40,10 +42,10 @@ def test_classes_against_groupby(measurement: Measurement) -> None:
         assert entry["window_share"]["low"] < inside.mean() < entry["window_share"]["high"]
         assert entry["long_gain_nats"]["mean"] == pytest.approx(means[entry["target_class"]])
         for one in entry["selections"]:
-            gain = measurement.gains[one["selector"], one["context"], one["k"]][inside].mean()
+            gain = gains[one["selector"], one["context"], one["k"]][inside].mean()
             assert one["gain_sparse_nats"]["mean"] == pytest.approx(gain)
             if one["context"] == "real":
-                null = measurement.gains[one["selector"], "null", one["k"]][inside].mean()
+                null = gains[one["selector"], "null", one["k"]][inside].mean()
                 assert one["excess_gain_nats"]["mean"] == pytest.approx(gain - null)
             if entry["gate"] == "passed":
                 assert one["recovered_fraction"]["mean"] == pytest.approx(gain / means[entry["target_class"]])
@@ -59,7 +61,7 @@ def test_each_class_has_its_own_gate(measurement: Measurement) -> None:
 
 
 def test_a_rare_class_has_no_interval(measurement: Measurement) -> None:
-    windows = measurement.windows.copy()
+    windows = measurement.windows.astype({"target_class": str})
     windows.loc[:10, "target_class"] = "rare"
     rare = by_class(Measurement(windows, measurement.gains, measurement.selectors, measurement.facts))
     (entry,) = (e for e in rare if e["target_class"] == "rare")
@@ -112,6 +114,49 @@ def test_agreement_by_hand(tables: Path, measurement: Measurement, context: str)
         correlations = [spearmanr(a[w]["scores"], b[w]["scores"]).statistic for w in a if w not in flat]
         assert entry["rank_correlation"]["mean"] == pytest.approx(np.mean(correlations))
         assert entry["rank_correlation"]["low"] < np.mean(correlations) < entry["rank_correlation"]["high"]
+
+
+def test_agreement_does_not_depend_on_the_parts(tmp_path: Path) -> None:
+    found = []
+    for name, sizes in (("even", None), ("uneven", [1, 50, 7, 32])):
+        tables = made_up_tables(tmp_path / name, part_sizes=sizes)
+        found.append({tuple(sorted(e["selectors"])): e for e in agreement(tables, load(tables))})
+    assert found[0].keys() == found[1].keys()
+    for pair, entry in found[0].items():
+        other = found[1][pair]
+        assert entry["num_windows_left_out"] == other["num_windows_left_out"]
+        for one, two in zip(
+            [*entry["overlap"], entry["rank_correlation"]], [*other["overlap"], other["rank_correlation"]], strict=True
+        ):
+            assert one == pytest.approx(two)
+
+
+def test_agreement_of_some_windows_and_selectors(tables: Path, measurement: Measurement) -> None:
+    keep = np.arange(len(measurement.windows)) % 3 == 0
+    some = measurement.restrict(keep)
+    few = {name: some.selectors[name] for name in ("kl", "lasso")}
+    (entry,) = agreement(tables, Measurement(some.windows, some.gains[["kl", "lasso"]], few, some.facts))
+    kept = set(some.windows["window_id"])
+    assert 0 < len(kept) < len(measurement.windows) / 2
+    rows: dict[tuple[str, int], Any] = {}
+    for row in read_table(tables, "selections").to_pylist():
+        if row["context"] == "real" and row["window_id"] in kept:
+            rows[row["selector"], row["window_id"]] = row
+    common = [len(set(rows["kl", w]["positions"]) & set(rows["lasso", w]["positions"])) / 8 for w in kept]
+    assert entry["overlap"][-1]["mean"] == pytest.approx(np.mean(common))
+    flat = [w for w in kept if len(set(rows["lasso", w]["scores"])) == 1]
+    assert entry["num_windows_left_out"] == len(flat) > 0
+
+
+def test_agreement_of_groups_of_documents_has_the_same_means(
+    tables: Path, measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = agreement(tables, measurement)
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 40)
+    for one, pooled in zip(every, agreement(tables, measurement), strict=True):
+        assert pooled["rank_correlation"]["mean"] == pytest.approx(one["rank_correlation"]["mean"])
+        assert pooled["overlap"][0]["mean"] == pytest.approx(one["overlap"][0]["mean"])
+        assert pooled["rank_correlation"] != one["rank_correlation"]  # other draws
 
 
 def test_choices_at_random_agree_by_chance(tables: Path, measurement: Measurement) -> None:

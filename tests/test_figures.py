@@ -172,6 +172,36 @@ def test_figure4_has_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path:
         assert len(shown) >= 150
 
 
+def test_figure4_of_many_windows_is_a_density(
+    tables: Path, tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurement = only(load(tables), ["kl"])
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
+    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows) - 1)
+    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
+    points, dense = figures
+    assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
+    assert "Each point" not in words_on(dense)
+    assert "Colour: windows in a hexagon, on a logarithmic scale" in words_on(dense)
+    assert [axis.get_ylabel() for axis in dense.axes].count("windows in a hexagon") == 1  # one bar for all panels
+    norms = []
+    for number, (axis, of_points) in enumerate(zip(dense.axes[:6], points.axes, strict=True)):
+        (density,) = axis.collections
+        x, y = of_points.collections[0].get_offsets().T
+        counts = density.get_array()
+        assert counts.sum() == len(x) > 150, number
+        assert counts.min() >= 1
+        assert np.ptp(counts) > 0
+        # The hexagons lie where the points do: both have the same centre, to within a hexagon.
+        centre = (density.get_offsets() * counts[:, None]).sum(axis=0) / counts.sum()
+        size = np.array([np.ptp(axis.get_xlim()), np.ptp(axis.get_ylim())]) / figure4.HEXAGONS
+        assert (np.abs(centre - [x.mean(), y.mean()]) < 0.5 * size).all()
+        assert axis.get_xlim() == of_points.get_xlim() and axis.get_ylim() == of_points.get_ylim()
+        norms.append((density.norm.vmin, density.norm.vmax))
+    assert len(set(norms)) == 1 and norms[0][1] == max(axis.collections[0].get_array().max() for axis in dense.axes[:6])
+
+
 def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
     summary = summarize(measurement)
@@ -262,6 +292,21 @@ def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[F
     real = axis.lines[0]
     assert real.get_xdata().tolist() == list(counts)
     assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
+
+
+def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:
+    tables = made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])
+    measurement = only(load(tables), ["kl", "random"]).restrict(np.arange(90) % 2 == 0)
+    distance.draw(tables, measurement, summarize(measurement), tmp_path)
+    for line, context in zip(figures[0].axes[0].lines, ("real", "null"), strict=False):
+        far = [
+            row["distance_tokens"]
+            for row in read_table(tables, "selections").to_pylist()
+            if (row["selector"], row["context"], row["window_id"] % 2) == ("kl", context, 0)
+        ]
+        assert len(far) == 45
+        counts = np.bincount(np.ravel(far), minlength=21)[9:]
+        assert list(line.get_ydata()) == pytest.approx(counts / counts.sum())
 
 
 def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from made_up import CONTEXT, KS, SEES_TARGET, made_up_tables
+from pandas.testing import assert_frame_equal
 from scipy.stats import linregress
 
+from olmo_sparsity import bootstrap
 from olmo_sparsity.bootstrap import estimates
+from olmo_sparsity.config import UserError
 from olmo_sparsity.statistics import (
     Measurement,
     gate_of,
@@ -20,8 +26,9 @@ from olmo_sparsity.statistics import (
     paired_difference,
     smallest_k_words,
     summarize,
+    window_rows,
 )
-from olmo_sparsity.tables import read_table
+from olmo_sparsity.tables import part_path, read_table
 
 SELECTORS = {"unmask-one": True, "kl": False, "random": False}
 
@@ -80,6 +87,85 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
     for row in read_table(tables, "selections").to_pylist():
         ours = [measurement.gains.loc[row["window_id"], (row["selector"], row["context"], k)] for k in KS]
         assert ours == row["gain_sparse_nats"]
+
+
+def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
+    """Against DuckDB's reading of the same files; parts of other sizes hold the same windows."""
+    even, uneven = (
+        load(made_up_tables(tmp_path / "even")),
+        load(made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])),
+    )
+    assert_frame_equal(even.windows, uneven.windows, check_categorical=False)
+    assert_frame_equal(even.gains, uneven.gains[even.gains.columns])
+    files = {name: str(tmp_path / "uneven" / name / "*.parquet") for name in ("windows", "selections")}
+    columns = list(uneven.windows.columns)
+    rows = duckdb.sql(f"select {', '.join(columns)} from '{files['windows']}' order by window_id").fetchall()
+    assert [tuple(row) for row in uneven.windows.itertuples(index=False)] == rows
+    for selector, context, k in uneven.keys:
+        found = duckdb.sql(
+            f"select gain_sparse_nats[{KS.index(k) + 1}] from '{files['selections']}' "
+            f"where selector = '{selector}' and context = '{context}' order by window_id"
+        ).fetchall()
+        assert [(gain,) for gain in uneven.gains[selector, context, k]] == found
+    assert uneven.windows["doc_id"].nunique() == summarize(uneven)["num_documents"] == 60
+
+
+def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
+    """4 bytes a gain, 24 for a document's name of 16 characters, no copy where a column or the first windows are taken."""
+    measurement = load(made_up_tables(tmp_path / "tables"))
+    assert {str(kind) for kind in measurement.gains.dtypes} == {"float32"}
+    assert str(measurement.windows["target_class"].dtype) == "category"
+    bytes_a_window = measurement.windows.drop(columns="target_class").memory_usage(index=False).sum() / 90
+    assert bytes_a_window <= 8 + 24.2 + 4 * 4
+    gains = measurement.gains["kl", "real", 8].to_numpy()
+    assert gains.flags.c_contiguous
+    assert np.shares_memory(gains, measurement.restrict(slice(10)).gains["kl", "real", 8].to_numpy())
+
+
+def test_a_window_without_its_selections_is_refused(tmp_path: Path) -> None:
+    for name, spoil, said in (
+        ("fewer", lambda table: table.slice(1), "some windows lack selections"),
+        ("strange", lambda table: table.set_column(0, "window_id", pc.add(table["window_id"], 1)), "different measure"),
+        (
+            "other",
+            lambda table: table.set_column(2, "selector", pc.replace_substring(table["selector"], "mask-one", "bell")),
+            "different measure",
+        ),
+    ):
+        tables = made_up_tables(tmp_path / name)
+        path = part_path(tables, "selections", 1)
+        table = pq.read_table(path)
+        pq.write_table(spoil(table).cast(table.schema), path)
+        with pytest.raises(UserError, match=said):
+            load(tables)
+
+
+def test_window_rows() -> None:
+    windows = pd.DataFrame({"window_id": [2, 3, 5, 8]})
+    assert window_rows(windows, [5, 2, 8, 4, 9, 1]).tolist() == [2, 0, 3, -1, -1, -1]
+
+
+def test_more_documents_than_units_keep_their_means_and_the_widths_of_their_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measurement = made_up(1500, long_gain=0.4)
+    every = summarize(measurement)
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 500)
+    pooled = summarize(measurement)
+    assert pooled["num_documents"] == every["num_documents"] == 1500
+    assert pooled["num_windows"] == every["num_windows"]
+    ratios = []
+    for one, other in zip(every["selections"], pooled["selections"], strict=True):
+        for name in ("gain_sparse_nats", "recovered_fraction", "excess_gain_nats"):
+            if one[name] is not None:
+                assert other[name]["mean"] == pytest.approx(one[name]["mean"])
+                ratios.append(width(other[name]) / width(one[name]))
+    assert ratios and all(0.8 < ratio < 1.25 for ratio in ratios)
+    change = paired_difference(measurement, measurement)
+    assert change["long_gain_nats"] == {"mean": 0.0, "low": 0.0, "high": 0.0}  # both in the same groups
+    assert [e["smallest_k"]["value"] for e in every["effective_sparsity"]] == [
+        e["smallest_k"]["value"] for e in pooled["effective_sparsity"]
+    ]
 
 
 def test_means_and_ratios_of_means_by_brute_force() -> None:

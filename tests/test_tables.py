@@ -4,14 +4,26 @@ import shutil
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_up import SEES_TARGET, made_up_tables
 
 from olmo_sparsity.config import UserError
 from olmo_sparsity.manifest import read_json, write_json
-from olmo_sparsity.tables import SCHEMA_VERSION, part_path, read_table, schemas
+from olmo_sparsity.tables import (
+    SCHEMA_VERSION,
+    list_rows,
+    part_path,
+    read_parts,
+    read_table,
+    read_window,
+    rows_by_choice,
+    schemas,
+)
 
 
 @pytest.fixture
@@ -69,3 +81,93 @@ def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Pat
         read_table(tmp_path, "windows")
     with pytest.raises(UserError, match="no influence tables"):
         read_table(tmp_path / "nothing", "windows")
+
+
+SIZES = (1, 50, 7, 32)  # windows in each part
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up_tables(tmp_path_factory.mktemp("uneven") / "tables", part_sizes=SIZES)
+
+
+def test_parts_come_one_by_one_and_hold_whole_windows(uneven: Path) -> None:
+    for table, rows_per_window in (("windows", 1), ("selections", 2 * len(SEES_TARGET))):
+        first = 0
+        for number, (part, size) in enumerate(zip(read_parts(uneven, table), SIZES, strict=True)):
+            assert part.equals(pq.read_table(part_path(uneven, table, number)).replace_schema_metadata(None))
+            ids, counts = np.unique(part["window_id"], return_counts=True)
+            assert ids.tolist() == list(range(first, first + size))
+            assert set(counts.tolist()) == {rows_per_window}
+            first += size
+        assert first == 90
+    (columns,) = {tuple(part.column_names) for part in read_parts(uneven, "selections", ["context", "window_id"])}
+    assert set(columns) == {"context", "window_id"}
+
+
+def test_a_part_is_opened_only_when_it_is_its_turn(uneven: Path, tmp_path: Path) -> None:
+    """The reader holds one part, so it says that a part is missing only when it comes to it."""
+    tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
+    part_path(tables, "windows", 2).unlink()
+    parts = read_parts(tables, "windows")
+    assert [next(parts).num_rows, next(parts).num_rows] == [1, 50]
+    with pytest.raises(UserError, match=r"part-00002\.parquet: this part is missing"):
+        next(parts)
+
+
+def test_a_part_damaged_inside_is_refused_when_it_is_read(uneven: Path, tmp_path: Path) -> None:
+    tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
+    path = part_path(tables, "selections", 1)
+    content = bytearray(path.read_bytes())
+    column = pq.read_metadata(path).row_group(0).column(0)
+    assert column.path_in_schema == "window_id"
+    start = column.dictionary_page_offset or column.data_page_offset
+    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    parts = read_parts(tables, "selections", ["window_id"])
+    next(parts)
+    for read in (lambda: next(parts), lambda: read_window(tables, "selections", 1)):
+        with pytest.raises(UserError, match=r"part-00001\.parquet: damaged") as error:
+            read()
+        assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("window_id", [0, 1, 50, 57, 89])
+def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
+    for table in ("windows", "selections"):
+        expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] == window_id]
+        assert len(expected) == (1 if table == "windows" else 18)
+        assert read_window(uneven, table, window_id) == expected
+    (row,) = read_window(uneven, "windows", window_id, ["doc_id"])
+    assert set(row) == {"window_id", "doc_id"}
+    assert read_window(uneven, "windows", 90) == []
+
+
+def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    whole = pq.ParquetFile.read
+    monkeypatch.setattr(
+        pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or whole(self, columns=columns)
+    )
+    read_window(uneven, "windows", 52)
+    assert read == [["window_id"]] * 3 + [None]
+
+
+def test_rows_by_choice_against_a_filter(uneven: Path) -> None:
+    for part in read_parts(uneven, "selections"):
+        rows = part.to_pylist()
+        found = list(rows_by_choice(part))
+        choices = [(selector, context) for selector, context, _ in found]
+        assert choices == list(dict.fromkeys((row["selector"], row["context"]) for row in rows))
+        for selector, context, of in found:
+            assert of.tolist() == [
+                i for i, row in enumerate(rows) if (row["selector"], row["context"]) == (selector, context)
+            ]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2)])
+def test_list_rows(kind: pa.DataType) -> None:
+    column = pa.chunked_array([pa.array([[1, 2], [3, 4]], kind), pa.array([[5, 6]], kind)])
+    assert list_rows(column).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert list_rows(column.slice(1)).tolist() == [[3, 4], [5, 6]]
+    assert list_rows(column).dtype == np.float32
