@@ -1,5 +1,7 @@
-# make demo      the whole experiment on this machine: set-up, text, training, influence, figures
+# make demo      the whole experiment on this machine: set-up, text, training, influence, figures, report
 # make test      the same set-up; lint, types, tests
+# make browser   Debian's Chromium for the report's tests, where it is missing and may be installed; without it they are skipped
+# make report    the report of RUN (default runs/demo), of its newest measurement, as one HTML file
 # make figures   the figures of RUN (default runs/demo), of its newest measurement or of TABLES; measures first where need be
 # make evidence  the demo again with every selector, planted truth and context curves (see curve), and the figures of all
 # make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
@@ -20,12 +22,13 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures evidence sweep curve bench test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve bench test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
 	$(BIN)/olmo-sparsity influence --k 8
 	@$(MAKE) --no-print-directory figures
+	@$(MAKE) --no-print-directory report
 	@echo "The numbers again: $(BIN)/olmo-sparsity summary"
 
 figures: $(READY)
@@ -59,6 +62,15 @@ curve: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+
+report: $(READY)
+	$(BIN)/olmo-sparsity report --run $(RUN) --overwrite
+
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& apt-get update -qq >/dev/null 2>&1 \
+		&& DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
+		>/dev/null 2>&1; } || echo "no Chromium, and it cannot be installed here: the report's tests in a browser are skipped"
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check

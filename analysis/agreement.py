@@ -77,7 +77,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         words += " Where a selector scores all positions of a window alike there is no rank correlation: "
         words += f"up to {left_out} windows are left out of a cell."
     caption(figure, summary, words)
-    return save(figure, out, "agreement")
+    return save(figure, out, "agreement", one_column=1)
 
 
 if __name__ == "__main__":

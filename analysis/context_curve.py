@@ -85,7 +85,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         "positions went. "
         f"{first['num_windows']} windows of {first['num_documents']} documents ({first['source']}, {first['split']}).",
     )
-    return save(figure, out, "context-curve")
+    return save(figure, out, "context-curve", one_column=1)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         "yellow: long-range, visible; grey, struck out: masked; last, bold: the target. "
         "The bar divides long-range from local tokens.",
     )
-    return save(figure, out, "figure5")
+    return save(figure, out, "figure5", one_column=None)
 
 
 if __name__ == "__main__":

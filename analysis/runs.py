@@ -8,6 +8,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from analysis.paper import Width, folder_for, set_width
+from analysis.style import WidthOption
 from olmo_sparsity.tables import UserError
 
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
@@ -24,9 +26,12 @@ def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:
     def command(
         run: Annotated[list[Path], typer.Option(help="Folder of a run; may be given again.")] = [Path("runs/demo")],  # noqa: B006
         out: Annotated[Optional[Path], typer.Option(help="Where to. Default: figures/ of the first run.")] = None,
+        width: WidthOption = Width.screen,
     ) -> None:
+        set_width(width)
+        first = run[0] if run[0].exists() else Path(str(run[0]).rpartition(":")[0])  # RUN:SELECTOR
         try:
-            for path in draw(run, out or run[0] / "figures"):
+            for path in draw(run, folder_for(out or first / "figures")):
                 print(path)
         except UserError as error:
             typer.echo(f"analysis: error: {error}", err=True)

@@ -88,7 +88,7 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         "target the smallest k is mostly luck; the excess takes that off, and adds what foreign tokens mislead.",
         [legend_entry(name) for name in selectors],
     )
-    return save(figure, out, "sample-size")
+    return save(figure, out, "sample-size", one_column=1)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.paper import INCHES, Width, fit, folder_for, legend_below, set_width, width_in_force
 from olmo_sparsity.bootstrap import Estimate
 from olmo_sparsity.statistics import Measurement, gate_words, length_words, load, summarize
 from olmo_sparsity.tables import UserError, newest_finished
@@ -119,7 +120,13 @@ def say_gate_failed(axis: Axes, summary: dict[str, Any]) -> None:
 
 
 def caption_text(figure: Figure, text: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
-    """Below the figure: a legend of ``handles``, then the text."""
+    """Below the figure: a legend of ``handles``, then the text. For a paper the text is left to LaTeX: ``save`` writes it into
+    a file of its own."""
+    if width_in_force() is not Width.screen:
+        figure.set_label(text)
+        if handles:
+            legend_below(figure, handles)
+        return
     top = -0.01
     if handles:
         figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns).set_in_layout(
@@ -137,24 +144,46 @@ def caption(
     data = f"{summary['num_windows']} windows of {summary['num_documents']} documents ({summary['source']}, {summary['split']})"
     caption_text(figure, f"{words} {data}; {length_words(summary)} {gate_words(summary)}", handles, columns)
     if summary["gate"] == "failed":
+        words, width = f"VALIDITY GATE FAILED: {gate_reason(summary)}", width_in_force()
+        paper = width is not Width.screen  # inside the figure there, for its size is fixed
         figure.suptitle(
-            f"VALIDITY GATE FAILED: {gate_reason(summary)}",
-            y=1.02,
-            va="bottom",
-            fontsize=10,
+            "\n".join(textwrap.wrap(words, int(INCHES[width] * 13))) if paper else words,
+            y=None if paper else 1.02,
+            va="top" if paper else "bottom",
+            fontsize=7.5 if paper else 10,
             fontweight="bold",
             color="white",
             bbox={"facecolor": "#B00020", "edgecolor": "black", "boxstyle": "square,pad=0.4"},
         )
 
 
-def save(figure: Figure, out: Path, name: str) -> list[Path]:
-    """Writes ``name.png`` and ``name.pdf`` and closes the figure."""
-    out.mkdir(parents=True, exist_ok=True)
+def save(figure: Figure, out: Path, name: str, one_column: Optional[int] = 2) -> list[Path]:
+    """Writes ``name.png`` and ``name.pdf`` and closes the figure.
+
+    For a paper it is exactly as wide as the column, ``name.txt`` holds the caption, and so do the PDF's metadata.
+
+    Args:
+        figure: what to write.
+        out: its folder.
+        name: of the files.
+        one_column: how many panels stand side by side in one column of a paper; None: it cannot be read there and is left out.
+    """
+    metadata: dict[str, Any] = {"CreationDate": None}
     paths = [out / f"{name}.{kind}" for kind in ("png", "pdf")]
+    width = width_in_force()
+    if width is Width.one and one_column is None:
+        typer.echo(f"{name}: cannot be read in one column, so it is left out; take --width two", err=True)
+        plt.close(figure)
+        return []
+    out.mkdir(parents=True, exist_ok=True)
+    if width is not Width.screen:
+        fit(figure, one_column or 1)
+        words = str(figure.get_label())
+        metadata["Subject"] = words
+        (out / f"{name}.txt").write_text(f"{words}\n", encoding="utf-8")
     for path in paths:
-        metadata: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {}
-        figure.savefig(path, bbox_inches="tight", metadata=metadata)
+        tight = "tight" if width is Width.screen else None
+        figure.savefig(path, bbox_inches=tight, metadata=metadata if path.suffix == ".pdf" else {})
     plt.close(figure)
     return paths
 
@@ -166,6 +195,9 @@ def find_tables(run: Path, tables: Optional[Path]) -> tuple[Path, Path]:
     return tables, run / "figures" / tables.name
 
 
+WidthOption = Annotated[
+    Width, typer.Option(help="screen, or a paper's columns: one (3.25 in) or two (6.75 in), into a folder paper-WIDTH.")
+]
 Draw = Callable[[Path, Measurement, dict[str, Any], Path], list[Path]]
 
 
@@ -176,7 +208,7 @@ def draw_all(draws: list[Draw], run: Path, tables: Optional[Path], out: Optional
         measurement = load(folder)
         summary = summarize(measurement)
         for draw in draws:
-            for path in draw(folder, measurement, summary, out or default_out):
+            for path in draw(folder, measurement, summary, folder_for(out or default_out)):
                 print(path)
     except UserError as error:
         typer.echo(f"analysis: error: {error}", err=True)
@@ -190,7 +222,9 @@ def script(*draws: Draw) -> None:
         run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
         tables: Annotated[Optional[Path], typer.Option(help="Influence folder. Default: the run's newest.")] = None,
         out: Annotated[Optional[Path], typer.Option(help="Where to. Default: RUN/figures/NAME OF THE TABLES.")] = None,
+        width: WidthOption = Width.screen,
     ) -> None:
+        set_width(width)
         draw_all(list(draws), run, tables, out)
 
     typer.run(command)

@@ -1,10 +1,10 @@
-"""The numbers taken apart: by class of the target, by sample size; how far selectors agree, and what screening lost.
-Imports no torch."""
+"""The numbers taken apart: by class, by sample size, by distance; how far selectors agree, and what screening lost. Imports no
+torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from olmo_sparsity.tables import list_rows, read_parts, read_table, rows_by_choi
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
+MAX_BINS = 16
 
 
 def by_class(measurement: Measurement) -> list[dict[str, Any]]:
@@ -55,6 +56,60 @@ def by_sample_size(measurement: Measurement) -> list[dict[str, Any]]:
     """The summary of the first so many windows, for each of ``sample_sizes``: what would have been reported had no more been
     measured, for window i of the same text does not depend on how many there are."""
     return [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
+
+
+def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
+    """How far back the influential tokens lie.
+
+    Args:
+        folder: of the tables that the measurement was loaded from.
+        measurement: which windows, selectors and k.
+
+    Returns:
+        For each ``selector``, ``context`` and ``k`` the ``bins`` of distance to the target, the nearest first: ``from_tokens``
+        and ``to_tokens`` (both within), ``uniform``, the share that a choice at random has there, and the share of the k
+        chosen tokens of all windows, ``{mean, low, high}``.
+    """
+    context = measurement.facts["context"]
+    local_len, full_len, num_long_range = (int(context[key]) for key in ("local_len", "full_len", "num_long_range"))
+    num_bins = min(MAX_BINS, num_long_range)
+    edges = np.floor(np.linspace(local_len, full_len, num_bins + 1)).astype(int)
+    units, num_units = document_units(measurement.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
+    sums |= {(*key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
+    for part in read_parts(folder, "selections", ["window_id", "selector", "context", "distance_tokens"]):
+        rows, distances_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["distance_tokens"])
+        bins_RK = np.digitize(distances_RK, edges, right=True) - 1
+        for selector, which, of in rows_by_choice(part):
+            of = of[rows[of] >= 0]
+            if selector not in measurement.selectors:
+                continue
+            for k in measurement.ks:
+                for b in range(num_bins):
+                    np.add.at(sums[selector, which, k, b], units[rows[of]], (bins_RK[of, :k] == b).sum(axis=1))
+
+    def shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return {key: total[key] / (key[2] * total["windows"]) for key in total if key != "windows"}
+
+    found = estimates(sums, shares)
+    bounds = list(pairwise(edges.tolist()))
+    return [
+        {
+            "selector": selector,
+            "context": which,
+            "k": k,
+            "bins": [
+                {
+                    "from_tokens": low + 1,
+                    "to_tokens": high,
+                    "uniform": (high - low) / num_long_range,
+                    **(found[selector, which, k, b] or {}),
+                }
+                for b, (low, high) in enumerate(bounds)
+            ],
+        }
+        for selector, which, k in measurement.keys
+    ]
 
 
 def _standard_ranks(scores_WM: np.ndarray) -> np.ndarray:

@@ -6,20 +6,33 @@ Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupte
 from __future__ import annotations
 
 import dataclasses
-import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.config import SELECTORS, Config, ContextCurveConfig, Interrupted, UserError
-from olmo_sparsity.config_files import config_folder, load_config, to_yaml
+from olmo_sparsity.config import Config, ContextCurveConfig, Interrupted, UserError
+from olmo_sparsity.config_files import config_folder, to_yaml
+from olmo_sparsity.options import (
+    ConfigOption,
+    ContextName,
+    Overrides,
+    OverwriteOption,
+    PathName,
+    Precision,
+    RunOption,
+    SelectorName,
+    ShardOption,
+    given_options,
+    parse_k,
+    resolve,
+    say,
+    selectors_of,
+)
 
 if TYPE_CHECKING:
     from olmo_sparsity.parts import Share
@@ -34,65 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]
-
-
 MAX_PROBLEMS = 10  # of a folder, printed; one machine's failure can be thousands
-
-
-class PathName(str, Enum):
-    compact = "compact"
-    plain = "plain"
-    masked = "masked"
-
-
-class Precision(str, Enum):
-    fp32 = "fp32"
-    bf16 = "bf16"
-
-
-ConfigOption = Annotated[
-    Optional[Path],
-    typer.Option(
-        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, else configs/demo.yaml."
-    ),
-]
-RunOption = Annotated[
-    Optional[Path], typer.Option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")
-]
-Overrides = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the configuration, such as training.steps=200."),
-]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete what is there and begin anew.")]
-ShardOption = Annotated[
-    Optional[str],
-    typer.Option("--shard", metavar="I/N", help="Measure only the I-th of N equal shares, I from 0 to N - 1."),
-]
-
-
-def say(line: str) -> None:
-    """One remark, on standard error: standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def _resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[list[str]]) -> tuple[Config, Path]:
-    if config is None and run is not None and (run / "config.yaml").is_file():
-        config = run / "config.yaml"
-    loaded = load_config(config, overrides or [])
-    return loaded, run if run is not None else Path("runs") / loaded.name
-
-
-def _given(section: Any, given: dict[str, Any]) -> Any:
-    """A section of the configuration with the options that were given on the command line."""
-    return dataclasses.replace(section, **{key: value for key, value in given.items() if value is not None})
-
-
-def _selectors(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
-    if not names:
-        return None
-    chosen = [name.value for name in names]
-    return list(SELECTORS) if "all" in chosen else list(dict.fromkeys(chosen))
 
 
 def _train_first(config: Config, run: Path, share: Share) -> None:
@@ -135,24 +90,13 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted("interrupted; the same command, without --overwrite, goes on from here") from None
 
 
-def parse_k(text: str) -> list[int]:
-    """``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5]."""
-    if not re.fullmatch(r"\d+(,\d+)*,?", text):
-        raise UserError(f"--k {text}: a number, such as 8 (measures 1, 2, 4, 8), or a list, such as 1,3,5")
-    values = [int(part) for part in text.split(",") if part]
-    if "," in text:
-        return sorted(set(values))
-    powers = [2**i for i in range(values[0].bit_length()) if 2**i < values[0]]
-    return [*powers, values[0]]
-
-
 @app.command()
 def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Turn the text into token files (OLMo's own format) and a tokenizer."""
     from olmo_sparsity.manifest import read_json
     from olmo_sparsity.tokens import prepare as prepare_tokens
 
-    loaded, _ = _resolve(config, run, overrides)
+    loaded, _ = resolve(config, run, overrides)
     with _interruptible():
         folder = prepare_tokens(loaded.data)
     manifest = read_json(folder / "manifest.json")
@@ -170,7 +114,7 @@ def train(
     """Train the model, or go on training it; prepares the text first where that is still to do."""
     from olmo_sparsity.training import train as train_model
 
-    loaded, folder = _resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides)
     with _interruptible():
         train_model(loaded, folder, overwrite, say)
 
@@ -228,14 +172,14 @@ def influence(
     from olmo_sparsity.parts import own_share
 
     share = own_share(shard, overwrite)
-    loaded, folder = _resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "seed": seed, "data": data, "screen": screen}
     given["precision"] = None if precision is None else precision.value
     given["k"] = None if k is None else parse_k(k)
-    given["selectors"] = _selectors(selector)
+    given["selectors"] = selectors_of(selector)
     given["path"] = None if path is None else path.value
     given["save_candidates"] = True if save_candidates else None
-    loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
+    loaded = dataclasses.replace(loaded, influence=given_options(loaded.influence, given))
     loaded.check_k()
     _train_first(loaded, folder, share)
     with _interruptible():
@@ -260,7 +204,7 @@ def summary(
     from olmo_sparsity.tables import newest_finished
 
     if tables is None:
-        _, folder = _resolve(config, run, overrides)
+        _, folder = resolve(config, run, overrides)
         tables = newest_finished(folder)
     print_summary(tables, every, as_json)
 
@@ -288,9 +232,9 @@ def validate(
     from olmo_sparsity.validation import validate as validate_run
 
     share = own_share(shard, overwrite)
-    loaded, folder = _resolve(config, run, overrides)
-    given: dict[str, Any] = {"num_windows": num_windows, "selectors": _selectors(selector)}
-    loaded = dataclasses.replace(loaded, validation=_given(loaded.validation, given))
+    loaded, folder = resolve(config, run, overrides)
+    given: dict[str, Any] = {"num_windows": num_windows, "selectors": selectors_of(selector)}
+    loaded = dataclasses.replace(loaded, validation=given_options(loaded.validation, given))
     _train_first(loaded, folder, share)
     with _interruptible():
         tables = validate_run(loaded, folder, out, overwrite, _say_of(share), share)
@@ -321,9 +265,9 @@ def context_curve(
     from olmo_sparsity.parts import own_share
 
     share = own_share(shard, overwrite)
-    loaded, folder = _resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "data": data}
-    loaded = dataclasses.replace(loaded, influence=_given(loaded.influence, given))
+    loaded = dataclasses.replace(loaded, influence=given_options(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
     _train_first(loaded, folder, share)
@@ -362,10 +306,81 @@ def merge(
         raise typer.Exit(2)
 
 
+@app.command()
+def report(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    windows: Annotated[
+        int, typer.Option("--windows", help="Windows in the page: a random sample where there are more.")
+    ] = 200,
+    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of that sample.")] = 0,
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", metavar="FILE", help="The HTML file. Default: report.html beside the run's figures."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """A measurement as one HTML file to look at: the answer, the charts, the windows with their words."""
+    from olmo_sparsity.report import default_out, write_report
+    from olmo_sparsity.tables import newest_finished
+
+    if tables is None:
+        _, folder = resolve(config, run, overrides)
+        tables = newest_finished(folder)
+    print(write_report(tables, out or default_out(tables, run), overwrite, windows, sample_seed))
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run (its newest measurement) or an influence folder.")],
+    window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
+    selector: Annotated[
+        Optional[SelectorName],
+        typer.Option("--selector", help="Whose choice. Default: one that does not see the target."),
+    ] = None,
+    k: Annotated[Optional[int], typer.Option("--k", help="How many tokens it unmasks. Default: the most.")] = None,
+    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,
+) -> None:
+    """One window in the terminal: its words, which of them were chosen, the losses."""
+    from olmo_sparsity.excerpts import find_tables
+    from olmo_sparsity.show import show_window, terminal
+
+    show_window(find_tables(run), window, selector and selector.value, k, context.value, terminal())
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by that selector."),
+    ],
+    every: Annotated[bool, typer.Option("--every", help="Every selector and k.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write a page with table and figure.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+) -> None:
+    """Measurements side by side, differences from the first with intervals; paired where the windows are the same."""
+    from olmo_sparsity.comparison import read_subjects, write_comparison
+    from olmo_sparsity.console import print_comparison
+
+    subjects = read_subjects(runs)
+    if out is not None:
+        write_comparison(subjects, out, overwrite)
+    print_comparison(subjects, every, as_json)
+    if out is not None:
+        say(str(out))
+
+
 @app.command("config")
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Print the configuration that the other commands would use, every key explained."""
-    loaded, _ = _resolve(config, run, overrides)
+    loaded, _ = resolve(config, run, overrides)
     folder = config_folder()
     shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))
     print(f"# The configurations that ship: {', '.join(shipped)}")

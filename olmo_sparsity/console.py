@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from olmo_sparsity.breakdowns import agreement, by_class, screening
+from olmo_sparsity.comparison import Subject, compare, main_rows, verdict
 from olmo_sparsity.curves import context_curve
 from olmo_sparsity.detection import detection
 from olmo_sparsity.statistics import gate_words, interval, length_words, load, smallest_k_words, summarize
@@ -242,3 +243,40 @@ def print_curve(tables: Path) -> None:
             str(point["num_visible_tokens"]), interval(point["loss_nats"], 4), interval(point["change_nats"], 4)
         )
     console.print(rows)
+
+
+def print_comparison(subjects: list[Subject], every: bool = False, as_json: bool = False) -> None:
+    """Measurements side by side, with the differences from the first; with ``every`` all selectors and k."""
+    numbers = compare(subjects)
+    if as_json:
+        print(json.dumps(numbers, indent=2))
+        return
+    console = _console()
+    labels = [subject["label"] for subject in numbers["subjects"]]
+    for subject in numbers["subjects"]:
+        summary = subject["summary"]
+        console.print(f"[bold]{escape(subject['label'])}[/bold]: {escape(subject['tables'])}")
+        console.print(
+            f"  {summary['num_windows']} windows of {summary['num_documents']} documents; {length_words(summary)}"
+        )
+        console.print(f"  {escape(gate_words(summary))}")
+        if subject["warning"]:
+            console.print(f"  {subject['warning']}", style="bold")
+    for label, pairing in zip(labels[1:], numbers["pairings"], strict=True):
+        console.print(f"{escape(label)} minus {escape(labels[0])}: {pairing['words']}.", style="bold")
+    table = Table(
+        "quantity", "selector", "k", *(escape(label) for label in labels),
+        *(part for label in labels[1:] for part in (f"{escape(label)}\nminus {escape(labels[0])}", "so it has")),
+        caption="means [95% intervals by bootstrap over documents]; R(k) only where the validity gates passed",
+    )  # fmt: skip
+    for row in numbers["rows"] if every else main_rows(numbers):
+        digits = 2 if row["quantity"].endswith("fraction") else 3
+        differences = [cell for one in row["differences"] for cell in (interval(one, digits), verdict(one))]
+        table.add_row(
+            row["words"],
+            row["selector"] or "",
+            "" if row["k"] is None else str(row["k"]),
+            *(interval(value, digits) for value in row["values"]),
+            *differences,
+        )
+    console.print(table)

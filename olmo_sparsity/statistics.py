@@ -151,15 +151,17 @@ def gate_of(long_gain: Estimate) -> str:
     return "passed" if long_gain["low"] is not None and long_gain["low"] > 0 else "failed"
 
 
-def _sums(measurement: Measurement) -> dict[Any, np.ndarray]:
+def _sums(measurement: Measurement, drawn: Optional[tuple[np.ndarray, int]] = None) -> dict[Any, np.ndarray]:
     """What the numbers are functions of, summed over each document (or group of documents), float64 [units].
+
+    ``drawn``: the unit of each window and how many there are, as ``document_units`` has them; None: of this measurement alone.
 
     ``windows`` (their number); a loss column or the long gain of a context, by its name, and the latter squared
     (name, "squared"); the sparse gain x of each (selector, context, k), with (key, "xx") and (key, "xy"), y being the long gain
     of the same context.
     """
     windows = measurement.windows
-    units, num_units = document_units(windows["doc_id"])
+    units, num_units = document_units(windows["doc_id"]) if drawn is None else drawn
 
     def add(values: Any) -> np.ndarray:
         return document_sums(values, units, num_units)
@@ -364,13 +366,31 @@ def paired_difference(first: Measurement, second: Measurement) -> dict[Any, Opti
     columns = ["window_id", "doc_id"]
     if not first.windows[columns].equals(second.windows[columns]):
         raise ValueError("the two measurements are of different windows")
-    both = {(i, name): values for i, one in enumerate((first, second)) for name, values in _sums(one).items()}
+    return unpaired_difference(first, second)
+
+
+def unpaired_difference(first: Measurement, second: Measurement) -> dict[Any, Optional[Estimate]]:
+    """As ``paired_difference``, of any two measurements, on whatever windows.
+
+    The documents of both are drawn together: one that only one of them holds counts in that one alone, and one that both
+    hold is drawn in both at once, so that nothing is taken for independent that is not. Without ``MIN_DOCUMENTS`` in either
+    there are no intervals.
+    """
+    doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
+    units, num_units = document_units(doc_ids)
+    units_of = (units[: len(first.windows)], units[len(first.windows) :])
+    both: dict[Any, np.ndarray] = {}
+    for i, (one, of) in enumerate(zip((first, second), units_of, strict=True)):
+        both |= {(i, name): values for name, values in _sums(one, (of, num_units)).items()}
 
     def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
         return {name: b[name] - a[name] for name in a if name in b}
 
-    return estimates(both, differences)
+    found = estimates(both, differences)
+    if min(len(np.unique(of)) for of in units_of) >= MIN_DOCUMENTS:
+        return found
+    return {name: value and {"mean": value["mean"], "low": None, "high": None} for name, value in found.items()}
 
 
 def interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:

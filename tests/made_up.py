@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -32,12 +32,14 @@ def made_up_tables(
     num_documents: int = 60,
     long_gain: float = 0.5,
     seed: int = 0,
+    words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
 ) -> Path:
     """Writes an influence folder of two equal parts, or of parts of these sizes, its windows shuffled within a part.
 
     Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
     gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
+    ``words``: the texts of the first tokens of window 0, and of its target.
     Scores: whole numbers, so with ties; every seventh window of `lasso` has all equal.
     """
     rng = np.random.default_rng(seed)
@@ -100,6 +102,9 @@ def made_up_tables(
                         "gain_sparse_nats": sparse,
                     }
                 )
+    if words:
+        windows[0]["token_texts"][: len(words)] = words
+        windows[0]["target_text"] = words[0]
     parts = np.array_split(np.arange(num), 2 if part_sizes is None else np.cumsum(part_sizes)[:-1])
     assert part_sizes is None or sum(part_sizes) == num
     for part, chosen in enumerate(parts):

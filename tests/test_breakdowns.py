@@ -10,7 +10,7 @@ from made_up import KS, SEES_TARGET, M, made_up_tables
 from scipy.stats import spearmanr
 
 from olmo_sparsity import bootstrap
-from olmo_sparsity.breakdowns import agreement, by_class, by_sample_size, sample_sizes
+from olmo_sparsity.breakdowns import agreement, by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics import Measurement, load, summarize
 from olmo_sparsity.tables import read_table
 
@@ -170,3 +170,26 @@ def test_choices_at_random_agree_by_chance(tables: Path, measurement: Measuremen
 def test_one_selector_has_none_to_agree_with(tables: Path, measurement: Measurement) -> None:
     one = {"kl": measurement.selectors["kl"]}
     assert agreement(tables, Measurement(measurement.windows, measurement.gains[["kl"]], one, measurement.facts)) == []
+
+
+def test_shares_by_distance(tmp_path: Path) -> None:
+    """Counted again row by row; a restricted measurement counts its own windows only."""
+    folder = made_up_tables(tmp_path / "tables")
+    everything = load(folder)
+    some = everything.restrict(np.arange(len(everything.windows)) < 40)
+    rows = read_table(folder, "selections").to_pylist()
+    for measurement in (everything, some):
+        ids = set(measurement.windows["window_id"])
+        found = {(e["selector"], e["context"], e["k"]): e["bins"] for e in by_distance(folder, measurement)}
+        assert set(found) == set(measurement.keys)
+        for (selector, context, k), bins in found.items():
+            assert [(b["from_tokens"], b["to_tokens"]) for b in bins] == [(d, d) for d in range(9, 21)]
+            chosen = [
+                distance
+                for row in rows
+                if (row["selector"], row["context"]) == (selector, context) and row["window_id"] in ids
+                for distance in row["distance_tokens"][:k]
+            ]
+            assert [b["mean"] for b in bins] == pytest.approx([chosen.count(d) / len(chosen) for d in range(9, 21)])
+            assert sum(b["uniform"] for b in bins) == pytest.approx(1)
+            assert all(b["low"] <= b["mean"] <= b["high"] for b in bins)

@@ -116,6 +116,21 @@ def test_options_reach_the_tables(workplace: Path) -> None:
     assert "12 windows" in shown.stdout
 
 
+def test_report_show_and_compare(workplace: Path) -> None:
+    first = run_cli("report", "--run", "runs/tiny", "--windows", "5", cwd=workplace)
+    assert first.returncode == 0, first.stderr
+    page = workplace / first.stdout.strip()
+    assert page.parent.parent == workplace / "runs" / "tiny" / "figures"
+    assert "5 of the 30 windows" in page.read_text()
+    again = run_cli("report", "--run", "runs/tiny", cwd=workplace)
+    assert again.returncode == 2 and "--overwrite" in again.stderr
+    shown = run_cli("show", "runs/tiny", "3", "--selector", "unmask-one", "--context", "null", cwd=workplace)
+    assert "Window 3" in shown.stdout and "foreign: of document" in shown.stdout
+    compared = run_cli("compare", "runs/tiny", "elsewhere", "--out", "side.html", cwd=workplace)
+    assert compared.returncode == 0, compared.stderr
+    assert "NOT PAIRED" in compared.stdout and (workplace / "side.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -138,6 +153,8 @@ def test_options_reach_the_tables(workplace: Path) -> None:
         (("summary", "--tables", "runs/tiny"), "is no influence folder"),
         (("summary", "--run", "runs/none"), "nothing has been measured"),
         (("summary", "--tables", "nowhere"), "no influence tables"),
+        (("show", "elsewhere", "12"), "no window 12; they are numbered 0 to 11"),
+        (("compare", "elsewhere", "elsewhere:greedy"), "greedy was not measured there"),
         (("validate", "--config", "tiny.yaml", "validation.k=[1,13]"), "only 12 long-range tokens"),
         (("validate", "--config", "tiny.yaml", "validation.selectors=[best]"), "no selector is named ['best']"),
         (("context-curve", "--config", "tiny.yaml", "--max-visible", "0"), "context_curve.max_visible = 0"),
@@ -173,7 +190,7 @@ def test_text_of_another_shape_is_measured(workplace: Path) -> None:
 
 
 def test_help_teaches(workplace: Path) -> None:
-    for command in ("prepare", "train", "influence", "summary", "validate", "context-curve", "config"):
+    for command in ("prepare", "train", "influence", "summary", "report", "validate", "context-curve", "config"):
         shown = run_cli(command, "--help", cwd=workplace).stdout
         assert "--config" in shown
         assert "--run" in shown

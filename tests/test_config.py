@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from olmo_sparsity.cli import parse_k
 from olmo_sparsity.config import Config, UserError, fingerprint
 from olmo_sparsity.config_files import config_folder, load_config, to_yaml
+from olmo_sparsity.options import parse_k
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -46,7 +46,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
     """The figures themselves, not saved."""
     kept: list[Figure] = []
     for module in MODULES:
-        monkeypatch.setattr(module, "save", lambda figure, out, name: kept.append(figure) or [])
+        monkeypatch.setattr(module, "save", lambda figure, out, name, **_: kept.append(figure) or [])
     yield kept
     for figure in kept:
         plt.close(figure)
@@ -62,9 +62,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
     save = style.save
 
-    def keep(figure: Figure, out: Path, name: str) -> list[Path]:
+    def keep(figure: Figure, out: Path, name: str, **options: Any) -> list[Path]:
         words.append(words_on(figure))
-        return save(figure, out, name)
+        return save(figure, out, name, **options)
 
     for module in MODULES:
         monkeypatch.setattr(module, "save", keep)

@@ -21,6 +21,8 @@ from olmo_sparsity.console import print_summary
 from olmo_sparsity.influence import measure
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.merging import check_tables
+from olmo_sparsity.report import write_report
+from olmo_sparsity.show import show_window, terminal
 from olmo_sparsity.tables import part_path, read_table
 from olmo_sparsity.tokens import open_store, read_tokenizer
 
@@ -272,6 +274,10 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     of = sample[(sample["selector"] == "kl") & (sample["context"] == "real")]
     assert kl[0]["recall"]["mean"] == pytest.approx(np.stack(of["recall"])[:, 2].mean())
     assert kl[0]["num_windows"] == len(of)
+    page = write_report(folder, tmp_path / "report.html", overwrite=False, num_windows=5, seed=0)
+    assert page.stat().st_size > 10_000
+    show_window(folder, 3, "unmask-one", 8, "real", terminal())
+    assert "target" in capsys.readouterr().out
     assert check_tables(folder)[0] == []
 
 

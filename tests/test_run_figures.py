@@ -57,7 +57,7 @@ def test_pictures(runs: list[Path], tmp_path: Path) -> None:
 
 def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
     figures: list[Figure] = []
-    monkeypatch.setattr(module, "save", lambda figure, out, name: figures.append(figure) or [])
+    monkeypatch.setattr(module, "save", lambda figure, out, name, **_: figures.append(figure) or [])
     module.draw(runs, Path("unused"))
     return figures[0]
 

@@ -1,0 +1,115 @@
+"""Figures at the size that a paper prints them: exact column widths, panels restacked to fit, captions for LaTeX to set."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+STYLE = Path(__file__).with_name("paper.mplstyle")
+
+
+class Width(str, Enum):
+    """What a figure is made for: a screen, or one or both columns of a paper."""
+
+    screen = "screen"
+    one = "one"
+    two = "two"
+
+
+INCHES = {Width.one: 3.25, Width.two: 6.75}
+LEAST_SCALE = 0.55  # of a panel's height: text shrinks less than panels do
+CHARS_AN_INCH = 18
+
+_width = Width.screen  # of all figures of the process, as matplotlib's own settings are
+
+
+def set_width(width: Width) -> None:
+    """Figures that are drawn after this are made for ``width``, in a paper with the looks of ``paper.mplstyle``."""
+    global _width
+    _width = width
+    if width is not Width.screen:
+        plt.style.use(STYLE)
+
+
+def width_in_force() -> Width:
+    """What figures are being made for."""
+    return _width
+
+
+def folder_for(out: Path) -> Path:
+    """Where they go: those for a paper into a folder of their own."""
+    return out if _width is Width.screen else out / f"paper-{_width.value}"
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """A legend below the panels, in as many columns as fit."""
+    for columns in range(len(handles), 0, -1):
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width < INCHES[_width] * figure.dpi * 0.98:
+            return
+        legend.remove()
+
+
+def _wrap(text: str, inches: float) -> str:
+    return "\n".join(
+        part for line in text.split("\n") for part in textwrap.wrap(line, int(inches * CHARS_AN_INCH)) or [""]
+    )
+
+
+def _restack(figure: Figure, panels: list[Axes], columns: int) -> tuple[int, int]:
+    """Puts panels into at most so many columns; two rows are turned into two columns. Returns (rows, columns) before."""
+    grid = panels[0].get_subplotspec().get_gridspec()  # type: ignore[union-attr]
+    before = grid.nrows, grid.ncols
+    if before[1] <= columns:
+        return before
+    if 1 < before[0] <= columns:
+        panels[:] = [panels[row * before[1] + column] for column in range(before[1]) for row in range(before[0])]
+        columns = before[0]
+    shared_y = {axis: len(axis.get_shared_y_axes().get_siblings(axis)) > 1 for axis in panels}
+    shared_x = {axis: len(axis.get_shared_x_axes().get_siblings(axis)) > 1 for axis in panels}
+    y_label = next((axis.get_ylabel() for axis in panels if axis.get_ylabel()), "").split("\n")[-1]
+    x_label = next((axis.get_xlabel() for axis in panels if axis.get_xlabel()), "")
+    stacked = figure.add_gridspec(-(-len(panels) // columns), columns)
+    for number, axis in enumerate(panels):
+        axis.set_subplotspec(stacked[number // columns, number % columns])
+        first, last = number % columns == 0, number + columns >= len(panels)
+        if shared_y[axis]:
+            axis.tick_params(labelleft=first)
+            axis.set_ylabel(y_label if first else "")
+        if shared_x[axis]:
+            axis.tick_params(labelbottom=last)
+            axis.set_xlabel(x_label if last else "")
+    return before
+
+
+def fit(figure: Figure, one_column: int) -> None:
+    """Makes a figure exactly as wide as the column it is for.
+
+    Args:
+        figure: drawn for a screen, in constrained layout.
+        one_column: how many panels stand side by side in one column of the paper.
+    """
+    panels = [axis for axis in figure.axes if axis.get_subplotspec() is not None]
+    most = one_column if _width is Width.one else 99
+    old_width, old_height = figure.get_size_inches()
+    rows, columns = _restack(figure, panels, most)
+    grid = panels[0].get_subplotspec().get_gridspec()  # type: ignore[union-attr]
+    panel = INCHES[_width] / grid.ncols
+    scale = max(LEAST_SCALE, panel / (old_width / columns))
+    height = grid.nrows * (old_height / rows) * scale
+    legends = sum(legend.get_window_extent().height / figure.dpi for legend in figure.legends)
+    figure.set_size_inches(INCHES[_width], height + legends)
+    figure.draw_without_rendering()  # lays out, so that the panels' sizes are known
+    for axis in panels:
+        wide, high = (1.15 * length / figure.dpi for length in axis.get_window_extent().size)
+        for where in ("left", "center"):
+            axis.set_title(_wrap(axis.get_title(loc=where), wide), loc=where)
+        axis.set_ylabel(_wrap(axis.get_ylabel(), high))
+        axis.set_xlabel(_wrap(axis.get_xlabel(), wide))

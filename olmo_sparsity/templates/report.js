@@ -1,0 +1,271 @@
+"use strict";
+// What is shown, and what changes it. One state; every control changes it and has drawn what depends on it.
+
+const DATA = JSON.parse(byId("data").textContent);
+const PAGE_SIZE = 20;
+const MAIN_SELECTORS = ["unmask-one", "kl", "attention", "random"]; // where nine would hide one another
+
+const state = {
+  selector: DATA.shown_first,
+  k: DATA.ks.at(-1),
+  context: "real",
+  page: 0,
+  /** The measured k nearest below: charts know no others. */
+  get measuredK() {
+    return DATA.ks.filter((k) => k <= this.k).at(-1) ?? DATA.ks[0];
+  },
+};
+const shownCurves = new Set(
+  DATA.selectors.map((s) => s.name).filter((name) => MAIN_SELECTORS.includes(name) || name === state.selector),
+);
+const limits = figure4Frame(DATA);
+const longest = Math.max(
+  ...DATA.windows.flatMap((w) => [
+    w.loss_short_nats,
+    w.loss_long_nats,
+    w.null_loss_long_nats,
+    ...Object.values(w.selections).flatMap((s) => [...s.real.loss, ...s.null.loss]),
+  ]),
+);
+for (const window of DATA.windows) window.text = [...window.tokens, window.target].join("").toLowerCase();
+const windowById = new Map(DATA.windows.map((w) => [w.id, w]));
+let cards = [];
+
+// --- which windows the filters let through
+
+const number = (id) => (byId(id).value === "" ? null : Number(byId(id).value));
+const between = (value, low, high) => (low === null || value >= low) && (high === null || value <= high);
+const excess = (window) =>
+  sparseGain(DATA, window, state.selector, "real", state.measuredK) -
+  sparseGain(DATA, window, state.selector, "null", state.measuredK);
+const chosenClasses = () =>
+  new Set([...document.querySelectorAll("#class-filters input:checked")].map((box) => box.value));
+
+function readFilters() {
+  const words = byId("search").value.toLowerCase();
+  const classes = chosenClasses();
+  const limitsOf = [number("gain-from"), number("gain-to"), number("excess-from"), number("excess-to")];
+  return (window) =>
+    (!words || window.text.includes(words)) &&
+    classes.has(window.class) &&
+    between(window.gain_long_nats, limitsOf[0], limitsOf[1]) &&
+    between(excess(window), limitsOf[2], limitsOf[3]);
+}
+
+const ORDERS = {
+  id: () => 0,
+  long: (a, b) => b.gain_long_nats - a.gain_long_nats,
+  sparse: (a, b) =>
+    sparseGain(DATA, b, state.selector, "real", state.measuredK) -
+    sparseGain(DATA, a, state.selector, "real", state.measuredK),
+  excess: (a, b) => excess(b) - excess(a),
+};
+
+function listed() {
+  const group = byId("group")?.value ?? "sample";
+  return DATA.windows
+    .filter((w) => w.group === group)
+    .filter(readFilters())
+    .sort(ORDERS[byId("order").value]);
+}
+
+// --- drawing
+
+function drawCards() {
+  const windows = listed();
+  const pages = Math.max(1, Math.ceil(windows.length / PAGE_SIZE));
+  state.page = Math.min(state.page, pages - 1);
+  const start = state.page * PAGE_SIZE;
+  cards = windows
+    .slice(start, start + PAGE_SIZE)
+    .map((window) => card(DATA, window, state, longest, (one) => findPoints(byId("figure4"), one)));
+  byId("cards").replaceChildren(
+    ...(cards.length
+      ? cards.map((one) => one.article)
+      : [html("p", { class: "empty" }, "No window passes these filters. Clear some of them.")]),
+  );
+  const group = byId("group")?.value ?? "sample";
+  const all = DATA.windows.filter((w) => w.group === group).length;
+  byId("count").textContent =
+    `${windows.length} of ${all} windows` +
+    (windows.length > PAGE_SIZE ? `, ${start + 1} to ${start + cards.length} shown` : "") +
+    (byId("order").value === "id" ? "" : ". In this order the first ones are no fair sample.");
+  const turn = (by) => () => {
+    state.page += by;
+    drawCards();
+    byId("windows").focus();
+    byId("count").scrollIntoView();
+  };
+  byId("pages").replaceChildren(
+    ...(pages === 1
+      ? []
+      : [
+          html("button", { type: "button", disabled: state.page === 0, onclick: turn(-1) }, "Previous windows"),
+          html("span", {}, `Page ${state.page + 1} of ${pages}`),
+          html("button", { type: "button", disabled: state.page === pages - 1, onclick: turn(1) }, "Next windows"),
+        ]),
+  );
+}
+
+const drawScatter = () => drawFigure4(DATA, limits, state, byId("figure4"), byId("figure4-words"), readFilters(), goTo);
+
+function drawCharts() {
+  drawScatter();
+  drawCurves(DATA, shownCurves, state, byId("curves"));
+  drawClasses(DATA, state, byId("classes"));
+  drawDistances(DATA, state, byId("distances"));
+}
+
+function drawLegend() {
+  byId("legend").replaceChildren(
+    ...DATA.selectors.map(({ name }) =>
+      html(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(shownCurves.has(name)),
+          onclick: (event) => {
+            if (!shownCurves.delete(name)) shownCurves.add(name);
+            event.currentTarget.setAttribute("aria-pressed", String(shownCurves.has(name)));
+            drawCurves(DATA, shownCurves, state, byId("curves"));
+          },
+        },
+        svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(name, 0, 0, 4.5)),
+        name,
+      ),
+    ),
+  );
+}
+
+function drawNote() {
+  const of = DATA.selectors.find((s) => s.name === state.selector);
+  const verdict = of.control
+    ? html("span", {}, "Selects nothing: what any choice would give. ")
+    : of.sees_target
+      ? html("span", { class: "warn" }, "Sees the target: much of its gain is luck; compare the null context. ")
+      : html("span", { class: "fine" }, "Does not see the target: its gain over random is no luck. ");
+  byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
+  byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
+}
+
+// --- going to a window
+
+function goTo(window) {
+  const group = byId("group");
+  if (group) group.value = window.group;
+  let at = listed().indexOf(window);
+  if (at < 0) {
+    byId("filters").reset();
+    if (group) group.value = window.group;
+    at = listed().indexOf(window);
+    fadePoints(byId("figure4"), windowById, readFilters());
+  }
+  state.page = Math.floor(at / PAGE_SIZE);
+  drawCards();
+  for (const one of cards) one.article.classList.toggle("here", one.window === window);
+  const article = byId(`w${window.id}`);
+  history.replaceState(null, "", `#w${window.id}`);
+  article.scrollIntoView({ block: "start" });
+  article.focus({ preventScroll: true });
+}
+
+function goToHash() {
+  const window = windowById.get(Number(location.hash.slice(2)));
+  if (/^#w\d+$/.test(location.hash) && window) goTo(window);
+}
+
+// --- the controls
+
+function fillControls() {
+  const kinds = [
+    ["Does not see the target", (s) => !s.sees_target && !s.control],
+    ["Sees the target: luck in its gain", (s) => s.sees_target],
+    ["Controls: select nothing", (s) => s.control],
+  ];
+  byId("selector").replaceChildren(
+    ...kinds
+      .map(([label, fits]) => [label, DATA.selectors.filter(fits)])
+      .filter(([, of]) => of.length)
+      .map(([label, of]) =>
+        html(
+          "optgroup",
+          { label },
+          of.map((s) => html("option", { value: s.name }, s.name)),
+        ),
+      ),
+  );
+  byId("selector").value = state.selector;
+  const slider = byId("k");
+  slider.max = DATA.ks.at(-1);
+  slider.value = state.k;
+  byId("class-filters").replaceChildren(
+    ...Object.entries(DATA.class_words).map(([name, words]) =>
+      html("label", { title: words }, html("input", { type: "checkbox", value: name, checked: true }), ` ${name}`),
+    ),
+  );
+}
+
+function listen() {
+  byId("selector").addEventListener("change", (event) => {
+    state.selector = event.target.value;
+    shownCurves.add(state.selector);
+    drawNote();
+    drawLegend();
+    drawCharts();
+    drawCards();
+  });
+  byId("k").addEventListener("input", (event) => {
+    const before = state.measuredK;
+    state.k = Number(event.target.value);
+    drawNote();
+    if (state.measuredK === before) for (const one of cards) one.update(state);
+    else {
+      drawCharts();
+      drawCards();
+    }
+  });
+  for (const radio of document.querySelectorAll('input[name="context"]')) {
+    radio.addEventListener("change", () => {
+      state.context = radio.value;
+      for (const one of cards) one.update(state);
+    });
+  }
+  const filtered = () => {
+    state.page = 0;
+    drawCards();
+    fadePoints(byId("figure4"), windowById, readFilters());
+  };
+  byId("filters").addEventListener("input", filtered);
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("clear").addEventListener("click", () => {
+    byId("filters").reset();
+    filtered();
+  });
+  byId("theme").addEventListener("change", (event) => {
+    if (event.target.value) document.documentElement.dataset.theme = event.target.value;
+    else delete document.documentElement.dataset.theme;
+  });
+  addEventListener("hashchange", goToHash);
+  const bar = document.querySelector(".bar"); // it covers the top: what is gone to must stop below it
+  new ResizeObserver(() => {
+    document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`;
+  }).observe(bar);
+  let width = innerWidth;
+  let waiting;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // a phone's address bar comes and goes
+    width = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawCharts, 150);
+  });
+}
+
+if (innerWidth < 768) byId("filter-box").open = false;
+fillControls();
+listen();
+drawNote();
+drawLegend();
+drawCharts();
+drawCards();
+goToHash();
+document.documentElement.dataset.ready = "yes";
