@@ -7,6 +7,7 @@
 # make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
 # make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
 # make bench     the influence engine against its peers and the machine's limit; with RUN (default runs/demo) where it is trained
+# make gallery   the pictures in docs/, from what the runs hold
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
 # make clean     remove the virtual environment and caches; never data/ or runs/
@@ -22,7 +23,7 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures report browser evidence sweep curve bench test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve bench gallery test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -58,6 +59,9 @@ curve: $(READY)
 	$(BIN)/olmo-sparsity context-curve
 	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
 	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --out runs/figures
+
+gallery: figures report
+	$(BIN)/python -m analysis.gallery --run $(RUN)
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'

@@ -1,0 +1,74 @@
+"""The pictures in docs/, from what the demo's runs hold: ``make gallery``.
+
+Copies the newest figures, and opens the report in Chromium for its picture, where that is installed. What has not been drawn
+is left as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.style import find_tables
+
+DOCS = Path("docs")
+# Name in docs/ -> where a figure lies, {figures} being those of the run's newest measurement.
+PICTURES = {
+    "demo-figure4": "{figures}/figure4.png",
+    "demo-recovered-fraction": "{figures}/recovered_fraction.png",
+    "demo-figure5": "{figures}/figure5.png",
+    "demo-distance": "{figures}/distance.png",
+    "demo-classes": "{figures}/classes.png",
+    "demo-agreement": "{figures}/agreement.png",
+    "demo-sample-size": "{figures}/sample_size.png",
+    "demo-planted": "runs/demo/figures/planted/planted.png",
+    "demo-context-curve": "runs/figures/context_curve.png",
+    "demo-scale": "runs/scale/figures/scale.png",
+    "engine": "benchmarks/results/methods.png",
+    "engine-scaling": "benchmarks/results/scaling.png",
+}
+
+
+def picture_of_page(page: Path, out: Path) -> None:
+    """The page's beginning, and beside it its windows with four tokens unmasked."""
+    from matplotlib import image
+    from numpy import concatenate
+    from playwright.sync_api import sync_playwright
+
+    halves = [out.with_name(f"{out.stem}-{half}.png") for half in ("left", "right")]
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        view = browser.new_page(viewport={"width": 820, "height": 836})
+        view.goto(page.resolve().as_uri())
+        view.wait_for_selector("#figure4 svg")
+        view.screenshot(path=halves[0])
+        view.locator("#k").fill("2")  # the third of the measured k
+        view.locator("#filter-box summary").click()
+        view.locator("#windows-title").evaluate("element => element.scrollIntoView()")
+        view.evaluate("window.scrollBy(0, -80)")  # below the bar that stays on top
+        view.screenshot(path=halves[1])
+        browser.close()
+    image.imsave(out, concatenate([image.imread(half) for half in halves], axis=1))
+    for half in halves:
+        half.unlink()
+
+
+def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
+    """Bring the pictures in docs/ up to date."""
+    _, figures = find_tables(run, None)
+    for name, pattern in PICTURES.items():
+        source = Path(pattern.format(figures=figures))
+        if source.is_file():
+            shutil.copyfile(source, DOCS / f"{name}.png")
+        print(f"{DOCS / name}.png", "" if source.is_file() else f"left as it is: there is no {source}")
+    page = figures / "report.html"
+    if page.is_file() and shutil.which("chromium"):
+        picture_of_page(page, DOCS / "report.png")
+        print(DOCS / "report.png")
+
+
+if __name__ == "__main__":
+    typer.run(gallery)
