@@ -97,7 +97,7 @@ $(READY): pyproject.toml requirements.lock
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra bench --universal --python-version 3.10 --no-header --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --no-header --quiet \
 		--output-file requirements.lock
 	@printf '%s\n' "# Versions that are known to work together, on Python 3.10 to 3.12. Written by \`make lock\`; pip reads it as constraints." \
 		| cat - requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -17,15 +17,15 @@ from analysis.style import find_tables
 DOCS = Path("docs")
 # Name in docs/ -> where a figure lies, {figures} being those of the run's newest measurement.
 PICTURES = {
-    "demo-figure4": "{figures}/figure4.png",
-    "demo-recovered-fraction": "{figures}/recovered_fraction.png",
+    "demo-figure4": "{figures}/figure4-unmask-one.png",
+    "demo-recovered-fraction": "{figures}/recovered-fraction.png",
     "demo-figure5": "{figures}/figure5.png",
     "demo-distance": "{figures}/distance.png",
     "demo-classes": "{figures}/classes.png",
     "demo-agreement": "{figures}/agreement.png",
-    "demo-sample-size": "{figures}/sample_size.png",
-    "demo-planted": "runs/demo/figures/planted/planted.png",
-    "demo-context-curve": "runs/figures/context_curve.png",
+    "demo-sample-size": "{figures}/sample-size.png",
+    "demo-planted": "runs/demo/figures/planted.png",
+    "demo-context-curve": "runs/figures/context-curve.png",
     "demo-scale": "runs/scale/figures/scale.png",
     "engine": "benchmarks/results/methods.png",
     "engine-scaling": "benchmarks/results/scaling.png",
@@ -47,8 +47,9 @@ def picture_of_page(page: Path, out: Path) -> None:
         view.screenshot(path=halves[0])
         view.locator("#k").fill("2")  # the third of the measured k
         view.locator("#filter-box summary").click()
-        view.locator("#windows-title").evaluate("element => element.scrollIntoView()")
-        view.evaluate("window.scrollBy(0, -80)")  # below the bar that stays on top
+        view.locator("#windows-title").evaluate("element => element.scrollIntoView({behavior: 'instant'})")
+        view.evaluate("window.scrollBy({top: -80, behavior: 'instant'})")  # below the bar that stays on top
+        view.wait_for_timeout(500)
         view.screenshot(path=halves[1])
         browser.close()
     image.imsave(out, concatenate([image.imread(half) for half in halves], axis=1))
