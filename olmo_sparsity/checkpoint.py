@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any, Optional
@@ -39,24 +40,26 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def save_checkpoint(
     folder: Path,
     step: int,
-    model: OLMoWithPositions,
-    optimizer: torch.optim.Optimizer,
+    config: olmo_config.ModelConfig,
+    weights: dict[str, Any],
+    optimizer_state: dict[str, Any],
     facts: dict[str, Any],
     keep: int,
+    keep_every: Optional[int] = None,
 ) -> Path:
-    """Writes ``folder/step{step}``, points ``latest`` at it and deletes all but the newest ``keep``."""
+    """Writes ``folder/step{step}``, points ``latest`` at it and deletes all but the newest ``keep`` and those of every
+    ``keep_every``-th step."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"step{step}.partial"
     if partial.exists():
         shutil.rmtree(partial)
     partial.mkdir()
     plain = {
-        key: value.value if isinstance(value, Enum) else value
-        for key, value in dataclasses.asdict(model.config).items()
+        key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
     }
     write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
-    torch.save(model.state_dict(), partial / "model.pt")
-    torch.save(optimizer.state_dict(), partial / "optim.pt")
+    torch.save(weights, partial / "model.pt")
+    torch.save(optimizer_state, partial / "optim.pt")
     write_json(
         partial / "train.json",
         {"step": step, **facts, "sha256": {name: sha256_file(partial / name) for name in FILES}},
@@ -65,13 +68,18 @@ def save_checkpoint(
     if target.exists():
         shutil.rmtree(target)
     os.replace(partial, target)
+    _point_latest(folder, target)
+    for old in list_checkpoints(folder)[:-keep]:
+        if keep_every is None or _step_of(old) % keep_every:
+            shutil.rmtree(old)
+    return target
+
+
+def _point_latest(folder: Path, target: Path) -> None:
     link = folder / "latest.partial"
     link.unlink(missing_ok=True)
     link.symlink_to(target.name)
     os.replace(link, folder / "latest")
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
-    return target
 
 
 def latest_checkpoint(folder: Path) -> Optional[Path]:
@@ -87,14 +95,36 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
         UserError: a file is missing, cut short or changed.
     """
     facts = read_json(checkpoint / "train.json")
+    hashes = facts.get("sha256", {})
     for name in FILES:
         path = checkpoint / name
-        if not path.is_file() or sha256_file(path) != facts["sha256"][name]:
+        if not path.is_file() or sha256_file(path) != hashes.get(name):
             raise UserError(
                 f"{path}: missing, cut short or changed since it was written; delete {checkpoint} and the run goes on "
                 "from the checkpoint before it, or from the start"
             )
     return facts
+
+
+def newest_verified(folder: Path, say: Callable[[str], None] = lambda line: None) -> Optional[Path]:
+    """The newest checkpoint whose files are what was written, to go on from; None where there is none.
+
+    Those that are newer and damaged are passed over with a remark, and renamed (``damaged-step500``), so that nothing
+    takes them for checkpoints again.
+    """
+    for checkpoint in reversed(list_checkpoints(folder)):
+        try:
+            verify_checkpoint(checkpoint)
+        except UserError as error:
+            aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+            if aside.exists():
+                shutil.rmtree(aside)
+            os.replace(checkpoint, aside)
+            say(f"warning: {str(error).partition(';')[0]}; passed over, and renamed {aside.name}")
+            continue
+        _point_latest(folder, checkpoint)
+        return checkpoint
+    return None
 
 
 def _load_tensors(path: Path) -> Any:
@@ -126,13 +156,10 @@ def load_model(checkpoint: Path, device: torch.device, max_position: Optional[in
     return model.to(device).eval().requires_grad_(False)
 
 
-def restore(checkpoint: Path, model: OLMoWithPositions, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Puts a checkpoint's weights and optimizer state into place; returns its facts, ``step`` among them.
+def read_state(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(weights, optimizer state) of a checkpoint that was verified, on the CPU.
 
     Raises:
-        UserError: the checkpoint does not verify.
+        UserError: a file holds more than tensors.
     """
-    facts = verify_checkpoint(checkpoint)
-    model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
-    optimizer.load_state_dict(_load_tensors(checkpoint / "optim.pt"))
-    return facts
+    return _load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt")

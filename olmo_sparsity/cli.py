@@ -52,7 +52,7 @@ MAX_PROBLEMS = 10  # of a folder, printed; one machine's failure can be thousand
 
 def _train_first(config: Config, run: Path, share: Share) -> None:
     """Every measurement begins with a trained run, of this very experiment."""
-    from olmo_sparsity.training import FREE_TO_MEASURE, check_same_experiment, is_trained
+    from olmo_sparsity.runs import FREE_TO_MEASURE, check_same_experiment, is_trained
     from olmo_sparsity.training import train as train_model
 
     if is_trained(run):
@@ -112,11 +112,12 @@ def train(
     config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
 ) -> None:
     """Train the model, or go on training it; prepares the text first where that is still to do."""
+    from olmo_sparsity.torchrun import own_place
     from olmo_sparsity.training import train as train_model
 
     loaded, folder = resolve(config, run, overrides)
     with _interruptible():
-        train_model(loaded, folder, overwrite, say)
+        train_model(loaded, folder, overwrite, say, own_place())
 
 
 @app.command()

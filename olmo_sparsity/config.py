@@ -15,6 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
 SELECTORS = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso")
+SCHEDULERS = (
+    "cosine_with_warmup",
+    "linear_with_warmup",
+    "inverse_sqrt_with_warmup",
+    "max_scheduler",
+    "constant",
+    "cosine_linear_envelope",
+    "constant_with_warmup",
+)
+TRACKERS = ("tensorboard", "wandb")
 CHEAP_SELECTORS = SELECTORS[:6]  # the others cost several times as much as these together
 
 
@@ -174,15 +184,27 @@ class TrainingConfig:
     steps: int = _key(1000, "Optimizer steps.")
     batch_rows: int = _key(256, "Rows in a batch, over all devices.")
     micro_batch_rows: Optional[int] = _key(
-        None, "Rows in one forward and backward pass; gradients are summed over a batch (null: the whole batch)."
+        None,
+        "Rows in one forward and backward pass of a device; gradients are summed over a batch (null: all of its rows).",
+    )
+    parallel: Literal["ddp", "fsdp"] = _key(
+        "ddp",
+        "Under torchrun. ddp: each process holds the model. fsdp: each holds a share of it (FSDP2), for models that one "
+        "device cannot hold.",
     )
     learning_rate: float = _key(4e-3, "Peak learning rate of AdamW.")
+    scheduler: str = _key(
+        "cosine_with_warmup", "OLMo's schedulers of the learning rate: " + ", ".join(SCHEDULERS) + "."
+    )
     warmup_steps: int = _key(100, "Steps of linear warm-up.")
-    final_lr_fraction: float = _key(0.05, "Learning rate at the end of the cosine, as a fraction of the peak.")
+    final_lr_fraction: float = _key(
+        0.05, "Learning rate at the end of a cosine or of a line, as a fraction of the peak."
+    )
     weight_decay: float = _key(0.1, "AdamW's weight decay (not on norms).")
     beta1: float = _key(0.9, "AdamW.")
     beta2: float = _key(0.95, "AdamW.")
     max_grad_norm: float = _key(1.0, "Gradients are clipped to this norm.")
+    z_loss: float = _key(0.0, "Weight of the mean square of log Z in what is minimised (PaLM and OLMo: 1e-4). 0: none.")
     seed: int = _key(0, "Seed of the initial weights and of every batch.")
     precision: Literal["auto", "bf16", "fp32"] = _key(
         "auto", "Autocast of the forward pass. auto: bf16 where the device computes in it, else fp32."
@@ -194,9 +216,15 @@ class TrainingConfig:
     threads: Optional[int] = _key(None, "CPU threads (null: torch's choice).")
     checkpoint_every: int = _key(500, "Steps between checkpoints; the last step is always saved.")
     keep_checkpoints: int = _key(2, "How many of the newest checkpoints are kept.")
+    keep_every: Optional[int] = _key(
+        None, "Checkpoints of every so many steps are kept for good, too; a multiple of checkpoint_every (null: none)."
+    )
     log_every: int = _key(10, "Steps between lines of metrics.jsonl.")
     eval_every: int = _key(500, "Steps between validation losses (on held-out rows).")
     eval_rows: int = _key(1024, "Held-out rows of a validation loss.")
+    trackers: list[str] = _key(
+        [], "Beside metrics.jsonl, which is written always: tensorboard, wandb (each an extra to be installed)."
+    )
 
     def __post_init__(self) -> None:
         for name in (
@@ -210,6 +238,22 @@ class TrainingConfig:
             "eval_rows",
         ):
             _require(getattr(self, name) > 0, f"training.{name} = {getattr(self, name)}: must be positive")
+        _require(
+            self.keep_every is None or (self.keep_every > 0 and self.keep_every % self.checkpoint_every == 0),
+            f"training.keep_every = {self.keep_every}: must be a multiple of training.checkpoint_every = "
+            f"{self.checkpoint_every}, or null",
+        )
+        unknown = [name for name in self.trackers if name not in TRACKERS]
+        _require(not unknown, f"training.trackers: no tracker is named {unknown}; there are {', '.join(TRACKERS)}")
+        _require(
+            self.scheduler in SCHEDULERS,
+            f"training.scheduler = {self.scheduler}: no such scheduler; there are {', '.join(SCHEDULERS)}",
+        )
+        _require(
+            self.warmup_steps > 0 or self.scheduler not in ("inverse_sqrt_with_warmup", "max_scheduler"),
+            f"training.warmup_steps = 0: must be positive, for training.scheduler = {self.scheduler} is defined by it",
+        )
+        _require(0 <= self.z_loss < math.inf, f"training.z_loss = {self.z_loss}: must not be negative or infinite")
         _require(self.warmup_steps >= 0, f"training.warmup_steps = {self.warmup_steps}: must not be negative")
         _require(0 <= self.seed < 2**63, f"training.seed = {self.seed}: must lie in [0, 2**63)")
         _require(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from olmo_sparsity.config import Config, DataConfig, UserError
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.model import OLMoWithPositions, pick_device
 from olmo_sparsity.tokens import TokenStore, open_store, prepare, read_tokenizer, word_start_table
+from olmo_sparsity.torchrun import own_place
 from olmo_sparsity.windows import Windows, sample_windows
 
 C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
@@ -60,11 +60,11 @@ class HeldOut:
 
 
 def take_own_gpu(device: str) -> None:
-    """Under torchrun, makes ``cuda`` mean this process's own GPU: LOCAL_RANK counts the processes of one machine, and
-    where there are more of them than GPUs, they share."""
-    rank = os.environ.get("LOCAL_RANK", "")
-    if rank.isdigit() and device in ("auto", "cuda") and torch.cuda.is_available():
-        torch.cuda.set_device(int(rank) % torch.cuda.device_count())
+    """Under torchrun, makes ``cuda`` mean this process's own GPU; where there are fewer of them than processes, they
+    share."""
+    place = own_place()
+    if place.local_count > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
 
 
 def open_held_out(

@@ -32,6 +32,7 @@ from olmo_sparsity.manifest import (
     write_json,
     write_json_once,
 )
+from olmo_sparsity.torchrun import own_place
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ WHOLE = Share()
 
 
 def own_share(shard: Optional[str], overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
-    """The share of this process: ``--shard I/N``, split further among the processes of torchrun, which tells each its
-    RANK and the WORLD_SIZE.
+    """The share of this process: ``--shard I/N``, split further among the processes of torchrun.
 
     Raises:
         UserError: these do not fit, or ``overwrite`` was asked for, by which each process would delete the others' work.
@@ -65,12 +65,8 @@ def own_share(shard: Optional[str], overwrite: bool, variables: Mapping[str, str
         index, count = (int(found[1]), int(found[2])) if found else (0, 0)
         if index >= count:
             raise UserError(f"--shard {shard}: I/N, with I from 0 to N - 1; a measurement in two has 0/2 and 1/2")
-    rank, size = variables.get("RANK"), variables.get("WORLD_SIZE")
-    if rank is None or size is None:
-        rank, size = "0", "1"
-    if not (rank.isdigit() and size.isdigit() and int(rank) < int(size)):
-        raise UserError(f"RANK = {rank}, WORLD_SIZE = {size}: torchrun sets these, RANK from 0 to WORLD_SIZE - 1")
-    share = Share(index * int(size) + int(rank), count * int(size), leads=int(rank) == 0)
+    place = own_place(variables)
+    share = Share(index * place.count + place.rank, count * place.count, leads=place.leads)
     if overwrite and share.count > 1:
         raise UserError(
             f"--overwrite: one of {share.count} processes would delete what the others measure; delete the folder, or "

@@ -1,128 +1,68 @@
 """The training loop.
 
 A run is a folder; ``train`` starts it, continues it or finds it finished. Interrupted at any moment, it continues from
-the newest checkpoint with the same batches, losses and weights, to the last bit.
+the newest checkpoint with the same batches, losses and weights, to the last bit; on another number of processes, with the
+same batches, and the same losses up to the order of their sums.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
-from olmo.config import OptimizerConfig, TrainConfig
-from olmo.optim import CosWithWarmup, get_param_groups
 from tqdm import tqdm
 
-from olmo_sparsity import checkpoint as checkpoints
-from olmo_sparsity.batches import Batch, batch_at, row_source
-from olmo_sparsity.config import Config, Interrupted, TrainingConfig, UserError, to_dict
-from olmo_sparsity.config_files import to_yaml
-from olmo_sparsity.manifest import (
-    empty_folder,
-    environment,
-    holds,
-    make_folder,
-    read_json,
-    remove_leftovers,
-    write_json,
-    write_text,
+from olmo_sparsity.batches import Batch, RowSource, batch_at, row_source
+from olmo_sparsity.checkpoint import read_state, save_checkpoint
+from olmo_sparsity.config import Config, Interrupted, PoseConfig, UserError, to_dict
+from olmo_sparsity.manifest import environment, holds, read_json, remove_leftovers, write_json
+from olmo_sparsity.model import build_model, device_name, olmo_model_config, pick_device
+from olmo_sparsity.optimization import (
+    build_learner,
+    build_schedule,
+    deterministic,
+    learn,
+    resolve_compile,
+    resolve_precision,
 )
-from olmo_sparsity.model import OLMoWithPositions, build_model, olmo_model_config, pick_device, supports_bf16
+from olmo_sparsity.parallel import (
+    any_of,
+    from_leader,
+    gather_state,
+    joined,
+    own_device,
+    share_of_rows,
+    spread_state,
+    total,
+)
+from olmo_sparsity.runs import begin_run, check_same_experiment, is_trained
+from olmo_sparsity.speed import measured_peak, training_flops_per_token
 from olmo_sparsity.tokens import open_store, prepare
+from olmo_sparsity.torchrun import ALONE, Place
+from olmo_sparsity.watching import EVALUATED, Record, check_trackers, evaluate, metrics_writer
 
-TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
-# Keys that may differ from those of the run in the folder: to go on training, and to measure what was trained.
-FREE_TO_TRAIN = frozenset({("data", "cache_dir")})
-FREE_TO_MEASURE = FREE_TO_TRAIN | {
-    ("data", "on_error"),
-    ("data", "text_field"),
-    ("training", "device"),
-    ("training", "threads"),
-}
-VALIDATION_SEED = 1_000_003  # validation rows are those of one batch that no training step draws
-
-
-def resolve_precision(training: TrainingConfig, device: torch.device) -> str:
-    """``bf16`` or ``fp32``."""
-    if training.precision != "auto":
-        return training.precision
-    return "bf16" if supports_bf16(device) else "fp32"
-
-
-def resolve_compile(training: TrainingConfig, device: torch.device) -> bool:
-    """Is the step compiled: as asked, or where a compiler for the device is at hand."""
-    if training.compile != "auto":
-        return training.compile == "always"
-    if device.type == "cuda":
-        return True
-    return shutil.which(os.environ.get("CXX", "g++")) is not None  # the one that torch's CPU back end calls
-
-
-def make_loss(model: OLMoWithPositions, device: torch.device, precision: str) -> Callable[..., torch.Tensor]:
-    """(tokens_BT, positions_BT, targets_BT) -> summed cross-entropy of the targets, nats, fp32."""
-
-    def summed_loss(tokens: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            logits = model(tokens, positions)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
-
-    return summed_loss
-
-
-def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch.optim.AdamW:
-    """torch's fused AdamW over OLMo's parameter groups (no weight decay on norms)."""
-    groups = get_param_groups(TrainConfig(optimizer=OptimizerConfig(decay_embeddings=True)), model)
-    plain = [{key: group[key] for key in ("params", "weight_decay") if key in group} for group in groups]
-    return torch.optim.AdamW(
-        plain,
-        lr=training.learning_rate,
-        betas=(training.beta1, training.beta2),
-        weight_decay=training.weight_decay,
-        fused=True,
-    )
-
-
-def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
-    """Is the run in this folder that of ``config``, in every key that training depends on but the ``free`` ones.
-
-    Raises:
-        UserError: it is another's.
-    """
-    stored = read_json(run / "manifest.json")["config"]
-    asked = to_dict(config)
-    for section in TRAINED_SECTIONS:
-        for key in sorted(stored.get(section, {}).keys() | asked[section].keys()):
-            there, here = stored.get(section, {}).get(key), asked[section].get(key)
-            if there != here and (section, key) not in free:
-                raise UserError(
-                    f"{run}: this run was made with {section}.{key} = {there!r}, not {here!r}; choose another folder "
-                    "with --run DIR, or replace it with `olmo-sparsity train --overwrite`"
-                )
-
-
-def is_trained(run: Path) -> bool:
-    """Has this folder a finished training run."""
-    return holds(run, "run") and read_json(run / "manifest.json").get("status") == "complete"
+VALIDATION_SEED = 1_000_003  # validation rows are those of batches that no training step draws
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills."""
+def _stop_signals(patient: bool) -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills, unless ``patient``: torchrun passes on
+    what the terminal has sent already, and kills those that take too long itself."""
     caught: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
         caught.append(number)
-        signal.signal(number, signal.SIG_DFL)
+        if not patient:
+            signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -132,46 +72,62 @@ def _stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _deterministic(device: torch.device) -> Iterator[None]:
-    """Only kernels that give the same bits every time; the compiled backward of the embedding has others, which add in
-    the order in which threads arrive. On a GPU an operation without such a kernel warns instead of failing."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.utils.deterministic.fill_uninitialized_memory = before[1]  # type: ignore[attr-defined]
+def _ahead(make: Callable[[int], Batch], steps: range) -> Iterator[Batch]:
+    """``make`` of each step, made in a thread while the step before it is computed."""
+    if not steps:
+        return
+    with ThreadPoolExecutor(1, "batches") as thread:
+        coming = thread.submit(make, steps[0])
+        for step in steps:
+            batch = coming.result()
+            if step + 1 < steps.stop:
+                coming = thread.submit(make, step + 1)
+            yield batch
 
 
-def _truncate_metrics(path: Path, step: int) -> None:
-    """Drops the lines of steps behind ``step``, and one that was cut short."""
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-        except json.JSONDecodeError:
-            break
-    write_text(path, "".join(f"{line}\n" for line in kept))
+@dataclass(frozen=True)
+class _Text:
+    """What a run trains on and is watched on. ``validation``: rows such as those of training, of held-out documents;
+    ``by_position``: ``full_len`` consecutive tokens of them at positions 0, 1, ..., None where no document is so long.
+    Each process has its share of the rows of both."""
+
+    folder: Path
+    prepared: dict[str, Any]
+    tokens_sha256: str
+    num_documents: int
+    rows: RowSource
+    validation: Batch
+    by_position: Optional[Batch]
 
 
-def _validation_loss(
-    loss_of: Callable[..., torch.Tensor], batch: Batch, rows_at_once: int, device: torch.device
-) -> float:
-    total = 0.0
-    with torch.no_grad():
-        for begin in range(0, len(batch.tokens_BT), rows_at_once):
-            part = slice(begin, begin + rows_at_once)
-            fields = (batch.tokens_BT[part], batch.positions_BT[part], batch.targets_BT[part])
-            total += float(loss_of(*(field.to(device) for field in fields)))
-    return total / batch.targets_BT.numel()
+def _open_text(config: Config, place: Place) -> _Text:
+    folder = prepare(config.data)
+    store, held_out = open_store(folder, "train"), open_store(folder, "validation")
+    lengths = (config.context.row_len, config.max_position)
+    full_len, eval_rows = config.context.full_len, config.training.eval_rows
+    share = share_of_rows(eval_rows, place, "training.eval_rows")
+    by_position = None
+    if int(held_out.lengths.max()) > full_len:
+        windows, no_skip = row_source(held_out, full_len, full_len), PoseConfig(num_chunks=1)
+        by_position = batch_at(windows, no_skip, eval_rows, VALIDATION_SEED, 1, share)
+    return _Text(
+        folder=folder,
+        prepared=read_json(folder / "manifest.json"),
+        tokens_sha256=store.tokens_sha256,
+        num_documents=store.num_documents,
+        rows=row_source(store, *lengths),
+        validation=batch_at(row_source(held_out, *lengths), config.pose, eval_rows, VALIDATION_SEED, 0, share),
+        by_position=by_position,
+    )
 
 
-def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str], None] = lambda line: None) -> None:
+def train(
+    config: Config,
+    run: Path,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    place: Place = ALONE,
+) -> None:
     """Trains, or goes on training, the run in folder ``run``; returns at once where it is finished.
 
     Args:
@@ -179,169 +135,178 @@ def train(config: Config, run: Path, overwrite: bool = False, say: Callable[[str
         run: its folder.
         overwrite: delete what is there and start anew.
         say: where one-line remarks go.
+        place: of this process among those that train the run together; all of them call this with the same arguments.
 
     Raises:
         UserError: the folder belongs to another experiment, or the text, tokenizer or checkpoint is not usable.
         Interrupted: SIGINT or SIGTERM came; all is saved.
     """
-    there = holds(run, "run")
-    begun = there and not overwrite
+    if not place.leads:
+        say = lambda line: None  # noqa: E731
+    training = config.training
+    begun = holds(run, "run") and not overwrite
     if begun:
         check_same_experiment(run, config)
         if is_trained(run):
-            say(f"{run}: already trained ({config.training.steps} steps); nothing to do (--overwrite trains it again)")
+            say(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
             return
-
-    training = config.training
+    check_trackers(training.trackers)
+    share_of_rows(training.batch_rows, place, "training.batch_rows")
     if training.threads is not None:
         torch.set_num_threads(training.threads)
-    device = pick_device(training.device)
-    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    store_folder = prepare(config.data)
-    prepared = read_json(store_folder / "manifest.json")
-    store = open_store(store_folder, "train")
-    lengths = (config.context.row_len, config.max_position)
-    rows = row_source(store, *lengths)
-    held_out = row_source(open_store(store_folder, "validation"), *lengths)
-    validation = batch_at(held_out, config.pose, training.eval_rows, VALIDATION_SEED, 0)
-
-    if begun and read_json(run / "manifest.json")["tokens_sha256"] != store.tokens_sha256:
+    device = own_device(pick_device(training.device), place)
+    text = _open_text(config, place)
+    if begun and read_json(run / "manifest.json")["tokens_sha256"] != text.tokens_sha256:
         raise UserError(f"{run}: its text has changed since it was begun; choose another folder with --run DIR")
+    with joined(place, device), deterministic(device):
+        _train(config, run, overwrite, say, place, device, text)
 
-    model = build_model(olmo_model_config(config, prepared["vocab_size"], prepared["eos_id"]), training.seed).to(device)
-    optimizer = build_optimizer(model, training)
+
+def _train(
+    config: Config,
+    run: Path,
+    overwrite: bool,
+    say: Callable[[str], None],
+    place: Place,
+    device: torch.device,
+    text: _Text,
+) -> None:
+    training, row_len = config.training, config.context.row_len
+    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
+    model = build_model(olmo_model_config(config, text.prepared["vocab_size"], text.prepared["eos_id"]), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-
+    flops_per_token = training_flops_per_token(model, row_len)
+    learner = build_learner(model, training, precision, compiled, place, device)
+    schedule = build_schedule(training)
+    own_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+    peak = float(total(torch.tensor(own_peak, dtype=torch.float64), place))
     manifest: dict[str, Any] = {
         "kind": "run",
         "status": "running",
+        "run_id": uuid.uuid4().hex[:12],
         "config": to_dict(config),
-        "token_store": str(store_folder.resolve()),
-        "tokens_sha256": store.tokens_sha256,
-        "tokenizer_sha256": prepared["tokenizer_sha256"],
+        "token_store": str(text.folder.resolve()),
+        "tokens_sha256": text.tokens_sha256,
+        "tokenizer_sha256": text.prepared["tokenizer_sha256"],
         "num_parameters": num_parameters,
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "training_flops_per_token": flops_per_token,
+        "device": device_name(device),
+        "processes": place.count,
+        "parallel": training.parallel if place.count > 1 else None,
         "threads": torch.get_num_threads(),
         "precision": precision,
         "compiled": compiled,
+        "peak_flops_per_second": peak,
         "environment": environment(),
     }
-    if there and overwrite:  # only now that the new run is known to be possible
-        say(f"deleting {run}, as --overwrite asks")
-        empty_folder(run)
-    latest = checkpoints.latest_checkpoint(run / "checkpoints")
+    manifest, latest = from_leader(
+        lambda: begin_run(config, run, text.folder / "tokenizer.json", manifest, overwrite, say), place
+    )
     step, seconds_before = 0, 0.0
     if latest is not None:
-        facts = checkpoints.restore(latest, model, optimizer)
+        facts = read_json(latest / "train.json")
         step, seconds_before = facts["step"], facts["seconds"]
+        spread_state(model, learner.optimizer, *(read_state(latest) if place.leads else ({}, {})), place)
         say(f"{run}: continuing at step {step}")
-    make_folder(run)
-    if not begun:
-        write_json(run / "manifest.json", manifest)  # first: it makes the folder ours
-    for name, content in (
-        ("config.yaml", to_yaml(config)),
-        ("tokenizer.json", (store_folder / "tokenizer.json").read_text(encoding="utf-8")),
-    ):
-        if not (run / name).is_file():
-            write_text(run / name, content)
-    _truncate_metrics(run / "metrics.jsonl", step)
-
-    summed_loss = make_loss(model, device, precision)
-    step_loss = torch.compile(summed_loss, dynamic=False) if compiled else summed_loss
-    micro = training.micro_batch_rows or training.batch_rows
-    schedule = CosWithWarmup(
-        grad_clip_warmup_steps=None,
-        grad_clip_warmup_factor=None,
-        warmup_min_lr=0.0,
-        warmup_steps=training.warmup_steps,
-        alpha_f=training.final_lr_fraction,
-    )
-    batch_tokens = training.batch_rows * config.context.row_len
+    batch_tokens = training.batch_rows * row_len
+    processes = "" if place.count == 1 else f" on {place.count} processes ({training.parallel})"
     say(
         f"{run}: {num_parameters / 1e6:.2f}M parameters, {training.steps} steps of {batch_tokens} tokens, rows of "
-        f"{config.context.row_len} (which {len(rows.documents):,} of {store.num_documents:,} documents hold) with "
-        f"positions below {config.max_position}, {device.type}, {precision}, "
+        f"{row_len} (which {len(text.rows.documents):,} of {text.num_documents:,} documents hold) with "
+        f"positions below {config.max_position}, {device.type}{processes}, {precision}, "
         f"{'compiled' if compiled else 'not compiled'}"
     )
 
     began = time.monotonic()
-    begun_at = step
+    share = share_of_rows(training.batch_rows, place, "training.batch_rows")
+
+    def batch_of(step: int) -> Batch:
+        batch = batch_at(text.rows, config.pose, training.batch_rows, training.seed, step, share)
+        return batch.pinned() if device.type == "cuda" else batch
+
+    def seconds_so_far() -> float:
+        return round(seconds_before + time.monotonic() - began, 3)
+
+    def evaluation() -> Record:
+        watched = (text.validation, text.by_position)
+        return evaluate(learner.loss, *watched, row_len, learner.rows_at_once, device, place)
 
     def save() -> None:
-        seconds = seconds_before + time.monotonic() - began
-        facts = {"tokens": step * batch_tokens, "seconds": round(seconds, 3)}
-        checkpoints.save_checkpoint(run / "checkpoints", step, model, optimizer, facts, training.keep_checkpoints)
+        state = gather_state(model, learner.optimizer, place)
+        if place.leads:
+            facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far()}
+            kept = (training.keep_checkpoints, training.keep_every)
+            save_checkpoint(run / "checkpoints", step, model.config, *state, facts, *kept)
 
-    validation_nats: Optional[float] = None
+    evaluated: Optional[Record] = None
     model.train()
     with (
-        _deterministic(device),
-        _stop_signals() as caught,
-        open(run / "metrics.jsonl", "a", encoding="utf-8", buffering=1) as metrics,
-        tqdm(total=training.steps, initial=step, desc="train", unit=" steps", disable=None) as bar,
+        _stop_signals(patient=place.count > 1) as caught,
+        metrics_writer(run, step, config, manifest["run_id"], writes=place.leads) as write,
+        tqdm(
+            total=training.steps, initial=step, desc="train", unit=" steps", disable=None if place.leads else True
+        ) as bar,
     ):
-        while step < training.steps:
+        timed_step, timed_at = step, time.monotonic()  # where the stretch begins whose speed the next line tells
+        for batch in _ahead(batch_of, range(step, training.steps)):
             learning_rate = schedule.get_lr(training.learning_rate, step, training.steps)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-            batch = batch_at(rows, config.pose, training.batch_rows, training.seed, step)
-            losses = []
-            for first in range(0, training.batch_rows, micro):
-                part = slice(first, first + micro)
-                fields = (batch.tokens_BT[part], batch.positions_BT[part], batch.targets_BT[part])
-                loss = step_loss(*(field.to(device, non_blocking=True) for field in fields)) / batch_tokens
-                loss.backward()
-                losses.append(loss.detach())
-            grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            nats, grad_norm = learn(learner, batch, learning_rate, training.max_grad_norm)
             step += 1
-            last = step == training.steps
-
-            evaluated = step % training.eval_every == 0 or last
-            if evaluated:
-                model.eval()
-                validation_nats = _validation_loss(summed_loss, validation, micro, device)
-                model.train()
-            if evaluated or step % training.log_every == 0:
-                seconds = time.monotonic() - began
-                loss_nats = float(torch.stack(losses).sum())
-                if not math.isfinite(loss_nats):
-                    raise UserError(
-                        f"{run}: the loss is {loss_nats} at step {step}; lower training.learning_rate and train again"
-                    )
-                rate = (step - begun_at) * batch_tokens / seconds
-                record: dict[str, Any] = {
-                    "step": step,
-                    "loss_nats": loss_nats,
-                    "validation_loss_nats": validation_nats if evaluated else None,
-                    "learning_rate": learning_rate,
-                    "grad_norm": float(grad_norm),
-                    "tokens": step * batch_tokens,
-                    "tokens_per_second": round(rate),
-                    "seconds": round(seconds_before + seconds, 3),
-                }
-                metrics.write(json.dumps(record) + "\n")
-                shown = {"loss": f"{loss_nats:.3f}", "tokens/s": f"{rate:,.0f}"}
-                bar.set_postfix(shown if validation_nats is None else {**shown, "validation": f"{validation_nats:.3f}"})
             bar.update()
-            if step % training.checkpoint_every == 0 or last or caught:
+            last, stopped = step == training.steps, any_of(bool(caught), place)
+            saves = step % training.checkpoint_every == 0 or last or stopped
+            evaluates = step % training.eval_every == 0 or last
+            logs = step % training.log_every == 0 or evaluates
+            if not (logs or saves):
+                continue
+            loss_nats = float(total(nats, place)) / batch.num_targets
+            if not math.isfinite(loss_nats + float(grad_norm)):
+                raise UserError(
+                    f"{run}: the loss is {loss_nats} and the norm of its gradient {float(grad_norm)} at step {step}; lower "
+                    "training.learning_rate and train again"
+                )
+            rate = (step - timed_step) * batch_tokens / (time.monotonic() - timed_at)
+            shown = {"loss": f"{loss_nats:.3f}", "tokens/s": f"{rate:,.0f}"}
+            if evaluates:
+                evaluated = evaluation()
+            if evaluated is not None:
+                shown["validation"] = f"{evaluated['validation_loss_nats']:.3f}"
+            bar.set_postfix(shown)
+            if logs:
+                write(
+                    {
+                        "step": step,
+                        "loss_nats": loss_nats,
+                        **(evaluated if evaluates and evaluated is not None else dict.fromkeys(EVALUATED)),
+                        "learning_rate": learning_rate,
+                        "grad_norm": float(grad_norm),
+                        "tokens": step * batch_tokens,
+                        "tokens_per_second": round(rate),
+                        "share_of_peak": round(rate * flops_per_token / peak, 4),
+                        "seconds": seconds_so_far(),
+                    }
+                )
+            if saves:
                 save()
-            if caught and not last:
+            timed_step, timed_at = step, time.monotonic()  # evaluating and saving are not the step's speed
+            if stopped and not last:
                 raise Interrupted(
                     f"{run}: stopped and saved at step {step}; the same command, without --overwrite, goes on from there"
                 )
 
-    if validation_nats is None:  # killed between the last checkpoint and the manifest
-        model.eval()
-        validation_nats = _validation_loss(summed_loss, validation, micro, device)
+    if evaluated is None:  # killed between the last checkpoint and the manifest
+        evaluated = evaluation()
     manifest.update(
         status="complete",
         steps=step,
         tokens=step * batch_tokens,
-        validation_loss_nats=validation_nats,
-        seconds=round(seconds_before + time.monotonic() - began, 3),
+        validation_loss_nats=evaluated["validation_loss_nats"],
+        seconds=seconds_so_far(),
     )
-    write_json(run / "manifest.json", manifest)
-    remove_leftovers(run)
-    say(f"{run}: trained {step} steps, {step * batch_tokens:,} tokens; validation loss {validation_nats:.3f} nats")
+    if place.leads:
+        write_json(run / "manifest.json", manifest)
+        remove_leftovers(run)
+    say(
+        f"{run}: trained {step} steps, {step * batch_tokens:,} tokens; validation loss "
+        f"{manifest['validation_loss_nats']:.3f} nats"
+    )

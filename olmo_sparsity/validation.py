@@ -29,10 +29,11 @@ from olmo_sparsity.planted import (
     solver_tokenizer,
     write_solver_text,
 )
+from olmo_sparsity.runs import is_trained
 from olmo_sparsity.selectors import SELECTORS, Scored, rank
 from olmo_sparsity.tables import SCHEMA_VERSION
 from olmo_sparsity.tokens import token_texts
-from olmo_sparsity.training import is_trained, train
+from olmo_sparsity.training import train
 
 # What else the natural windows and the scores depend on.
 WINDOW_KEYS = ("seed", "targets", "max_windows_per_document", "lasso_masks", "path")

@@ -13,9 +13,10 @@ import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
-    config config_files manifest corpus tokens windows positions batches model checkpoint training classes held_out
-    visibility compact losses selectors tables parts merging influence context_curve planted validation bootstrap
-    statistics breakdowns curves detection excerpts pages comparison report show console options cli __main__
+    config config_files manifest torchrun corpus tokens windows positions batches model checkpoint runs parallel speed
+    optimization watching training classes held_out visibility compact losses selectors tables parts merging influence
+    context_curve planted validation bootstrap statistics breakdowns curves detection excerpts pages comparison report
+    show console options cli __main__
 """.split()  # noqa: SIM905
 
 
@@ -53,7 +54,7 @@ def test_a_template_is_read_without_scrolling(path: Path) -> None:
 
 
 READ_TABLES = """
-    config config_files corpus positions classes tables parts merging bootstrap statistics breakdowns curves detection
+    config config_files torchrun corpus positions classes tables parts merging bootstrap statistics breakdowns curves detection
     excerpts pages comparison report show console options cli
 """.split()  # noqa: SIM905
 TORCHLESS = [f"olmo_sparsity.{name}" for name in READ_TABLES]

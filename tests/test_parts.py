@@ -153,7 +153,8 @@ def test_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     take_own_gpu("auto")  # not under torchrun
     for rank, device in (("3", "auto"), ("5", "cuda"), ("2", "cpu"), ("2", "cuda:0")):
-        monkeypatch.setenv("LOCAL_RANK", rank)
+        for name, value in (("RANK", rank), ("WORLD_SIZE", "8"), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", "8")):
+            monkeypatch.setenv(name, value)
         take_own_gpu(device)
     assert chosen == [3, 1]
 

@@ -16,13 +16,14 @@ import torch
 
 from olmo_sparsity import training
 from olmo_sparsity.batches import batch_at, row_source
-from olmo_sparsity.config import Config, Interrupted, UserError
+from olmo_sparsity.checkpoint import load_model
+from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.model import build_model, olmo_model_config
 from olmo_sparsity.tokens import open_store
-from olmo_sparsity.training import make_loss, resolve_compile, train
+from olmo_sparsity.training import train
 
-CLOCK = ("tokens_per_second", "seconds")
+CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -191,7 +192,7 @@ def test_the_validation_loss_is_that_of_held_out_rows(tiny_run: Path, tiny_confi
     folder = Path(read_json(tiny_run / "manifest.json")["token_store"])
     source = row_source(open_store(folder, "validation"), 8, 20)
     batch = batch_at(source, tiny_config.pose, 32, training.VALIDATION_SEED, 0)
-    model = training.checkpoints.load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
     with torch.no_grad():
         log_q = model(batch.tokens_BT, batch.positions_BT).log_softmax(-1)
     expected = -float(log_q.gather(2, batch.targets_BT[..., None]).mean())
@@ -232,26 +233,49 @@ def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_conf
     assert read_json(tiny_run / "manifest.json")["status"] == "complete"
 
 
-def test_a_cut_checkpoint_stops_with_one_line(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cut", [("step12",), ("step12", "step8")])
+def test_a_cut_checkpoint_is_passed_over(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path, cut: tuple[str, ...]
 ) -> None:
-    run = tmp_path / "run"
-    save = training.checkpoints.save_checkpoint
+    """From the checkpoint before it, or from the start, to the same run."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    for name in cut:
+        path = run / "checkpoints" / name / "optim.pt"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said: list[str] = []
+    train(tiny_config, run, say=said.append)
+    for name in cut:
+        assert any(f"{name}/optim.pt: missing, cut short or changed" in line and "passed over" in line for line in said)
+        assert (run / "checkpoints" / f"damaged-{name}").is_dir()
+    assert any("continuing at step 8" in line for line in said) == (len(cut) == 1)
+    assert metrics(run) == metrics(tiny_run)
+    assert_equal(weights(run), weights(tiny_run))
 
-    def save_and_stop(folder: Path, step: int, *rest: Any) -> Path:
-        path = save(folder, step, *rest)
-        if step == 8:
-            raise Interrupted("stop here")
-        return path
 
-    monkeypatch.setattr(training.checkpoints, "save_checkpoint", save_and_stop)
-    with pytest.raises(Interrupted):
-        train(tiny_config, run)
-    monkeypatch.undo()
-    path = run / "checkpoints" / "step8" / "optim.pt"
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match=r"optim\.pt: missing, cut short or changed"):
-        train(tiny_config, run)
+def test_a_finished_run_without_its_last_checkpoint_is_not_finished(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_path: Path) -> None:
+    settings = dataclasses.replace(tiny_config.training, checkpoint_every=2, keep_checkpoints=2, keep_every=4)
+    train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["latest", "step10", "step12", "step4", "step8"]
+
+
+def test_keys_that_change_no_weight_may_change_on_the_way(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    settings = dataclasses.replace(tiny_config.training, checkpoint_every=1, keep_checkpoints=1, parallel="fsdp")
+    train(dataclasses.replace(tiny_config, training=settings), run)
+    assert_equal(weights(run), weights(tiny_run))
 
 
 def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:
@@ -259,23 +283,6 @@ def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path
     train(split, tmp_path / "split")
     for ours, whole in zip(metrics(tmp_path / "split"), metrics(tiny_run), strict=True):
         assert ours["loss_nats"] == pytest.approx(whole["loss_nats"], abs=1e-4)
-
-
-def test_the_loss_is_the_mean_over_all_targets(tiny_run: Path) -> None:
-    model = training.checkpoints.load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    tokens = torch.arange(24).view(3, 8)
-    positions = torch.arange(8).expand(3, -1)
-    total = make_loss(model, torch.device("cpu"), "fp32")(tokens, positions, tokens + 1)
-    log_q = model(tokens, positions).detach().log_softmax(-1)
-    assert float(total) == pytest.approx(-float(log_q.gather(2, tokens[..., None] + 1).sum()), rel=1e-5)
-
-
-def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = dataclasses.replace(tiny_config.training, compile="auto")
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not resolve_compile(settings, torch.device("cpu"))
-    assert resolve_compile(dataclasses.replace(settings, compile="always"), torch.device("cpu"))
-    assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""The folder of a training run: whose it is, whether it is finished, and how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+from olmo_sparsity.checkpoint import newest_verified
+from olmo_sparsity.config import Config, UserError, to_dict
+from olmo_sparsity.config_files import to_yaml
+from olmo_sparsity.manifest import empty_folder, holds, make_folder, read_json, write_json, write_text
+
+TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
+# Keys that may differ from those of the run in the folder: to go on training, and to measure what was trained.
+FREE_TO_TRAIN = frozenset(
+    {
+        ("data", "cache_dir"),
+        ("training", "parallel"),
+        ("training", "checkpoint_every"),
+        ("training", "keep_checkpoints"),
+        ("training", "keep_every"),
+        ("training", "trackers"),
+    }
+)
+FREE_TO_MEASURE = FREE_TO_TRAIN | {
+    ("data", "on_error"),
+    ("data", "text_field"),
+    ("training", "device"),
+    ("training", "threads"),
+}
+
+
+def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
+    """Is the run in this folder that of ``config``, in every key that training depends on but the ``free`` ones.
+
+    Raises:
+        UserError: it is another's.
+    """
+    stored = read_json(run / "manifest.json")["config"]
+    asked = to_dict(config)
+    for section in TRAINED_SECTIONS:
+        for key in sorted(stored.get(section, {}).keys() | asked[section].keys()):
+            there, here = stored.get(section, {}).get(key), asked[section].get(key)
+            if there != here and (section, key) not in free:
+                raise UserError(
+                    f"{run}: this run was made with {section}.{key} = {there!r}, not {here!r}; choose another folder "
+                    "with --run DIR, or replace it with `olmo-sparsity train --overwrite`"
+                )
+
+
+def is_trained(run: Path) -> bool:
+    """Has this folder a finished training run, its last checkpoint included."""
+    if not holds(run, "run"):
+        return False
+    manifest = read_json(run / "manifest.json")
+    return manifest.get("status") == "complete" and (run / "checkpoints" / f"step{manifest['steps']}").is_dir()
+
+
+def begin_run(
+    config: Config,
+    run: Path,
+    tokenizer: Path,
+    manifest: dict[str, Any],
+    overwrite: bool,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Any], Optional[Path]]:
+    """Makes the folder of a run, or finds it; (its manifest, the checkpoint to go on from)."""
+    there = holds(run, "run")
+    if there and overwrite:  # only now that the new run is known to be possible
+        say(f"deleting {run}, as --overwrite asks")
+        empty_folder(run)
+    latest = newest_verified(run / "checkpoints", say)
+    make_folder(run)
+    if there and not overwrite:
+        manifest = {**manifest, "run_id": read_json(run / "manifest.json").get("run_id", manifest["run_id"])}
+    else:
+        write_json(run / "manifest.json", manifest)  # first: it makes the folder ours
+    for name, content in (
+        ("config.yaml", to_yaml(config)),
+        ("tokenizer.json", tokenizer.read_text(encoding="utf-8")),
+    ):
+        if not (run / name).is_file():
+            write_text(run / name, content)
+    return manifest, latest

@@ -1,0 +1,120 @@
+"""Training on two processes, as torchrun starts them; gloo, on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_training import metrics, weights
+
+from olmo_sparsity.checkpoint import list_checkpoints
+from olmo_sparsity.config import Config, UserError
+from olmo_sparsity.manifest import read_json
+from olmo_sparsity.optimization import build_learner
+from olmo_sparsity.parallel import own_device, share_of_rows
+from olmo_sparsity.torchrun import ALONE, Place, own_place
+from olmo_sparsity.training import train
+
+LOSS = 2e-5  # nats: sums in another order, over 12 steps of AdamW
+SLOWED = """
+import time, olmo_sparsity.training as t
+at = t.batch_at
+t.batch_at = lambda *a: (time.sleep({pause}), at(*a))[1]
+from olmo_sparsity.cli import main; main()
+"""
+
+
+def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
+    script = folder / "train.py"
+    script.write_text(SLOWED.format(pause=pause))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def assert_same_course(run: Path, other: Path) -> None:
+    for ours, theirs in zip(metrics(run), metrics(other), strict=True):
+        for key in ("loss_nats", "validation_loss_nats", "loss_beyond_train_len_nats"):
+            assert (ours[key] is None) == (theirs[key] is None)
+            assert ours[key] == (None if theirs[key] is None else pytest.approx(theirs[key], abs=LOSS)), (
+                key,
+                ours["step"],
+            )
+    for name, value in weights(run)["model.pt"].items():
+        assert torch.allclose(value, weights(other)["model.pt"][name], atol=1e-3), name
+
+
+def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
+    tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    """Begun on two with DDP and stopped by SIGTERM; continued on two with FSDP2; finished on one."""
+    run = tmp_path / "run"
+    arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
+    process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100")
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert "goes on from there" in errors
+    (stopped,) = list_checkpoints(run / "checkpoints")
+    assert 3 <= int(stopped.name.removeprefix("step")) < 12
+
+    process = start(tmp_path, 0, *arguments, "training.parallel=fsdp")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert f"continuing at step {stopped.name.removeprefix('step')}" in errors
+    assert "on 2 processes (fsdp)" in errors
+    assert len(re.findall("trained 12 steps", errors)) == 1  # one of them talks
+    assert_same_course(run, tiny_run)
+
+    shutil.rmtree(run / "checkpoints" / "step12")
+    said: list[str] = []
+    train(tiny_config, run, say=said.append)
+    assert any("continuing at step 8" in line for line in said)
+    assert_same_course(run, tiny_run)
+    assert read_json(run / "manifest.json")["processes"] == 1
+
+
+def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
+    shares = [share_of_rows(12, Place(rank, 4), "training.batch_rows") for rank in range(4)]
+    assert [i for share in shares for i in range(12)[share]] == list(range(12))
+    with pytest.raises(UserError, match=r"training\.batch_rows = 10: must be a multiple of .* 4"):
+        share_of_rows(10, Place(0, 4), "training.batch_rows")
+
+
+def test_a_micro_batch_must_divide_what_a_process_has(tiny_config: Config) -> None:
+    training = dataclasses.replace(tiny_config.training, batch_rows=24, micro_batch_rows=8)
+    with pytest.raises(UserError, match=r"training\.micro_batch_rows = 8: must divide the 12 rows"):
+        build_learner(torch.nn.Module(), training, "fp32", False, Place(0, 2), torch.device("cpu"))  # type: ignore[arg-type]
+
+
+def test_places() -> None:
+    assert own_place({}) == ALONE
+    found = own_place({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert found == Place(5, 16, 1, 4)
+    assert not found.leads
+    with pytest.raises(UserError, match="RANK = 4, WORLD_SIZE = 4"):
+        own_place({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    cuda = torch.device("cuda")
+    assert own_device(cuda, ALONE) == cuda
+    assert own_device(cuda, Place(3, 4, 1, 2)) == torch.device("cuda", 1)
+    assert own_device(torch.device("cpu"), Place(3, 4, 1, 4)) == torch.device("cpu")
+    with pytest.raises(UserError, match="4 processes and 2 GPUs"):
+        own_device(cuda, Place(3, 4, 3, 4))
