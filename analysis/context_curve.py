@@ -35,6 +35,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     for look, run, one in zip(cycle(RUN_LOOKS), runs, curves, strict=False):
         lengths = [point["num_visible_tokens"] for point in one["points"]]
         pose = f"PoSE, {one['num_chunks']} chunks" if one["num_chunks"] > 1 else "no PoSE"
+        if one.get("pose_method") == "randpos":
+            pose = "RandPos"
         for axis, quantity in ((left, "loss_nats"), (right, "change_nats")):
             values = [point[quantity] for point in one["points"]]
             means = [value["mean"] for value in values]

@@ -1,7 +1,7 @@
 """(seed, step) -> Batch: the same step always gives the same batch, whatever the world size and whatever came before.
 
 Rows lie inside one document and are drawn uniformly, with replacement, from all places where one fits.
-Legend: B rows, T tokens of a row.
+Legend: B rows, T tokens of a row, C chunks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import numpy as np
 import torch
 
 from olmo_sparsity.config import PoseConfig, UserError
-from olmo_sparsity.positions import pose_positions
+from olmo_sparsity.positions import chunk_shifts, chunk_starts, random_positions, shifted
 from olmo_sparsity.tokens import TokenStore
+
+IGNORE_INDEX = -100  # a target that is not trained: what torch's cross_entropy leaves out
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Training rows, each tensor int64 [B, T]; the target of a token is the one that follows it in the document."""
+    """Training rows, each tensor int64 [B, T]; a target that is not trained is ``IGNORE_INDEX``."""
 
     tokens_BT: torch.Tensor
     positions_BT: torch.Tensor
     targets_BT: torch.Tensor
+
+    @property
+    def num_targets(self) -> int:
+        """How many targets are trained: what a summed loss is to be divided by."""
+        return int((self.targets_BT != IGNORE_INDEX).sum())
 
 
 @dataclass(frozen=True)
@@ -57,39 +64,58 @@ def row_source(store: TokenStore, row_len: int, max_position: int) -> RowSource:
     return RowSource(store, row_len, max_position, documents, np.cumsum(places[documents]))
 
 
-def batch_at(source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step: int) -> Batch:
-    """The batch of one step: a pure function of its arguments.
+def batch_at(
+    source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step: int, rows: slice = slice(None)
+) -> Batch:
+    """The batch of one step, or the share of it that ``rows`` names: a pure function of its arguments.
 
-    ``contents: contiguous``: consecutive text under PoSE's positions. ``contents: matched``: token t of a row is the
-    document's token ``start + position_t``; a skip is then bounded by what the document holds, and the start is drawn
-    anew among those that leave room.
+    The randomness of the whole batch is drawn whatever the share, so that shares put together are the whole batch; only
+    the text of the share is read.
+
+    **Contents.** ``contiguous``: consecutive text under jumping positions (PoSE's v_i = 0). ``matched``: token t of a row
+    is the document's token ``start + position_t`` (v_i = u_i); a skip is then bounded by what the document holds, and the
+    start is drawn anew among those that leave room. ``uniform``: PoSE's own law, v_i drawn as the skips are but
+    independently of them, here from all that the document holds behind the row's place (its code looks at the first
+    tokens of a document only, five rows of them).
+
+    **Targets.** ``document``: the token that follows in the document, everywhere. ``row``: the token that follows in the
+    row, as in PoSE's code, so that at a seam the model learns to predict a token from further on; the last token of a row,
+    which has no target there, has the document's here. ``none``: as ``document``, but ``IGNORE_INDEX`` at a seam. A seam is
+    where the next token of the row is not the next of the document or does not have the next position: read off the
+    row, whatever was drawn, so a chunk with the same skip and text as the one before begins no seam.
     """
     rng = np.random.default_rng([seed, step])
+    row_len, max_position = source.row_len, source.max_position
     place = rng.integers(source.ends[-1], size=num_rows)
     which = np.searchsorted(source.ends, place, side="right")
     document = source.documents[which]
     offset = place - np.where(which > 0, source.ends[which - 1], 0)
     begin = source.store.offsets[document]
-    spare = source.store.offsets[document + 1] - begin - (source.row_len + 1)  # tokens beyond one row and its target
-    matched = pose.contents == "matched"
-    positions = pose_positions(
-        rng,
-        num_rows,
-        source.row_len,
-        source.max_position,
-        pose.num_chunks,
-        pose.vary_chunks,
-        np.minimum(spare, source.max_position - source.row_len) if matched else None,
-    )
-    if matched:
-        room = spare - (positions[:, -1] - (source.row_len - 1)) + 1
-        offset = (rng.random(num_rows) * room).astype(np.int64)
-        within = positions
+    spare = source.store.offsets[document + 1] - begin - (row_len + 1)  # tokens beyond one row and its target
+    within = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
+    if pose.method == "randpos":
+        positions = random_positions(rng, num_rows, row_len, max_position)
     else:
-        within = np.broadcast_to(np.arange(source.row_len), positions.shape)
-    index = (begin + offset)[:, None] + within
-    return Batch(
-        torch.from_numpy(source.store.tokens[index].astype(np.int64)),
-        torch.from_numpy(positions),
-        torch.from_numpy(source.store.tokens[index + 1].astype(np.int64)),
-    )
+        starts = chunk_starts(rng, num_rows, row_len, pose.num_chunks, pose.vary_chunks, pose.cuts)
+        max_skip = np.full(num_rows, max_position - row_len)
+        if pose.contents == "matched":
+            max_skip = np.minimum(spare, max_skip)
+        positions = shifted(starts, chunk_shifts(rng, starts, row_len, max_skip, pose.skips), row_len)
+        if pose.contents == "matched":
+            room = spare - (positions[:, -1] - (row_len - 1)) + 1
+            offset = (rng.random(num_rows) * room).astype(np.int64)
+            within = positions
+        elif pose.contents == "uniform":
+            within = shifted(starts, chunk_shifts(rng, starts, row_len, spare - offset, pose.skips), row_len)
+
+    index = (begin + offset)[rows, None] + within[rows]
+    positions = positions[rows]
+    tokens = np.asarray(source.store.tokens)
+    row = tokens.take(index).astype(np.int64)
+    targets = tokens.take(index + 1).astype(np.int64)
+    if pose.seam_targets == "row":
+        targets[:, :-1] = row[:, 1:]
+    elif pose.seam_targets == "none":
+        seam = (np.diff(index, axis=1) != 1) | (np.diff(positions, axis=1) != 1)
+        targets[:, :-1][seam] = IGNORE_INDEX
+    return Batch(torch.from_numpy(row), torch.from_numpy(positions), torch.from_numpy(targets))

@@ -135,6 +135,11 @@ class ContextConfig:
 class PoseConfig:
     """PoSE (Zhu et al. 2023): which position IDs a training row carries."""
 
+    method: Literal["pose", "randpos"] = _key(
+        "pose",
+        "pose: chunks of consecutive IDs, each shifted by its own skip. randpos (Ruoss et al. 2023; PoSE's baseline): a "
+        "sorted sample of all IDs, without replacement; there are no chunks, so no other key but max_position is used.",
+    )
     num_chunks: int = _key(2, "Chunks a row is cut into, each shifted by its own skip. 1: no PoSE, ordinary positions.")
     vary_chunks: bool = _key(False, "Draw each row's number of chunks uniformly from 1 to num_chunks.")
     max_position: Optional[int] = _key(
@@ -142,14 +147,37 @@ class PoseConfig:
         "Position IDs of training rows lie below this. null: context.full_len, as in the paper; larger, the longest "
         "distances of a window are met more often in training.",
     )
-    contents: Literal["contiguous", "matched"] = _key(
+    cuts: Literal["uniform", "capped"] = _key(
+        "uniform",
+        "uniform: a row is cut at distinct places, all sets of them alike. capped: the first cut is uniform in the row's "
+        "first half, as PoSE's code has it; the others are uniform behind it.",
+    )
+    skips: Literal["sorted", "successive"] = _key(
+        "sorted",
+        "The skips of three chunks or more. sorted: independent uniform draws, sorted. successive: each uniform between "
+        "the one before and the largest, as PoSE's paper has it. Of two chunks both are the same.",
+    )
+    contents: Literal["contiguous", "uniform", "matched"] = _key(
         "contiguous",
-        "contiguous: the chunks are consecutive text, only their position IDs jump. matched: the chunks are pieces of "
-        "the document as far apart as their position IDs say (a short document bounds the skip).",
+        "contiguous: the chunks are consecutive text, only their position IDs jump. uniform: each chunk lies anywhere "
+        "behind the one before it, whatever its skip; PoSE's own. matched: the chunks are pieces of the document as far "
+        "apart as their position IDs say (a short document bounds the skip).",
+    )
+    seam_targets: Literal["document", "row", "none"] = _key(
+        "document",
+        "The target of a token behind which position or text jumps. document: the next token of the document. row: the "
+        "next of the row, which is another where the text jumps; PoSE's own. none: it is not trained.",
     )
 
     def __post_init__(self) -> None:
         _require(self.num_chunks >= 1, f"pose.num_chunks = {self.num_chunks}: must be at least 1")
+        if self.method == "randpos":
+            for item in dataclasses.fields(self):
+                value = getattr(self, item.name)
+                _require(
+                    item.name in ("method", "max_position") or value == item.default,
+                    f"pose.{item.name} = {value}: pose.method = randpos has no chunks, and this key no meaning; leave it out",
+                )
 
 
 @dataclass(frozen=True)

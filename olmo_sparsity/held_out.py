@@ -136,6 +136,7 @@ def context_facts(config: Config) -> dict[str, Any]:
         "full_len": context.full_len,
         "train_len": context.row_len,
         "max_position": config.max_position,
+        "pose_method": config.pose.method,
         "num_chunks": config.pose.num_chunks,
         "num_long_range": context.num_long_range,
     }

@@ -1,63 +1,127 @@
-"""PoSE: position IDs for training rows (Zhu et al. 2023, arXiv 2309.10400; Golowich et al., Appendix B.3).
+"""Position IDs for training rows: PoSE (Zhu et al. 2023, arXiv 2309.10400) and RandPos (Ruoss et al. 2023, 2305.16843).
 
-Legend: B rows, T tokens of a row (``train_len``), C chunks. Numbers in, numbers out; randomness is passed in.
+PoSE cuts a row into chunks and shifts the position IDs of chunk i by a skip u_i, 0 = u_0 <= u_1 <= ... (its Eq. 4). The
+text of the chunks may be shifted likewise, by v_i (its Eq. 5). So both are made here from the same parts: where chunks
+start, by how much each is shifted, and the numbers that follow.
+
+Legend: B rows, T tokens of a row (``row_len``), C chunks. Numbers in, numbers out; randomness is passed in.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Literal
 
 import numpy as np
 
 
-def pose_positions(
+def chunk_starts(
     rng: np.random.Generator,
     num_rows: int,
-    train_len: int,
-    full_len: int,
+    row_len: int,
     num_chunks: int,
     vary_chunks: bool = False,
-    max_skip: Optional[np.ndarray] = None,
+    cuts: Literal["uniform", "capped"] = "uniform",
 ) -> np.ndarray:
-    """Position IDs of training rows: consecutive within a chunk, shifted by a skip that rises from chunk to chunk.
+    """Where the chunks of each row start; every chunk holds a token at least.
 
-    Every row is cut into ``num_chunks`` chunks at distinct places, uniformly (**choice**: the paper leaves the law of
-    the cuts open); chunk i is shifted by the skip u_i, 0 = u_0 <= u_1 <= ... <= max_skip, where u_1, u_2, ... are
-    independent uniform draws, sorted.
+    ``uniform``: the C - 1 cuts are uniform among the sets of distinct places 1 .. T-1. ``capped``: the first cut is
+    uniform in 1 .. ceil(T / 2), as PoSE's code has it for two chunks; of more chunks, which its code does not know, the
+    first cut leaves a token for each of the others, and their cuts are uniform among the distinct places behind it.
 
     Args:
         rng: all randomness.
         num_rows: B.
-        train_len: T.
-        full_len: IDs lie in [0, full_len).
+        row_len: T.
         num_chunks: C, between 1 and T.
         vary_chunks: draw each row's own number of chunks uniformly from 1 to ``num_chunks``.
-        max_skip: int [B], a tighter bound on each row's skips (default ``full_len - train_len`` everywhere).
+        cuts: the law of the cuts.
 
     Returns:
-        int64 [B, T], strictly rising along T, starting at 0, below ``full_len``.
+        int64 [B, C], strictly rising from 0; T stands for every chunk that a row does not have.
 
     Raises:
         ValueError: a length is out of range.
     """
-    if not 1 <= train_len <= full_len:
-        raise ValueError(f"train_len = {train_len}: must lie between 1 and full_len = {full_len}")
-    if not 1 <= num_chunks <= train_len:
-        raise ValueError(f"num_chunks = {num_chunks}: must lie between 1 and train_len = {train_len}")
-    bound = np.full(num_rows, full_len - train_len) if max_skip is None else np.asarray(max_skip)
-    if bound.shape != (num_rows,) or (bound < 0).any() or (bound > full_len - train_len).any():
-        raise ValueError(f"max_skip: one number a row, between 0 and full_len - train_len = {full_len - train_len}")
-
+    if not 1 <= num_chunks <= row_len:
+        raise ValueError(f"num_chunks = {num_chunks}: must lie between 1 and row_len = {row_len}")
     chunks_B = rng.integers(1, num_chunks + 1, size=num_rows) if vary_chunks else np.full(num_rows, num_chunks)
-    # A row's cuts are the first C - 1 of a random order of the places 1 .. T-1: distinct and uniform.
-    order = rng.random((num_rows, train_len - 1)).argsort(axis=1).argsort(axis=1)
-    starts_chunk = np.zeros((num_rows, train_len), dtype=bool)
-    starts_chunk[:, 1:] = order < (chunks_B - 1)[:, None]
-    chunk_BT = starts_chunk.cumsum(axis=1)
+    # A row's cuts are the first of a random order of the places 1 .. T-1: distinct and uniform.
+    order = rng.random((num_rows, row_len - 1))
+    if cuts == "capped" and num_chunks > 1:
+        largest = np.minimum((row_len + 1) // 2, row_len - np.maximum(chunks_B, 2) + 1)
+        first = 1 + (rng.random(num_rows) * largest).astype(np.int64)[:, None]
+        place = np.arange(1, row_len)
+        order = np.where(place < first, 2.0, np.where(place == first, -1.0, order))  # never, and before all others
+    starts = np.zeros((num_rows, num_chunks), dtype=np.int64)
+    if num_chunks == 2:
+        starts[:, 1] = order.argmin(axis=1) + 1
+    elif num_chunks > 2:
+        starts[:, 1:] = order.argsort(axis=1)[:, : num_chunks - 1] + 1
+    starts[np.arange(num_chunks) >= chunks_B[:, None]] = row_len
+    starts.sort(axis=1)
+    return starts
 
-    draws = (rng.random((num_rows, num_chunks - 1)) * (bound[:, None] + 1)).astype(np.int64)
-    # Draws that a row with fewer chunks has no use for must not move the others when sorted: put them last.
-    unused = np.arange(1, num_chunks)[None, :] >= chunks_B[:, None]
-    draws = np.sort(np.where(unused, full_len, draws), axis=1)
-    skip_BC = np.concatenate([np.zeros((num_rows, 1), dtype=np.int64), draws], axis=1)
-    return np.arange(train_len)[None, :] + np.take_along_axis(skip_BC, chunk_BT, axis=1)
+
+def chunk_shifts(
+    rng: np.random.Generator,
+    starts_BC: np.ndarray,
+    row_len: int,
+    max_shift_B: np.ndarray,
+    skips: Literal["sorted", "successive"] = "sorted",
+) -> np.ndarray:
+    """By how much each chunk is shifted: 0 for the first, then never less than the one before.
+
+    ``sorted``: independent uniform draws from 0 .. max_shift, sorted. ``successive``: each uniform between the one before
+    and max_shift, as PoSE's paper has it (Eq. 4 and 5), so that later chunks of many crowd at the end. Of two chunks both
+    are the same law, and the same numbers.
+
+    Args:
+        rng: all randomness.
+        starts_BC: int64 [B, C], as from ``chunk_starts``.
+        row_len: T.
+        max_shift_B: int [B], not negative.
+        skips: the law of the shifts.
+
+    Returns:
+        int64 [B, C]; what stands for a chunk that a row does not have means nothing.
+
+    Raises:
+        ValueError: a bound is negative.
+    """
+    bound = np.asarray(max_shift_B)[:, None]
+    if (bound < 0).any():
+        raise ValueError(f"max_shift = {bound.min()}: must not be negative")
+    draws = rng.random((len(starts_BC), starts_BC.shape[1] - 1))
+    shifts = np.zeros(starts_BC.shape, dtype=np.int64)
+    if skips == "successive":
+        for i in range(draws.shape[1]):
+            before = shifts[:, i : i + 1]
+            shifts[:, i + 1 : i + 2] = before + (draws[:, i : i + 1] * (bound - before + 1)).astype(np.int64)
+    else:
+        # Draws that a row with fewer chunks has no use for must not move the others when sorted: put them last.
+        uniform = (draws * (bound + 1)).astype(np.int64)
+        shifts[:, 1:] = np.sort(np.where(starts_BC[:, 1:] == row_len, bound, uniform), axis=1)
+    return shifts
+
+
+def shifted(starts_BC: np.ndarray, shifts_BC: np.ndarray, row_len: int) -> np.ndarray:
+    """0, 1, 2, ... with the shift of its chunk added to each; int64 [B, T], strictly rising from 0."""
+    # The column behind the last token takes the chunks that are not there.
+    steps = np.ones((len(starts_BC), row_len + 1), dtype=np.int64)
+    steps[:, 0] = 0
+    steps[np.arange(len(steps))[:, None], starts_BC[:, 1:]] += np.diff(shifts_BC, axis=1)
+    return steps[:, :row_len].cumsum(axis=1)
+
+
+def random_positions(rng: np.random.Generator, num_rows: int, row_len: int, max_position: int) -> np.ndarray:
+    """RandPos: a uniform sample, without replacement, of 0 .. max_position - 1, sorted; int64 [B, T].
+
+    It need not hold 0: so in the paper (which counts from 1), and where PoSE's code draws this baseline.
+
+    Raises:
+        ValueError: there are fewer positions than tokens.
+    """
+    if not 1 <= row_len <= max_position:
+        raise ValueError(f"row_len = {row_len}: must lie between 1 and max_position = {max_position}")
+    order = rng.random((num_rows, max_position)).argpartition(row_len - 1, axis=1)
+    return np.sort(order[:, :row_len], axis=1)

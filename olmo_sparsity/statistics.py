@@ -418,11 +418,12 @@ def gate_words(summary: dict[str, Any]) -> str:
 
 def length_words(summary: dict[str, Any]) -> str:
     """How much of the full context lies beyond what a training row held."""
-    positions = (
-        f"PoSE positions below {summary['max_position']}"
-        if summary["num_chunks"] > 1
-        else "ordinary positions, no PoSE"
-    )
+    if summary.get("pose_method") == "randpos":  # measurements made before RandPos was there do not say
+        positions = f"random positions (RandPos) below {summary['max_position']}"
+    elif summary["num_chunks"] > 1:
+        positions = f"PoSE positions below {summary['max_position']}"
+    else:
+        positions = "ordinary positions, no PoSE"
     beyond = summary["full_len"] - summary["train_len"]
     words = (
         f"local {summary['local_len']} + long-range {summary['num_long_range']} = full {summary['full_len']} tokens; "

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
         ("name: ../elsewhere\n", "plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
+        ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: a row of 64 tokens has no room for so many"),
+        ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts: "),
+        ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
+        (
+            "pose: {method: randpos, contents: matched}\n",
+            "pose.contents = matched: pose.method = randpos has no chunks",
+        ),
         ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
     ],
 )
@@ -94,6 +102,12 @@ def test_each_pose_configuration_has_a_twin_without() -> None:
             with_pose.model,
             with_pose.training,
         )
+
+
+def test_the_randpos_twin_differs_in_its_position_ids_alone() -> None:
+    pose, random = (load_config(config_folder() / f"{name}.yaml") for name in ("demo", "demo-randpos"))
+    assert (random.pose.method, random.max_position) == ("randpos", pose.max_position)
+    assert dataclasses.replace(random, name=pose.name, pose=pose.pose) == pose
 
 
 def test_k_is_held_against_m_when_it_is_measured(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""What PoSE's draws should be: every outcome with its probability, by enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from itertools import combinations, combinations_with_replacement
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+
+def assert_law(seen: Iterable[Hashable], law: dict[Any, float]) -> None:
+    """Are the outcomes drawn from the law, which names all that can come up."""
+    counts = Counter(seen)
+    total = sum(counts.values())
+    assert sum(law.values()) == pytest.approx(1)
+    assert min(law.values()) * total > 5  # or the chi-square distribution does not hold
+    assert set(counts) <= set(law)
+    assert chisquare([counts[key] for key in law], [p * total for p in law.values()]).pvalue > 1e-3
+
+
+def rows_of(array: np.ndarray) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in array.tolist()]
+
+
+def law_of_starts(row_len: int, num_chunks: int, cuts: str) -> dict[tuple[int, ...], float]:
+    """Of all chunks but the first."""
+    places = range(1, row_len)
+    if num_chunks == 1:
+        return {(): 1.0}
+    if cuts == "uniform":
+        sets = list(combinations(places, num_chunks - 1))
+        return {one: 1 / len(sets) for one in sets}
+    firsts = [first for first in range(1, (row_len + 1) // 2 + 1) if row_len - first >= num_chunks - 1]
+    law = {}
+    for first in firsts:
+        behind = list(combinations(range(first + 1, row_len), num_chunks - 2))
+        law |= {(first, *rest): 1 / len(firsts) / len(behind) for rest in behind}
+    return law
+
+
+def law_of_shifts(bound: int, num_shifts: int, skips: str) -> dict[tuple[int, ...], float]:
+    """Of all chunks but the first, whose shift is 0."""
+    law: dict[tuple[int, ...], float] = {}
+    for shifts in combinations_with_replacement(range(bound + 1), num_shifts):
+        if skips == "successive":
+            before = (0, *shifts)[:-1]
+            law[shifts] = math.prod(1 / (bound - low + 1) for low in before)
+        else:
+            orders = math.factorial(num_shifts) // math.prod(map(math.factorial, Counter(shifts).values()))
+            law[shifts] = orders / (bound + 1) ** num_shifts
+    return law
