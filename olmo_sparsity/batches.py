@@ -20,16 +20,23 @@ IGNORE_INDEX = -100  # a target that is not trained: what torch's cross_entropy 
 
 @dataclass(frozen=True)
 class Batch:
-    """Training rows, each tensor int64 [B, T]; a target that is not trained is ``IGNORE_INDEX``."""
+    """Training rows, each tensor int64 [B, T]; a target that is not trained is ``IGNORE_INDEX``.
+
+    ``num_targets``: how many targets of the whole batch are trained, also where this is one process's share of its rows:
+    what a summed loss is to be divided by.
+    """
 
     tokens_BT: torch.Tensor
     positions_BT: torch.Tensor
     targets_BT: torch.Tensor
+    num_targets: int
 
-    @property
-    def num_targets(self) -> int:
-        """How many targets are trained: what a summed loss is to be divided by."""
-        return int((self.targets_BT != IGNORE_INDEX).sum())
+    def pinned(self) -> Batch:
+        """The same in page-locked memory, from which a GPU copies while it computes."""
+        tokens_BT, positions_BT, targets_BT = (
+            tensor.pin_memory() for tensor in (self.tokens_BT, self.positions_BT, self.targets_BT)
+        )
+        return Batch(tokens_BT, positions_BT, targets_BT, self.num_targets)
 
 
 @dataclass(frozen=True)
@@ -108,14 +115,16 @@ def batch_at(
         elif pose.contents == "uniform":
             within = shifted(starts, chunk_shifts(rng, starts, row_len, spare - offset, pose.skips), row_len)
 
+    num_targets = num_rows * row_len
+    if pose.seam_targets == "none":
+        seam_BT = (np.diff(within, axis=1) != 1) | (np.diff(positions, axis=1) != 1)
+        num_targets -= int(seam_BT.sum())
     index = (begin + offset)[rows, None] + within[rows]
-    positions = positions[rows]
     tokens = np.asarray(source.store.tokens)
     row = tokens.take(index).astype(np.int64)
     targets = tokens.take(index + 1).astype(np.int64)
     if pose.seam_targets == "row":
         targets[:, :-1] = row[:, 1:]
     elif pose.seam_targets == "none":
-        seam = (np.diff(index, axis=1) != 1) | (np.diff(positions, axis=1) != 1)
-        targets[:, :-1][seam] = IGNORE_INDEX
-    return Batch(torch.from_numpy(row), torch.from_numpy(positions), torch.from_numpy(targets))
+        targets[:, :-1][seam_BT[rows]] = IGNORE_INDEX
+    return Batch(torch.from_numpy(row), torch.from_numpy(positions[rows]), torch.from_numpy(targets), num_targets)

@@ -243,7 +243,7 @@ def test_shares_put_together_are_the_whole_batch(pose: PoseConfig, ends: list[in
     for name in ("tokens_BT", "positions_BT", "targets_BT"):
         assert [len(getattr(part, name)) for part in parts] == np.diff(bounds).tolist()
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    assert sum(part.num_targets for part in parts) == whole.num_targets
+    assert {part.num_targets for part in parts} == {whole.num_targets}  # of the batch, in each of its shares
 
 
 def test_only_the_text_of_the_share_is_read() -> None:

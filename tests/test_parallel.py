@@ -36,7 +36,16 @@ from olmo_sparsity.cli import main; main()
 def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
     script = folder / "train.py"
     script.write_text(SLOWED.format(pause=pause))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--",
+        str(script),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
 
