@@ -10,7 +10,9 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from matplotlib import image
 
 from analysis.style import find_tables
 
@@ -34,8 +36,6 @@ PICTURES = {
 
 def picture_of_page(page: Path, out: Path) -> None:
     """The page's beginning, and beside it its windows with four tokens unmasked."""
-    from matplotlib import image
-    from numpy import concatenate
     from playwright.sync_api import sync_playwright
 
     halves = [out.with_name(f"{out.stem}-{half}.png") for half in ("left", "right")]
@@ -52,7 +52,7 @@ def picture_of_page(page: Path, out: Path) -> None:
         view.wait_for_timeout(500)
         view.screenshot(path=halves[1])
         browser.close()
-    image.imsave(out, concatenate([image.imread(half) for half in halves], axis=1))
+    image.imsave(out, np.concatenate([image.imread(half) for half in halves], axis=1))
     for half in halves:
         half.unlink()
 

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from analysis.paper import INCHES, Width, fit, folder_for, legend_below, set_width, width_in_force
 from olmo_sparsity.bootstrap import Estimate
-from olmo_sparsity.statistics import Measurement, gate_words, length_words, load, summarize
+from olmo_sparsity.statistics import MAIN_SELECTORS, Measurement, gate_words, length_words, load, summarize
 from olmo_sparsity.tables import UserError, newest_finished
 
 # Okabe and Ito's colours, and two of Tol's; a marker of its own for each selector, for print in grey. In the order of every
@@ -36,7 +36,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "nearest": {"color": "#009E73", "marker": "^"},
     "random": {"color": "#000000", "marker": "x"},
 }
-MAIN = ("unmask-one", "kl", "attention", "random")  # where nine would hide one another
 LINE_LOOKS: dict[str, dict[str, Any]] = {"real": {"linestyle": "-"}, "null": {"linestyle": ":"}}
 CONTEXT_WORDS = {"real": "real context", "null": "null context (foreign long-range text)"}
 
@@ -65,7 +64,7 @@ def ordered(measurement: Measurement) -> list[str]:
 def main_selectors(measurement: Measurement) -> list[str]:
     """The few that are drawn where there is no room for nine; all, where none of those was measured."""
     names = ordered(measurement)
-    return [name for name in names if name in MAIN] or names
+    return [name for name in names if name in MAIN_SELECTORS] or names
 
 
 def legend_entry(selector: str) -> Line2D:

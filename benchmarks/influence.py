@@ -27,9 +27,18 @@ from rich.table import Table
 
 from benchmarks.peers import captum_scores, inseq_occlusion, to_transformers
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
-from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator, row_losses, single_losses, target_losses
+from olmo_sparsity.losses import (
+    Evaluator,
+    log_probs,
+    make_evaluator,
+    row_losses,
+    single_losses,
+    surprisal,
+    target_losses,
+)
 from olmo_sparsity.model import OLMoWithPositions, build_model, device_name, olmo_model_config, with_weights_in
 from olmo_sparsity.selectors import Scored, rank
+from olmo_sparsity.visibility import visible_mask
 
 # (model, entries of the vocabulary, local_len, num_long_range, windows). All are OLMo 1, which the peers know, too.
 SIZES = {
@@ -117,7 +126,7 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
     settings = InfluenceConfig()
     exact = make_evaluator(ours, settings, full_len, local_len)
     low = Evaluator(with_weights_in(ours, torch.bfloat16), local_len, "compact", exact.batch_tokens)
-    loss_short = -log_probs(exact, tokens, nothing).gather(1, targets[:, None])
+    loss_short = surprisal(log_probs(exact, tokens, nothing), targets)[:, None]
 
     def singles(evaluator: Evaluator) -> torch.Tensor:
         return single_losses(evaluator, tokens, targets, everything)[0]
@@ -131,8 +140,7 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
     @torch.inference_mode()
     def masked_all_logits() -> torch.Tensor:
         """The masked path as one would write it: every token's logits, one window's candidates a pass."""
-        visible_MT = torch.ones(num_long_range, full_len, dtype=torch.bool, device=device)
-        visible_MT[:, :num_long_range] = torch.eye(num_long_range, dtype=torch.bool, device=device)
+        visible_MT = visible_mask(everything[0, :, None], full_len, local_len)
         itself = torch.eye(full_len, dtype=torch.bool, device=device)
         allowed = (visible_MT[:, None, :] & torch.ones_like(itself).tril()) | itself
         positions = torch.arange(full_len, device=device).expand(num_long_range, -1)

@@ -13,6 +13,7 @@ from olmo_sparsity.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.config import SELECTORS, UserError
 from olmo_sparsity.excerpts import find_tables
 from olmo_sparsity.statistics import (
+    MAIN_SELECTORS,
     Measurement,
     gate_words,
     length_words,
@@ -23,7 +24,6 @@ from olmo_sparsity.statistics import (
 )
 
 CHOSEN = "its selector"  # stands for the selector of each subject, where they are compared by selector
-MAIN = ("unmask-one", "kl", "attention", "random")  # where nine would hide one another
 LOSSES = {
     "loss_short_nats": "L_short, nats",
     "loss_long_nats": "L_long, nats",
@@ -215,7 +215,7 @@ def main_rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
     largest."""
     rows = comparison["rows"]
     selectors = list(dict.fromkeys(row["selector"] for row in rows if row["selector"] is not None))
-    shown = [name for name in selectors if name in (*MAIN, CHOSEN)] or selectors
+    shown = [name for name in selectors if name in (*MAIN_SELECTORS, CHOSEN)] or selectors
     ks = sorted({row["k"] for row in rows if row["k"] is not None})
 
     def is_main(row: dict[str, Any]) -> bool:

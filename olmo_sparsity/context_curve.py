@@ -16,7 +16,7 @@ import torch
 
 from olmo_sparsity.config import Config, UserError, fingerprint, to_dict
 from olmo_sparsity.held_out import context_facts, open_held_out
-from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator
+from olmo_sparsity.losses import Evaluator, log_probs, make_evaluator, surprisal
 from olmo_sparsity.model import device_name
 from olmo_sparsity.parts import WHOLE, Share, is_measured, measure_parts
 from olmo_sparsity.tables import SCHEMA_VERSION
@@ -58,10 +58,10 @@ def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, lengths: list[int
     """
     losses = []
     for length in lengths:
-        tokens, targets = rows[:, -1 - length : -1], rows[:, -1:]
+        tokens, targets = rows[:, -1 - length : -1], rows[:, -1]
         nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=rows.device)
         of_length = dataclasses.replace(evaluator, local_len=length)
-        losses.append(-log_probs(of_length, tokens, nothing).gather(1, targets)[:, 0])
+        losses.append(surprisal(log_probs(of_length, tokens, nothing), targets))
     return torch.stack(losses, dim=1).cpu().numpy()
 
 

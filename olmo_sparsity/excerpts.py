@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.config import UserError
 from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import newest_finished, read_facts, read_parts
+from olmo_sparsity.tables import newest_finished, read_facts, read_parts, read_windows
 
 CONTROLS = ("random", "nearest")
 HONEST_FIRST = ("kl", "attention")  # shown first: what they gain over random is no luck
@@ -72,11 +72,6 @@ def choose_windows(measurement: Measurement, number: int, num_largest: int, seed
     return windows["window_id"].iloc[drawn].tolist(), largest.tolist()
 
 
-def _rows(folder: Path, table: str, window_ids: Sequence[int]) -> list[dict[str, Any]]:
-    wanted = pc.field("window_id").isin(pa.array(list(window_ids), pa.int64()))
-    return [row for part in read_parts(folder, table) for row in part.filter(wanted).to_pylist()]
-
-
 def _texts_of(folder: Path, token_ids: set[int]) -> dict[int, str]:
     """The texts of tokens, as far as some window holds them; read until all are found."""
     texts: dict[int, str] = {}
@@ -99,7 +94,7 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any
     Raises:
         UserError: there is no such window, or the tables are damaged.
     """
-    windows = {row["window_id"]: row for row in _rows(folder, "windows", window_ids)}
+    windows = {row["window_id"]: row for row in read_windows(folder, "windows", window_ids)}
     for window_id in window_ids:
         if window_id not in windows:
             known = np.concatenate(
@@ -112,7 +107,7 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any
     for row in windows.values():
         row["null_token_texts"] = [texts.get(i, f"#{i}") for i in row["null_token_ids"]]
         row["selections"] = {}
-    for row in _rows(folder, "selections", window_ids):
+    for row in read_windows(folder, "selections", window_ids):
         windows[row["window_id"]]["selections"][row["selector"], row["context"]] = row
     return [windows[window_id] for window_id in window_ids]
 

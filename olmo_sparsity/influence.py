@@ -320,7 +320,9 @@ def measure(
             if settings.screen_precision == "auto"
             else settings.screen_precision == "bf16"
         )
-        screener = make_evaluator(held_out.model, settings, *lengths, "bf16" if low else "fp32")
+        precision = "bf16" if low else "fp32"
+        if precision != settings.precision:
+            screener = make_evaluator(held_out.model, settings, *lengths, precision)
     say(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, k = {list(settings.k)}"
     )

@@ -119,6 +119,11 @@ def _one_pass(evaluator: Evaluator, tokens_WT: torch.Tensor, visible_WS: torch.T
     return logits.float().log_softmax(dim=-1)
 
 
+def surprisal(log_q: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """-log q(target), nats: fp32 [..., V], and int64 that broadcasts to [...] -> fp32 [...]."""
+    return -log_q.gather(-1, targets.expand(log_q.shape[:-1])[..., None])[..., 0]
+
+
 def _divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """KL(p, q), nats, over the last dimension."""
     return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
@@ -159,7 +164,7 @@ def row_losses(
     for at in evaluator.batches(len(visible_RS), evaluator.row_len(tokens_WT.shape[1], visible_RS.shape[1])):
         windows = windows_R[at]
         log_q = _one_pass(evaluator, tokens_WT[windows], visible_RS[at])
-        losses.append(-log_q.gather(1, targets_W[windows, None])[:, 0])
+        losses.append(surprisal(log_q, targets_W[windows]))
         if reference_WV is not None:
             divergences.append(_divergence(reference_WV[windows], log_q))
     return torch.cat(losses), torch.cat(divergences) if divergences else None
@@ -199,8 +204,7 @@ def single_losses(
         evaluator.olmo, tokens_WT, candidates_WJ, evaluator.local_len, rows_at_once
     ):
         log_q = logits_wjV.log_softmax(dim=-1)
-        targets_wj1 = targets_W[windows, None, None].expand(-1, log_q.shape[1], 1)
-        losses[windows, some] = -log_q.gather(2, targets_wj1)[..., 0]
+        losses[windows, some] = surprisal(log_q, targets_W[windows, None])
         if divergences is not None and reference_WV is not None:
             divergences[windows, some] = _divergence(reference_WV[windows, None], log_q)
     return losses, divergences
@@ -218,7 +222,7 @@ def all_but_one_losses(evaluator: Evaluator, tokens_WT: torch.Tensor, targets_W:
     losses = []
     for at in evaluator.batches(num_windows, full_len):
         log_q = compact.all_but_one_logits(evaluator.olmo, tokens_WT[at], num_long_range).log_softmax(dim=-1)
-        losses.append(-log_q.gather(2, targets_W[at, None, None].expand(-1, num_long_range, 1))[..., 0])
+        losses.append(surprisal(log_q, targets_W[at, None]))
     return torch.cat(losses)
 
 

@@ -14,7 +14,7 @@ from olmo_sparsity.breakdowns import by_class, by_distance
 from olmo_sparsity.classes import CLASSES
 from olmo_sparsity.config import UserError
 from olmo_sparsity.excerpts import CONTROLS, choose_windows, printable, read_excerpts, shown_first
-from olmo_sparsity.statistics import Measurement, length_words, load, summarize
+from olmo_sparsity.statistics import ESTIMATES, MAIN_SELECTORS, Measurement, length_words, load, summarize
 from olmo_sparsity.tables import read_facts
 
 NUM_WINDOWS = 200
@@ -24,14 +24,6 @@ MAX_SCORES = 1_000_000  # numbers; beyond them only the scores of the chosen pos
 SCORE_STEPS = 99
 STYLES = ("report.css",)
 SCRIPTS = ("draw.js", "figure4.js", "charts.js", "words.js", "report.js")
-ESTIMATES = (
-    "gain_sparse_nats",
-    "recovered_fraction",
-    "gain_over_random_nats",
-    "excess_gain_nats",
-    "excess_recovered_fraction",
-    "excess_over_random_nats",
-)
 # What a position's score is, for people who read no code; README says the same in formulas.
 SELECTOR_WORDS = {
     "unmask-one": "how far the loss of the target falls when this token alone is unmasked",
@@ -209,6 +201,7 @@ def page_data(tables: Path, num_windows: int = NUM_WINDOWS, seed: int = SEED) ->
             {"name": name, **measurement.selectors[name], "control": name in CONTROLS, "words": SELECTOR_WORDS[name]}
             for name in names
         ],
+        "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         "ks": measurement.ks,
         "shown_first": first,

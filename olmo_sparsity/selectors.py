@@ -29,6 +29,7 @@ from olmo_sparsity.losses import (
     losses_of_masks,
     row_losses,
     single_losses,
+    surprisal,
     target_losses,
 )
 
@@ -111,7 +112,7 @@ class Scored:
     @cached_property
     def loss_short(self) -> np.ndarray:
         """loss({}), fp32 [W]."""
-        return -self.log_p_short_WV.gather(1, self.targets_W[:, None])[:, 0].cpu().numpy()
+        return surprisal(self.log_p_short_WV, self.targets_W).cpu().numpy()
 
     @cached_property
     def log_p_long(self) -> torch.Tensor:
@@ -121,7 +122,7 @@ class Scored:
     @cached_property
     def loss_long(self) -> np.ndarray:
         """loss(all), fp32 [W]."""
-        return -self.log_p_long.gather(1, self.targets_W[:, None])[:, 0].cpu().numpy()
+        return surprisal(self.log_p_long, self.targets_W).cpu().numpy()
 
     def _evaluated(self, evaluator: Evaluator, candidates_WJ: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """loss({j}) and, ``with_kl``, KL(p_all, p_{j}), fp32 [W, M]; NaN for those that are no candidates."""
@@ -152,20 +153,23 @@ class Scored:
 
         return gate_gradients(evaluator, self.tokens_WT, loss_of).cpu().numpy()
 
+    def _ranking(self, by_kl: bool) -> np.ndarray:
+        """What screens the candidates for the loss, or for the divergence, the lowest being the best; fp32 [W, M]."""
+        if self.screen_by != "gradient":
+            return self._screening_singles[int(by_kl)]
+        if self.screener is None and not by_kl:
+            return -self.gradient
+        return self._gate_gradients(self.screener or self.evaluator, toward_full_context=by_kl)
+
     def _screened(self, by_kl: bool) -> tuple[np.ndarray, np.ndarray]:
         """As ``_evaluated``, of the best ``screen`` candidates for the loss, or for the divergence."""
         assert self.screen is not None
-        screener = self.evaluator if self.screener is None else self.screener
-        if self.screen_by == "gradient":
-            lower_is_better = self._gate_gradients(screener, toward_full_context=by_kl)
-        else:
-            lower_is_better = self._screening_singles[int(by_kl)]
-        best = rank(-lower_is_better)[:, : self.screen].copy()
+        best = rank(-self._ranking(by_kl))[:, : self.screen].copy()
         return self._evaluated(self.evaluator, torch.from_numpy(best).to(self.tokens_WT.device))
 
     @cached_property
     def _screening_singles(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._evaluated(self.evaluator if self.screener is None else self.screener, self.everything)
+        return self._all_singles if self.screener is None else self._evaluated(self.screener, self.everything)
 
     @cached_property
     def _best_by_loss(self) -> tuple[np.ndarray, np.ndarray]:
@@ -187,9 +191,9 @@ class Scored:
         return self._best_by_kl[1]
 
     def known_singles(self) -> np.ndarray:
-        """loss({j}) as far as it has been evaluated by now, NaN elsewhere; fp32 [W, M]."""
+        """loss({j}) as far as ``loss_single`` and ``kl_single`` have brought it by now, NaN elsewhere; fp32 [W, M]."""
         known = np.full(self.everything.shape, np.nan, dtype=np.float32)
-        for name in ("_all_singles", "_best_by_loss", "_best_by_kl"):
+        for name in ("_best_by_loss", "_best_by_kl"):
             if name in self.__dict__:  # where cached_property keeps what it has computed
                 known = np.where(np.isnan(known), self.__dict__[name][0], known)
         return known

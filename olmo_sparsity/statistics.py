@@ -30,6 +30,16 @@ from olmo_sparsity.tables import list_rows, read_facts, read_parts, rows_by_choi
 RECOVERED = (0.5, 0.8, 0.9)  # how much of the long gain the smallest k is to give back
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 LINE = ("ols_slope", "tls_slope", "correlation")
+MAIN_SELECTORS = ("unmask-one", "kl", "attention", "random")  # shown where nine would hide one another
+# Of each selector, context and k; ``summarize`` says what they are.
+ESTIMATES = (
+    "gain_sparse_nats",
+    "recovered_fraction",
+    "gain_over_random_nats",
+    "excess_gain_nats",
+    "excess_recovered_fraction",
+    "excess_over_random_nats",
+)
 NUMBERS = ("loss_short_nats", "loss_long_nats", *LONG_GAIN.values())
 
 
@@ -242,14 +252,7 @@ def summarize(measurement: Measurement) -> dict[str, Any]:
             "k": k,
             **measurement.selectors[selector],
         }
-        for quantity in (
-            "gain_sparse_nats",
-            "recovered_fraction",
-            "gain_over_random_nats",
-            "excess_gain_nats",
-            "excess_recovered_fraction",
-            "excess_over_random_nats",
-        ):
+        for quantity in ESTIMATES:
             hidden = gate == "failed" and quantity.endswith("fraction")
             entry[quantity] = None if hidden else found.get((key, quantity))
         entry["figure4"] = {name: found[key, name] for name in LINE}

@@ -6,7 +6,7 @@ Units are in the names: ``*_nats``, ``*_tokens``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -180,28 +180,30 @@ def _open_part(path: Path, table: str, kind: str, expected: pa.Schema) -> pq.Par
 
 
 def _parts(
-    folder: Path, table: str, columns: Optional[list[str]], window_id: Optional[int] = None
+    folder: Path, table: str, columns: Optional[list[str]], window_ids: Optional[Iterable[int]] = None
 ) -> Iterator[pa.Table]:
-    """The parts of a table one after the other, or only the one that holds a window."""
+    """The parts of a table one after the other, or only those that hold some of the windows."""
+    missing = None if window_ids is None else set(window_ids)
     kind = next(kind for kind, names in TABLES.items() if table in names)
     manifest = read_facts(folder, kind)
     expected = schemas(manifest["context"]["num_long_range"])[table]
     for number in range(manifest["num_parts"]):
+        if missing is not None and not missing:
+            return
         path = part_path(folder, table, number)
         with _open_part(path, table, kind, expected) as file:
             try:
-                if window_id is not None:
-                    ids = file.read(columns=["window_id"])["window_id"]
-                    if window_id not in ids.to_numpy():
+                if missing is not None:
+                    held = missing.intersection(file.read(columns=["window_id"])["window_id"].unique().to_pylist())
+                    if not held:
                         continue
+                    missing -= held
                 part = file.read(columns=columns).replace_schema_metadata(None)
             except (pa.ArrowException, OSError):
                 raise UserError(
                     f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
                 ) from None
         yield part
-        if window_id is not None:
-            return
 
 
 def read_parts(folder: Path, table: str, columns: Optional[list[str]] = None) -> Iterator[pa.Table]:
@@ -220,17 +222,23 @@ def read_table(folder: Path, table: str, columns: Optional[list[str]] = None) ->
     return pa.concat_tables(read_parts(folder, table, columns))
 
 
-def read_window(folder: Path, table: str, window_id: int, columns: Optional[list[str]] = None) -> list[dict[str, Any]]:
-    """The rows of one window; of the parts before its own only the window numbers are read.
+def read_windows(
+    folder: Path, table: str, window_ids: Collection[int], columns: Optional[list[str]] = None
+) -> list[dict[str, Any]]:
+    """The rows of some windows, in the table's order, as far as it holds them; of parts that hold none of them only the window
+    numbers are read, and nothing of those after the last.
 
     Raises:
         UserError: as ``read_parts``.
     """
-    rows = []
-    wanted = columns and ["window_id", *columns]
-    for part in _parts(folder, table, wanted, window_id):
-        rows += part.filter(pc.field("window_id") == window_id).to_pylist()
-    return rows
+    wanted = pc.field("window_id").isin(pa.array(list(window_ids), pa.int64()))
+    parts = _parts(folder, table, columns and ["window_id", *columns], window_ids)
+    return [row for part in parts for row in part.filter(wanted).to_pylist()]
+
+
+def read_window(folder: Path, table: str, window_id: int, columns: Optional[list[str]] = None) -> list[dict[str, Any]]:
+    """As ``read_windows``, of one window."""
+    return read_windows(folder, table, [window_id], columns)
 
 
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:

@@ -178,14 +178,18 @@ def validate(
     }  # fmt: skip
     say(f"{folder}: {num} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
+    needle_evaluator, solver_evaluator = (  # once: on a GPU each searches for what its memory holds
+        make_evaluator(model, config.influence, lengths.full_len, lengths.local_len)
+        for model, lengths in ((held_out.model, context), (solver_model, SOLVER_CONTEXT))
+    )
+
     def measure_suite(number: int, chosen: np.ndarray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Rows of both tables, of some windows of one suite."""
         planted = suites[number].take(chosen - number * num)
         is_needle = planted.suite in NEEDLES
-        model = held_out.model if is_needle else solver_model
+        evaluator = needle_evaluator if is_needle else solver_evaluator
         tokenizer = held_out.tokenizer if is_needle else solver_tokenizer()
         num_tokens = planted.rows.shape[1] - 1
-        evaluator = make_evaluator(model, config.influence, num_tokens, num_tokens - planted.truth.shape[1])
         losses, ranked = find_planted(evaluator, planted, chosen, config, held_out.device)
         planted_rows, found_rows = [], []
         for i, window_id in enumerate(chosen.tolist()):

@@ -12,10 +12,12 @@ from test_losses import FULL, LOCAL, M, windows
 from test_model import KINDS, NORMED, ModelConfig, build
 from test_selectors import scored
 
+from olmo_sparsity import selectors
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.influence import check_screening, measure_context
 from olmo_sparsity.losses import (
     Evaluator,
+    LossOf,
     all_but_one_losses,
     gate_gradients,
     largest_that_fits,
@@ -142,6 +144,37 @@ def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
     other = scored(model, num=8, screen=5)
     object.__setattr__(other, "targets_W", (other.targets_W + 1) % model.config.vocab_size)
     assert (np.isnan(other.kl_single) == np.isnan(screened.kl_single)).all()
+
+
+@pytest.mark.parametrize("by", ["gradient", "unmask-one"])
+def test_another_model_may_rank(by: str) -> None:
+    model, other = build(NORMED).eval(), build(NORMED, seed=1).eval()
+    screened = scored(model, num=8, screen=5, screen_by=by, screener=Evaluator(other, LOCAL))
+    of_other, exact = scored(other, num=8), scored(model, num=8)
+    ranking = of_other.gradient if by == "gradient" else -of_other.loss_single
+    own = exact.gradient if by == "gradient" else -exact.loss_single
+    chosen = np.sort(rank(ranking)[:, :5])
+    assert (chosen != np.sort(rank(own)[:, :5])).any()
+    assert (np.isfinite(screened.loss_single).nonzero()[1].reshape(8, 5) == chosen).all()
+    assert np.nanmax(np.abs(screened.loss_single - exact.loss_single)) < 1e-5
+
+
+def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Evaluator] = []
+
+    def counted(evaluator: Evaluator, tokens: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
+        asked.append(evaluator)
+        return gate_gradients(evaluator, tokens, loss_of)
+
+    monkeypatch.setattr(selectors, "gate_gradients", counted)
+    model = build(NORMED).eval()
+    low = Evaluator(with_weights_in(model, torch.bfloat16), LOCAL)
+    for screener, times in ((None, 1), (low, 2)):
+        asked.clear()
+        one = scored(model, num=8, screen=5, screener=screener)
+        assert one.gradient.shape == one.loss_single.shape == (8, M)
+        assert len(asked) == times
+        assert (low in asked) == (screener is low)
 
 
 def test_the_recall_of_screening_is_that_of_the_sample() -> None:

@@ -18,7 +18,6 @@ from olmo_sparsity.comparison import read_subjects, write_comparison
 from olmo_sparsity.config import SELECTORS, UserError
 from olmo_sparsity.excerpts import choose_windows, printable, shown_first
 from olmo_sparsity.report import (
-    ESTIMATES,
     SCORE_STEPS,
     SELECTOR_WORDS,
     answer,
@@ -27,7 +26,7 @@ from olmo_sparsity.report import (
     page_data,
     write_report,
 )
-from olmo_sparsity.statistics import Measurement, interval, load, paired_difference, summarize
+from olmo_sparsity.statistics import ESTIMATES, Measurement, interval, load, paired_difference, summarize
 from olmo_sparsity.tables import read_table
 
 HOSTILE = [

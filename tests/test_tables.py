@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -21,6 +22,7 @@ from olmo_sparsity.tables import (
     read_parts,
     read_table,
     read_window,
+    read_windows,
     rows_by_choice,
     schemas,
 )
@@ -143,6 +145,13 @@ def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
     assert read_window(uneven, "windows", 90) == []
 
 
+@pytest.mark.parametrize("window_ids", [[], [89, 0], range(40, 60), [90, 57, 57], range(90)])
+def test_the_rows_of_some_windows(uneven: Path, window_ids: Sequence[int]) -> None:
+    for table in ("windows", "selections"):
+        expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] in window_ids]
+        assert read_windows(uneven, table, window_ids) == expected
+
+
 def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     whole = pq.ParquetFile.read
@@ -151,6 +160,9 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
     )
     read_window(uneven, "windows", 52)
     assert read == [["window_id"]] * 3 + [None]
+    read.clear()
+    read_windows(uneven, "windows", {52, 3})
+    assert read == [["window_id"]] * 2 + [None, ["window_id"], None]
 
 
 def test_rows_by_choice_against_a_filter(uneven: Path) -> None:

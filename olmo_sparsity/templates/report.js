@@ -3,7 +3,6 @@
 
 const DATA = JSON.parse(byId("data").textContent);
 const PAGE_SIZE = 20;
-const MAIN_SELECTORS = ["unmask-one", "kl", "attention", "random"]; // where nine would hide one another
 
 const state = {
   selector: DATA.shown_first,
@@ -16,7 +15,7 @@ const state = {
   },
 };
 const shownCurves = new Set(
-  DATA.selectors.map((s) => s.name).filter((name) => MAIN_SELECTORS.includes(name) || name === state.selector),
+  DATA.selectors.map((s) => s.name).filter((name) => DATA.main_selectors.includes(name) || name === state.selector),
 );
 const limits = figure4Frame(DATA);
 const longest = Math.max(
