@@ -13,7 +13,7 @@ import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
-    config config_files manifest corpus tokens windows positions batches model checkpoint training classes held_out
+    config config_files manifest corpus tokens windows positions batches model checkpoint export training classes held_out
     visibility compact losses selectors tables parts merging influence context_curve planted validation bootstrap
     statistics breakdowns curves detection excerpts pages comparison report show console options cli __main__
 """.split()  # noqa: SIM905
