@@ -25,8 +25,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers import captum_scores, inseq_occlusion, to_transformers
+from benchmarks.peers import captum_scores, inseq_occlusion
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
+from olmo_sparsity.export import to_transformers
 from olmo_sparsity.losses import (
     Evaluator,
     log_probs,
@@ -152,7 +153,7 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
 
     def captum(at_once: int, last_logits_only: bool) -> torch.Tensor:
         scores = [
-            captum_scores(theirs, tokens[w], int(targets[w]), num_long_range, vocab_size, at_once, last_logits_only)
+            captum_scores(theirs, tokens[w], int(targets[w]), num_long_range, at_once, last_logits_only)
             for w in range(num_windows)
         ]
         return loss_short - torch.stack(scores)

@@ -1,4 +1,4 @@
-"""The same question put to other tools: ``transformers``, captum and inseq, on the same weights.
+"""The same question put to other tools, captum and inseq, on the same weights in ``transformers``.
 
 Legend: M long-range tokens, B rows, T tokens of a window.
 """
@@ -9,52 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import OlmoConfig, OlmoForCausalLM
-
-from olmo_sparsity.model import OLMoWithPositions
-
-
-def to_transformers(model: OLMoWithPositions) -> OlmoForCausalLM:
-    """The same model in transformers, in evaluation mode; weights are shared where the layout is the same.
-
-    Raises:
-        ValueError: it has what ``OlmoForCausalLM`` has not: norms of queries and keys, norms with weights, an output matrix
-            of its own.
-    """
-    config = model.config
-    if config.attention_layer_norm or config.layer_norm_with_affine or not config.weight_tying:
-        raise ValueError(
-            "OlmoForCausalLM is OLMo 1: no norms of queries and keys, no weights of norms, tied output matrix"
-        )
-    theirs = OlmoForCausalLM(
-        OlmoConfig(
-            vocab_size=model.transformer.wte.weight.shape[0],
-            hidden_size=config.d_model,
-            intermediate_size=config.mlp_ratio * config.d_model // 2,
-            num_hidden_layers=config.n_layers,
-            num_attention_heads=config.n_heads,
-            max_position_embeddings=config.max_sequence_length,
-            rope_parameters={"rope_type": "default", "rope_theta": float(config.rope_theta)},
-            tie_word_embeddings=True,
-            bos_token_id=config.eos_token_id,
-            eos_token_id=config.eos_token_id,
-            pad_token_id=config.pad_token_id,
-            attn_implementation="sdpa",
-        )
-    )
-    state = {"model.embed_tokens.weight": model.transformer.wte.weight, "lm_head.weight": model.transformer.wte.weight}
-    for i, block in enumerate(model.transformer.blocks):
-        prefix = f"model.layers.{i}."
-        q, k, v = block.att_proj.weight.chunk(3)
-        up, gate = block.ff_proj.weight.chunk(2)
-        state |= {f"{prefix}self_attn.{n}_proj.weight": w for n, w in (("q", q), ("k", k), ("v", v))}
-        state |= {f"{prefix}self_attn.o_proj.weight": block.attn_out.weight}
-        state |= {f"{prefix}mlp.{n}_proj.weight": w for n, w in (("up", up), ("gate", gate))}
-        state |= {f"{prefix}mlp.down_proj.weight": block.ff_out.weight}
-    missing, unexpected = theirs.load_state_dict(state, strict=False)
-    assert not missing
-    assert not unexpected
-    return theirs.eval()
+from transformers import OlmoForCausalLM
 
 
 def captum_scores(
@@ -62,13 +17,11 @@ def captum_scores(
     tokens_T: torch.Tensor,
     target: int,
     num_long_range: int,
-    vocab_size: int,
     perturbations_per_eval: int,
     last_logits_only: bool,
 ) -> torch.Tensor:
     """``unmask-one`` of one window by captum's ``FeatureAblation``, [M]: the features are a keep-mask over the long-range
-    tokens, all hidden; ablating one shows it. What is hidden goes into the attention mask, position IDs stay.
-    The embedding's padding entries beyond ``vocab_size`` are no predictions."""
+    tokens, all hidden; ablating one shows it. What is hidden goes into the attention mask, position IDs stay."""
     from captum.attr import FeatureAblation
 
     positions_1T = torch.arange(len(tokens_T), device=tokens_T.device)[None]
@@ -83,7 +36,7 @@ def captum_scores(
             logits_to_keep=int(last_logits_only),
             use_cache=False,
         ).logits
-        return -logits[:, -1, :vocab_size].float().log_softmax(dim=-1)[:, target]
+        return -logits[:, -1].float().log_softmax(dim=-1)[:, target]
 
     hidden = torch.zeros(1, num_long_range, device=tokens_T.device)
     with torch.no_grad():

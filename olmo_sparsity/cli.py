@@ -47,6 +47,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+export = typer.Typer(help="A trained model for other programs.", no_args_is_help=True)
+app.add_typer(export, name="export")
+
 MAX_PROBLEMS = 10  # of a folder, printed; one machine's failure can be thousands
 
 
@@ -376,6 +379,23 @@ def compare(
     print_comparison(subjects, every, as_json)
     if out is not None:
         say(str(out))
+
+
+@export.command("hf")
+def export_hf(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run; its newest checkpoint is taken.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """Model and tokenizer as a Hugging Face folder, which transformers loads without any code of ours."""
+    from olmo_sparsity.export import export_hf as write_hf
+
+    exported = write_hf(run, out, overwrite, say)
+    say(
+        f"{exported.architecture}, {exported.num_parameters / 1e6:.2f}M parameters; loaded by transformers, its logits "
+        f"differ from the run's model by {exported.difference:.2g} at most ({exported.num_logits:,} compared)"
+    )
+    print(out)
 
 
 @app.command("config")

@@ -156,7 +156,7 @@ def make_folder(folder: Path) -> None:
 
 
 def holds(folder: Path, kind: str) -> bool:
-    """Is this folder one of ours, of this kind (``run``, ``influence``, ``tokens``); False where nothing is there yet.
+    """Is this folder one of ours, of this kind (``run``, ``influence``, ``tokens``, ``hf``); False where nothing is there yet.
 
     Raises:
         UserError: something else is there, which is then neither written to nor deleted.

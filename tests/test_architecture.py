@@ -13,7 +13,7 @@ import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
-    config config_files manifest torchrun corpus tokens windows positions batches model checkpoint runs parallel speed
+    config config_files manifest torchrun corpus tokens windows positions batches model checkpoint export runs parallel speed
     optimization watching training classes held_out visibility compact losses selectors tables parts merging influence
     context_curve planted validation bootstrap statistics breakdowns curves detection excerpts pages comparison report
     show console options cli __main__

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import TINY_YAML, write_corpus
+from typer import Typer
 from typer.testing import CliRunner
 
 from olmo_sparsity import config_files, options
@@ -19,9 +21,21 @@ SHOWN = re.findall(r"^    olmo-sparsity (.*?)(?: {2,}#.*)?$", (ROOT / "README.md
 ELSEWHERE = "c4-64-128"  # wants a GPU and C4
 
 
+def command_names(parent: Typer) -> Iterator[tuple[str, ...]]:
+    """Each command as one types it, those of sub-apps too: ("train",), ("export", "hf")."""
+    for command in parent.registered_commands:
+        yield (command.name or command.callback.__name__,)  # type: ignore[union-attr]
+    for group in parent.registered_groups:
+        for name in command_names(group.typer_instance):  # type: ignore[arg-type]
+            yield (str(group.name), *name)
+
+
 def test_every_command_has_an_example() -> None:
-    names = {command.name or command.callback.__name__ for command in app.registered_commands}  # type: ignore[union-attr]
-    assert names == {command.split()[0] for command in SHOWN}
+    names = set(command_names(app))
+    assert ("export", "hf") in names
+    for name in names:
+        assert any(tuple(command.split()[: len(name)]) == name for command in SHOWN), name
+    assert {command.split()[0] for command in SHOWN} == {name[0] for name in names}
 
 
 def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
