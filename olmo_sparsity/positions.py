@@ -113,6 +113,18 @@ def shifted(starts_BC: np.ndarray, shifts_BC: np.ndarray, row_len: int) -> np.nd
     return steps[:, :row_len].cumsum(axis=1)
 
 
+def pose_positions(
+    rng: np.random.Generator, num_rows: int, row_len: int, max_position: int, num_chunks: int, vary_chunks: bool = False
+) -> np.ndarray:
+    """PoSE's position IDs below ``max_position`` by the default laws, cuts uniform and skips sorted; int64 [B, T].
+
+    Raises:
+        ValueError: a length is out of range.
+    """
+    starts = chunk_starts(rng, num_rows, row_len, num_chunks, vary_chunks)
+    return shifted(starts, chunk_shifts(rng, starts, row_len, np.full(num_rows, max_position - row_len)), row_len)
+
+
 def random_positions(rng: np.random.Generator, num_rows: int, row_len: int, max_position: int) -> np.ndarray:
     """RandPos: a uniform sample, without replacement, of 0 .. max_position - 1, sorted; int64 [B, T].
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pose_laws import assert_law, law_of_shifts, law_of_starts, rows_of
 
-from olmo_sparsity.positions import chunk_shifts, chunk_starts, random_positions, shifted
+from olmo_sparsity.positions import chunk_shifts, chunk_starts, pose_positions, random_positions, shifted
 
 
 @st.composite
@@ -107,9 +107,7 @@ def test_two_chunks_have_the_same_skips_under_either_law() -> None:
 
 
 def test_cuts_and_skips_of_two_chunks_are_independent() -> None:
-    rng = np.random.default_rng(1)
-    starts = chunk_starts(rng, 24_000, 4, 2)
-    positions = shifted(starts, chunk_shifts(rng, starts, 4, np.full(24_000, 3)), 4)
+    positions = pose_positions(np.random.default_rng(1), 24_000, 4, 7, 2)
     law: Counter[tuple[int, ...]] = Counter()
     for cut in (1, 2, 3):
         for skip in range(4):
