@@ -14,7 +14,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
-SELECTORS = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso")
+from olmo_sparsity.config_keys import Interrupted as Interrupted
+from olmo_sparsity.config_keys import UserError as UserError
+from olmo_sparsity.config_keys import _key, _require
+from olmo_sparsity.config_measuring import SELECTORS as SELECTORS
+from olmo_sparsity.config_measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
+
 SCHEDULERS = (
     "cosine_with_warmup",
     "linear_with_warmup",
@@ -25,35 +30,6 @@ SCHEDULERS = (
     "constant_with_warmup",
 )
 TRACKERS = ("tensorboard", "wandb")
-CHEAP_SELECTORS = SELECTORS[:6]  # the others cost several times as much as these together
-
-
-class UserError(Exception):
-    """A mistake of the user's, told in one line: what, where, and what to do. The command line exits with 2."""
-
-
-class Interrupted(Exception):
-    """The user stopped the work; it was saved and can go on. The command line exits with 130."""
-
-
-def _key(default: Any, help: str) -> Any:
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": help})
-    return field(default=default, metadata={"help": help})
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
-
-
-def _check_selectors(key: str, selectors: list[str]) -> None:
-    unknown = [name for name in selectors if name not in SELECTORS]
-    _require(not unknown, f"{key}: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
-    _require(
-        len(selectors) > 0 and len(set(selectors)) == len(selectors),
-        f"{key} = {list(selectors)}: must name at least one selector, each once",
-    )
 
 
 @dataclass(frozen=True)
@@ -306,109 +282,6 @@ class TrainingConfig:
             micro is None or (0 < micro <= self.batch_rows and self.batch_rows % micro == 0),
             f"training.micro_batch_rows = {micro}: must divide training.batch_rows = {self.batch_rows}",
         )
-
-
-@dataclass(frozen=True)
-class InfluenceConfig:
-    """What is measured, on which windows."""
-
-    num_windows: int = _key(2000, "Windows to measure (fewer where the text holds fewer; the output says so).")
-    max_windows_per_document: int = _key(4, "At most this many windows of one document.")
-    k: list[int] = _key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
-    selectors: list[str] = _key(list(CHEAP_SELECTORS), f"Of {', '.join(SELECTORS)}.")
-    lasso_masks: int = _key(64, "Random visible sets that `lasso` fits in each window.")
-    targets: Literal["any", "word-start"] = _key("any", "Which tokens may be targets: any, or the first of a word.")
-    seed: int = _key(0, "Seed of the windows, of their null contexts and of `random`.")
-    path: Literal["compact", "plain", "masked"] = _key(
-        "compact",
-        "compact: only the visible tokens are run, and nothing twice. plain: the same by OLMo's own forward pass. masked: all "
-        "tokens, under a mask; the definition. The same losses to 1e-5 nats, each slower than the one before.",
-    )
-    precision: Literal["fp32", "bf16"] = _key(
-        "fp32", "Of every loss. bf16 is faster where the machine computes in it, and off by what `make bench` shows."
-    )
-    screen: Optional[int] = _key(
-        None,
-        "unmask-one and kl: rank the candidates cheaply, unmask singly only so many of the best (null: all). Every run then "
-        "reports the recall of the exact choice on a sample of its windows.",
-    )
-    screen_by: Literal["gradient", "unmask-one"] = _key(
-        "gradient", "The cheap ranking: to first order, or every candidate in screen_precision."
-    )
-    screen_precision: Literal["auto", "bf16", "fp32"] = _key(
-        "auto", "Of the cheap ranking. auto: bf16 where the device computes in it, else fp32."
-    )
-    screen_sample: float = _key(
-        0.05, "Share of the windows in which nothing is screened as well, to measure the recall."
-    )
-    data: Optional[str] = _key(None, "Text to measure (as data.source); null: the run's validation documents.")
-    max_documents: Optional[int] = _key(
-        None, "Documents of `influence.data` to read at most (null: all; of c4, 20 for each window)."
-    )
-    save_candidates: bool = _key(False, "Also write the loss of every single-token unmasking.")
-    windows_per_part: int = _key(256, "Windows in one part file: what an interruption can lose.")
-    batch_tokens: Optional[int] = _key(
-        None, "Tokens of one forward pass (null: on a GPU as many as its memory holds, on a CPU as its cache does)."
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("num_windows", "max_windows_per_document", "windows_per_part", "lasso_masks"):
-            _require(getattr(self, name) > 0, f"influence.{name} = {getattr(self, name)}: must be positive")
-        for name in ("batch_tokens", "screen"):
-            value = getattr(self, name)
-            _require(value is None or value > 0, f"influence.{name} = {value}: must be positive, or null")
-        _require(
-            0 < self.screen_sample <= 1,
-            f"influence.screen_sample = {self.screen_sample}: must be above 0, since the recall is measured in every run, "
-            "and at most 1",
-        )
-        _require(self.seed >= 0, f"influence.seed = {self.seed}: must not be negative")
-        _require(
-            self.max_documents is None or self.max_documents > 0,
-            f"influence.max_documents = {self.max_documents}: must be positive, or null",
-        )
-        _require(
-            len(self.k) > 0 and all(k > 0 for k in self.k) and list(self.k) == sorted(set(self.k)),
-            f"influence.k = {list(self.k)}: must be positive numbers, rising, each once",
-        )
-        _check_selectors("influence.selectors", self.selectors)
-
-
-@dataclass(frozen=True)
-class ContextCurveConfig:
-    """`olmo-sparsity context-curve`: the loss against the number of visible recent tokens; windows as for influence."""
-
-    max_visible: Optional[int] = _key(None, "The longest visible context, in tokens (null: twice context.full_len).")
-
-    def __post_init__(self) -> None:
-        _require(
-            self.max_visible is None or self.max_visible > 0,
-            f"context_curve.max_visible = {self.max_visible}: must be positive, or null",
-        )
-
-
-@dataclass(frozen=True)
-class ValidationConfig:
-    """`olmo-sparsity validate`: do the selectors find what is known to have been planted."""
-
-    num_windows: int = _key(300, "Windows of each suite and number of planted tokens.")
-    k: list[int] = _key([1, 2, 4, 8], "Numbers of found tokens at which precision and recall are taken.")
-    selectors: list[str] = _key(list(SELECTORS), f"Of {', '.join(SELECTORS)}.")
-    needle_copies: list[int] = _key([1, 2], "Copies of the needle among the long-range tokens.")
-    solver_steps: int = _key(1500, "Training steps of the model that solves the planted-correlation sequences.")
-    seed: int = _key(0, "Seed of all that is planted.")
-
-    def __post_init__(self) -> None:
-        for name in ("num_windows", "solver_steps"):
-            _require(getattr(self, name) > 0, f"validation.{name} = {getattr(self, name)}: must be positive")
-        _require(self.seed >= 0, f"validation.seed = {self.seed}: must not be negative")
-        for name in ("k", "needle_copies"):
-            values = getattr(self, name)
-            _require(
-                len(values) > 0 and all(v > 0 for v in values) and list(values) == sorted(set(values)),
-                f"validation.{name} = {list(values)}: must be positive numbers, rising, each once",
-            )
-        _check_selectors("validation.selectors", self.selectors)
 
 
 @dataclass(frozen=True)
