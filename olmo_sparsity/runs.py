@@ -38,10 +38,12 @@ def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, 
         UserError: it is another's.
     """
     stored = read_json(run / "manifest.json")["config"]
-    asked = to_dict(config)
+    asked, defaults = to_dict(config), to_dict(Config())
     for section in TRAINED_SECTIONS:
-        for key in sorted(stored.get(section, {}).keys() | asked[section].keys()):
-            there, here = stored.get(section, {}).get(key), asked[section].get(key)
+        # A key that is younger than the run had its default then.
+        before = {**defaults[section], **stored.get(section, {})}
+        for key in sorted(before.keys() | asked[section].keys()):
+            there, here = before.get(key), asked[section].get(key)
             if there != here and (section, key) not in free:
                 raise UserError(
                     f"{run}: this run was made with {section}.{key} = {there!r}, not {here!r}; choose another folder "

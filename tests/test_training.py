@@ -270,6 +270,17 @@ def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_
     assert kept == ["latest", "step10", "step12", "step4", "step8"]
 
 
+def test_a_run_from_before_a_key_was_added_had_its_default(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    del manifest["config"]["training"]["z_loss"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    train(tiny_config, run)
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, z_loss=1e-4))
+    with pytest.raises(UserError, match=r"training\.z_loss = 0\.0, not 0\.0001"):
+        train(other, run)
+
+
 def test_keys_that_change_no_weight_may_change_on_the_way(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     shutil.rmtree(run / "checkpoints" / "step12")

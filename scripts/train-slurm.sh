@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=train
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=32
+#SBATCH --time=12:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%j.log
+#
+# Trains on all GPUs of one or more machines, and starts itself again until the run is finished:
+#
+#     sbatch --nodes=2 scripts/train-slurm.sh --run runs/big --config configs/c4-64-128.yaml
+#
+# The arguments are those of `olmo-sparsity train`; prepare the text first, on one machine. Five minutes before its time is
+# over the job gets USR1: training saves and ends, and the job goes back into the queue, to continue from there. A machine
+# that fails, too, costs what came after the last checkpoint. PROCESSES is the number of processes on a machine (8).
+set -euo pipefail
+
+python=${PYTHON:-python}
+processes=${PROCESSES:-8}
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+
+requeue() {
+    echo "time is nearly over: saving, then back into the queue"
+    # To the steps of the job, not to this script; torchrun passes it on to each process, which saves and ends.
+    scancel --signal=TERM --full "$SLURM_JOB_ID" || true
+    wait "$training" || true
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 0
+}
+trap requeue USR1
+trap '' TERM # scancel --full reaches this script as well
+
+# The lone -- keeps torchrun from taking --run for one of its own options.
+srun "$python" -m torch.distributed.run --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$processes" \
+    --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
+    -m -- olmo_sparsity train "$@" &
+training=$!
+wait "$training"
