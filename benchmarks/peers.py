@@ -59,6 +59,7 @@ def inseq_occlusion(theirs: OlmoForCausalLM, vocab_size: int) -> Callable[[torch
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="t0", pad_token="t0", eos_token="t0", bos_token="t0"
     )
+    theirs.config.bos_token_id = theirs.config.eos_token_id  # inseq must have one; the model knows none
     model = inseq.load_model(theirs, "occlusion", tokenizer=fast)
 
     def attribute(tokens_T: torch.Tensor, target: int) -> Any:

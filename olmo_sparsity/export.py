@@ -160,7 +160,7 @@ def to_transformers(model: OLMoWithPositions) -> Any:
         biases = {name[: -len("weight")] + "bias": w for name, w in weights.items() if name.endswith("norm.weight")}
         weights |= {name: torch.zeros_like(weight) for name, weight in biases.items()}
         settings["rope_parameters"] |= {"partial_rotary_factor": 1.0}
-        settings |= {"layer_norm_eps": config.layer_norm_eps, "partial_rotary_factor": 1.0}
+        settings |= {"layer_norm_eps": config.layer_norm_eps}
         theirs = transformers.StableLmForCausalLM(transformers.StableLmConfig(**settings))
     else:
         weights = {name: weight for name, weight in weights.items() if not name.endswith("norm.weight")}
@@ -188,7 +188,6 @@ def to_transformers_tokenizer(tokenizer: Tokenizer, eos_id: int, max_position: i
         pad_token=eos_token,
         padding_side="left",
         model_max_length=max_position,
-        model_input_names=["input_ids", "attention_mask"],
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
     )
