@@ -3,9 +3,10 @@
 The tool's side is ``train()`` itself, with its thread that makes batches, its schedule, its signals and its metrics; a
 step's time is that of its metrics lines, which leave evaluation and saving out. The other side is a loop as one would write
 it by hand: the same model, batches, learning rates, precision, compilation and AdamW, the batches on the device beforehand,
-and nothing written. It runs with deterministic kernels, as the tool does, and once more without them. The three take turns;
-medians are over stretches of 10 steps of all turns, after two stretches of each turn that warm it up. The losses of both sides
-are compared too: the same work is what is timed. ``training.z_loss`` is set to 0 on both sides.
+and nothing written. It runs with deterministic kernels, as the tool does, and once more without them. The three take turns, 10
+steps each: what else the machine does strikes all alike. Medians are over these stretches, but for the first two of each
+repeat, which warm up. The losses of both sides are compared too: the same work is what is timed.
+``training.z_loss`` is set to 0 on both sides.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Optional
+from typing import Any, Optional
+from unittest import mock
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
 
+from olmo_sparsity import training as training_module
 from olmo_sparsity.batches import batch_at, row_source
 from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.config_files import load_config
@@ -34,24 +36,24 @@ from olmo_sparsity.model import build_model, device_name, olmo_model_config, pic
 from olmo_sparsity.optimization import build_schedule, deterministic, resolve_compile, resolve_precision
 from olmo_sparsity.speed import measured_peak, training_flops_per_token
 from olmo_sparsity.tokens import open_store, prepare
-from olmo_sparsity.training import train
+from olmo_sparsity.watching import Record, metrics_writer
 
 STRETCH = 10  # steps between two metrics lines, and between two looks at the clock
-WARM_UP = 2  # stretches of each turn that are not counted: they compile
+WARM_UP = 2  # stretches of each repeat that are not counted: they compile
 SAME_NATS = 0.05  # losses of both sides lie no further apart: bf16 rounds otherwise where code is fused otherwise
 TOOL, BARE, FREE = "train", "bare loop", "bare loop, any kernels"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds a step of each stretch that counts, and the loss in nats at the end of every stretch."""
+    """Of one side in one repeat: seconds a step of each stretch that counts, and the loss in nats at the end of every one."""
 
     seconds: list[float]
     losses: list[float]
 
 
 def settle(config: Config, steps: int) -> Config:
-    """The configuration of a turn: ``steps`` that count, no evaluation or checkpoint before the end."""
+    """The configuration of a repeat: ``steps`` that count, no evaluation or checkpoint before the end."""
     total = STRETCH * (WARM_UP + max(1, round(steps / STRETCH)))
     training = dataclasses.replace(
         config.training,
@@ -67,16 +69,19 @@ def settle(config: Config, steps: int) -> Config:
     return dataclasses.replace(config, training=training)
 
 
-def tool_turn(config: Config, run: Path) -> Turn:
-    """``train()`` from its start to its end, in a new folder."""
-    train(config, run)
-    lines = pd.read_json(run / "metrics.jsonl", lines=True)
-    batch_tokens = config.training.batch_rows * config.context.row_len
-    return Turn((batch_tokens / lines["tokens_per_second"]).tolist()[WARM_UP:], lines["loss_nats"].tolist())
+@contextmanager
+def _any_kernels() -> Iterator[None]:
+    """``deterministic`` off."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def bare_turn(config: Config, same_bits: bool) -> Turn:
-    """The same steps, by hand."""
+def bare_loop(config: Config, same_bits: bool) -> Iterator[tuple[float, float]]:
+    """The same steps, by hand: (seconds a step, loss in nats at the end) of each stretch, computed when it is asked for."""
     training = config.training
     device = pick_device(training.device)
     bf16 = resolve_precision(training, device) == "bf16"
@@ -111,36 +116,61 @@ def bare_turn(config: Config, same_bits: bool) -> Turn:
     if resolve_compile(training, device):
         step_loss = torch.compile(summed_loss, dynamic=False)
     at_once = training.micro_batch_rows or training.batch_rows
-    seconds, losses = [], []
-    with deterministic(device) if same_bits else nullcontext():
-        began = time.perf_counter()
-        for step, (tokens, positions, targets) in enumerate(batches, start=1):
-            for group in optimizer.param_groups:
-                group["lr"] = rates[step - 1]
-            nats = []
-            for first in range(0, training.batch_rows, at_once):
-                rows = slice(first, first + at_once)
-                loss = step_loss(tokens[rows], positions[rows], targets[rows]) / counts[step - 1]
-                loss.backward()
-                nats.append(loss.detach())
-            torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if step % STRETCH == 0:
-                losses.append(float(torch.stack(nats).sum()))  # waits for a GPU
-                seconds.append((time.perf_counter() - began) / STRETCH)
-                began = time.perf_counter()
-    return Turn(seconds[WARM_UP:], losses)
+    for begin in range(0, training.steps, STRETCH):
+        with deterministic(device) if same_bits else _any_kernels():
+            began = time.perf_counter()
+            for step in range(begin, begin + STRETCH):
+                for group in optimizer.param_groups:
+                    group["lr"] = rates[step]
+                tokens, positions, targets = batches[step]
+                nats = []
+                for first in range(0, training.batch_rows, at_once):
+                    rows = slice(first, first + at_once)
+                    loss = step_loss(tokens[rows], positions[rows], targets[rows]) / counts[step]
+                    loss.backward()
+                    nats.append(loss.detach())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            last = float(torch.stack(nats).sum())  # waits for a GPU
+            seconds = (time.perf_counter() - began) / STRETCH
+        yield seconds, last
+
+
+def one_turn(config: Config, run: Path) -> dict[str, Turn]:
+    """``train()`` from its start to its end, in a new folder; at each of its metrics lines, between two of the stretches that
+    it times, every bare loop does as many steps."""
+    turns = {name: Turn([], []) for name in (TOOL, BARE, FREE)}
+    loops = {BARE: bare_loop(config, same_bits=True), FREE: bare_loop(config, same_bits=False)}
+    batch_tokens = config.training.batch_rows * config.context.row_len
+
+    @contextmanager
+    def writer(*arguments: Any, **named: Any) -> Iterator[Callable[[Record], None]]:
+        with metrics_writer(*arguments, **named) as write:
+
+            def write_and_take_turns(record: Record) -> None:
+                write(record)
+                stretch = {TOOL: (batch_tokens / record["tokens_per_second"], record["loss_nats"])}
+                stretch.update({name: next(loop) for name, loop in loops.items()})
+                for name, (seconds, loss) in stretch.items():
+                    if record["step"] > WARM_UP * STRETCH:
+                        turns[name].seconds.append(seconds)
+                    turns[name].losses.append(loss)
+
+            yield write_and_take_turns
+
+    with mock.patch.object(training_module, "metrics_writer", writer):
+        training_module.train(config, run)
+    return turns
 
 
 def compare(config: Config, repeats: int) -> dict[str, list[Turn]]:
-    """Every side ``repeats`` times, in turns."""
+    """Every side ``repeats`` times, each time with fresh models."""
     turns: dict[str, list[Turn]] = {TOOL: [], BARE: [], FREE: []}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
-            turns[TOOL].append(tool_turn(config, Path(folder) / f"run{repeat}"))
-            turns[BARE].append(bare_turn(config, same_bits=True))
-            turns[FREE].append(bare_turn(config, same_bits=False))
+            for name, turn in one_turn(config, Path(folder) / f"run{repeat}").items():
+                turns[name].append(turn)
             torch.compiler.reset()  # else each turn's model is one more that compiled code is looked up for
     return turns
 
@@ -170,8 +200,9 @@ def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
             f"{batch_tokens / medians[name]:10,.0f} {flops / medians[name] / peak:8.3f} "
             f"{medians[name] / medians[BARE]:8.3f}"
         )
-    by_turn = [median(a.seconds) / median(b.seconds) for a, b in zip(turns[TOOL], turns[BARE], strict=True)]
-    print(f"{TOOL} to {BARE}, turn by turn: {', '.join(f'{ratio:.3f}' for ratio in by_turn)}")
+    pairs = zip(turns[TOOL], turns[BARE], strict=True)
+    ratios = [a / b for ours, bare in pairs for a, b in zip(ours.seconds, bare.seconds, strict=True)]
+    print(f"{TOOL} to the {BARE}, stretch by stretch: median {median(ratios):.3f} of {len(ratios)}")
     apart = max(abs(a - b) for a, b in zip(turns[TOOL][0].losses, turns[BARE][0].losses, strict=True))
     same = apart <= SAME_NATS
     print(
@@ -184,8 +215,8 @@ def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="default: configs/demo.yaml")
-    parser.add_argument("--steps", type=int, default=60, help="of each turn, beside those that warm up; default 60")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each side; default 3")
+    parser.add_argument("--steps", type=int, default=60, help="of each side, beside those that warm up; default 60")
+    parser.add_argument("--repeats", type=int, default=3, help="each with fresh models; default 3")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="such as training.batch_rows=64")
     given = parser.parse_args(arguments)
     try:

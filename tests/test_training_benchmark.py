@@ -22,10 +22,12 @@ def test_the_bare_loop_trains_as_the_tool_does(
         tiny_config.pose, seam_targets="none"
     )  # the number of targets differs from batch to batch
     config = training.settle(dataclasses.replace(tiny_config, training=settings, pose=pose), 10)
-    tool, bare = training.tool_turn(config, tmp_path / "run"), training.bare_turn(config, same_bits=True)
+    turns = training.one_turn(config, tmp_path / "run")
+    tool, bare = turns[training.TOOL], turns[training.BARE]
     assert config.training.steps == 30 and len(tool.losses) == len(bare.losses) == 3
     assert len(tool.seconds) == len(bare.seconds) == 1 and tool.seconds[0] > 0 and bare.seconds[0] > 0
     assert tool.losses == pytest.approx(bare.losses, abs=1e-4)
+    assert turns[training.FREE].losses == pytest.approx(bare.losses, abs=1e-3)
     assert tool.losses[-1] < tool.losses[0] - 0.1
 
 
@@ -36,5 +38,5 @@ def test_other_work_is_told(tiny_config: Config, capsys: pytest.CaptureFixture[s
     turns[training.TOOL] = [training.Turn([0.4], [2.2])]
     assert not training._print_all(config, turns)
     printed = capsys.readouterr().out
-    assert "train to bare loop, turn by turn: 0.800" in printed and "NOT the same work" in printed
+    assert "train to the bare loop, stretch by stretch: median 0.800" in printed and "NOT the same work" in printed
     assert training.main(["training.no_such_key=1"]) == 2
