@@ -7,6 +7,7 @@
 # make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
 # make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
 # make bench     the influence engine against its peers and the machine's limit; with RUN (default runs/demo) where it is trained
+# make gpu-check   what training computes on this machine's GPU (bf16, compiled, resumed, both paths) and how fast; else on the CPU
 # make gallery   the pictures in docs/, from what the runs hold
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
@@ -23,7 +24,7 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures report browser evidence sweep curve bench gallery test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve bench gpu-check gallery test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -66,6 +67,9 @@ gallery: figures report
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+
+gpu-check: $(READY)
+	$(BIN)/python -W ignore -m benchmarks.gpu_check
 
 report: $(READY)
 	$(BIN)/olmo-sparsity report --run $(RUN) --overwrite

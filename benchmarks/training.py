@@ -1,0 +1,234 @@
+"""The training step of ``train`` against a bare loop, in one process: ``python -m benchmarks.training [KEY=VALUE...]``.
+
+The tool's side is ``train()`` itself, with its thread that makes batches, its schedule, its signals and its metrics; a
+step's time is that of its metrics lines, which leave evaluation and saving out. The other side is a loop as one would write
+it by hand: the same model, batches, learning rates, precision, compilation and AdamW, the batches on the device beforehand,
+and nothing written. It runs with deterministic kernels, as the tool does, and once more without them. The three take turns, 10
+steps each: what else the machine does strikes all alike. Medians are over these stretches, but for the first two of each
+repeat, which warm up. The losses of both sides are compared too: the same work is what is timed.
+``training.z_loss`` is set to 0 on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Optional
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+
+from olmo_sparsity import training as training_module
+from olmo_sparsity.batches import batch_at, row_source
+from olmo_sparsity.config import Config, UserError
+from olmo_sparsity.config_files import load_config
+from olmo_sparsity.manifest import read_json
+from olmo_sparsity.model import build_model, device_name, olmo_model_config, pick_device
+from olmo_sparsity.optimization import build_schedule, deterministic, resolve_compile, resolve_precision
+from olmo_sparsity.speed import measured_peak, training_flops_per_token
+from olmo_sparsity.tokens import open_store, prepare
+from olmo_sparsity.watching import Record, metrics_writer
+
+STRETCH = 10  # steps between two metrics lines, and between two looks at the clock
+WARM_UP = 2  # stretches of each repeat that are not counted: they compile
+SAME_NATS = 0.05  # losses of both sides lie no further apart: bf16 rounds otherwise where code is fused otherwise
+TOOL, BARE, FREE = "train", "bare loop", "bare loop, any kernels"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Of one side in one repeat: seconds a step of each stretch that counts, and the loss in nats at the end of every one."""
+
+    seconds: list[float]
+    losses: list[float]
+
+
+def settle(config: Config, steps: int) -> Config:
+    """The configuration of a repeat: ``steps`` that count, no evaluation or checkpoint before the end."""
+    total = STRETCH * (WARM_UP + max(1, round(steps / STRETCH)))
+    training = dataclasses.replace(
+        config.training,
+        steps=total,
+        log_every=STRETCH,
+        eval_every=total + 1,
+        checkpoint_every=total + 1,
+        keep_every=None,
+        eval_rows=config.training.batch_rows,
+        z_loss=0.0,
+        trackers=[],
+    )
+    return dataclasses.replace(config, training=training)
+
+
+@contextmanager
+def _any_kernels() -> Iterator[None]:
+    """``deterministic`` off."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def bare_loop(config: Config, same_bits: bool) -> Iterator[tuple[float, float]]:
+    """The same steps, by hand: (seconds a step, loss in nats at the end) of each stretch, computed when it is asked for."""
+    training = config.training
+    device = pick_device(training.device)
+    bf16 = resolve_precision(training, device) == "bf16"
+    folder = prepare(config.data)
+    vocabulary = read_json(folder / "manifest.json")
+    source = row_source(open_store(folder, "train"), config.context.row_len, config.max_position)
+    batches, counts = [], []
+    for step in range(training.steps):
+        batch = batch_at(source, config.pose, training.batch_rows, training.seed, step)
+        fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
+        batches.append(tuple(field.to(device) for field in fields))
+        counts.append(batch.num_targets)
+    schedule = build_schedule(training)
+    rates = [schedule.get_lr(training.learning_rate, step, training.steps) for step in range(training.steps)]
+
+    model = build_model(olmo_model_config(config, vocabulary["vocab_size"], vocabulary["eos_id"]), training.seed)
+    model.to(device).train()
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    norms = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": training.weight_decay}, {"params": norms, "weight_decay": 0.0}],
+        betas=(training.beta1, training.beta2),
+        fused=True,
+    )
+
+    def summed_loss(tokens: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = model(tokens, positions)
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+
+    step_loss: Callable[..., torch.Tensor] = summed_loss
+    if resolve_compile(training, device):
+        step_loss = torch.compile(summed_loss, dynamic=False)
+    at_once = training.micro_batch_rows or training.batch_rows
+    for begin in range(0, training.steps, STRETCH):
+        with deterministic(device) if same_bits else _any_kernels():
+            began = time.perf_counter()
+            for step in range(begin, begin + STRETCH):
+                for group in optimizer.param_groups:
+                    group["lr"] = rates[step]
+                tokens, positions, targets = batches[step]
+                nats = []
+                for first in range(0, training.batch_rows, at_once):
+                    rows = slice(first, first + at_once)
+                    loss = step_loss(tokens[rows], positions[rows], targets[rows]) / counts[step]
+                    loss.backward()
+                    nats.append(loss.detach())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            last = float(torch.stack(nats).sum())  # waits for a GPU
+            seconds = (time.perf_counter() - began) / STRETCH
+        yield seconds, last
+
+
+def one_turn(config: Config, run: Path) -> dict[str, Turn]:
+    """``train()`` from its start to its end, in a new folder; at each of its metrics lines, between two of the stretches that
+    it times, every bare loop does as many steps."""
+    turns = {name: Turn([], []) for name in (TOOL, BARE, FREE)}
+    loops = {BARE: bare_loop(config, same_bits=True), FREE: bare_loop(config, same_bits=False)}
+    batch_tokens = config.training.batch_rows * config.context.row_len
+
+    @contextmanager
+    def writer(*arguments: Any, **named: Any) -> Iterator[Callable[[Record], None]]:
+        with metrics_writer(*arguments, **named) as write:
+
+            def write_and_take_turns(record: Record) -> None:
+                write(record)
+                stretch = {TOOL: (batch_tokens / record["tokens_per_second"], record["loss_nats"])}
+                stretch.update({name: next(loop) for name, loop in loops.items()})
+                for name, (seconds, loss) in stretch.items():
+                    if record["step"] > WARM_UP * STRETCH:
+                        turns[name].seconds.append(seconds)
+                    turns[name].losses.append(loss)
+
+            yield write_and_take_turns
+
+    with mock.patch.object(training_module, "metrics_writer", writer):
+        training_module.train(config, run)
+    return turns
+
+
+def compare(config: Config, repeats: int) -> dict[str, list[Turn]]:
+    """Every side ``repeats`` times, each time with fresh models."""
+    turns: dict[str, list[Turn]] = {TOOL: [], BARE: [], FREE: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for repeat in range(repeats):
+            for name, turn in one_turn(config, Path(folder) / f"run{repeat}").items():
+                turns[name].append(turn)
+            torch.compiler.reset()  # else each turn's model is one more that compiled code is looked up for
+    return turns
+
+
+def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
+    """Did both sides do the same work."""
+    training, row_len = config.training, config.context.row_len
+    device = pick_device(training.device)
+    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
+    vocabulary = read_json(prepare(config.data) / "manifest.json")
+    model = build_model(olmo_model_config(config, vocabulary["vocab_size"], vocabulary["eos_id"]), training.seed)
+    peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+    batch_tokens = training.batch_rows * row_len
+    flops = training_flops_per_token(model, row_len) * batch_tokens
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    print(
+        f"{device_name(device)}, {torch.get_num_threads()} threads, {precision}, "
+        f"{'compiled' if compiled else 'not compiled'}; {millions:.2f}M parameters, {batch_tokens} tokens a step; "
+        f"measured peak {peak / 1e12:.3g} TFLOP/s"
+    )
+    medians = {name: median([s for turn in its for s in turn.seconds]) for name, its in turns.items()}
+    print(f"{'':24} {'ms a step':>9} {'fastest':>9} {'slowest':>9} {'tokens/s':>10} {'of peak':>8} {'to bare':>8}")
+    for name, its in turns.items():
+        every = [1000 * s for turn in its for s in turn.seconds]
+        print(
+            f"{name:24} {1000 * medians[name]:9.2f} {min(every):9.2f} {max(every):9.2f} "
+            f"{batch_tokens / medians[name]:10,.0f} {flops / medians[name] / peak:8.3f} "
+            f"{medians[name] / medians[BARE]:8.3f}"
+        )
+    pairs = zip(turns[TOOL], turns[BARE], strict=True)
+    ratios = [a / b for ours, bare in pairs for a, b in zip(ours.seconds, bare.seconds, strict=True)]
+    print(f"{TOOL} to the {BARE}, stretch by stretch: median {median(ratios):.3f} of {len(ratios)}")
+    apart = max(abs(a - b) for a, b in zip(turns[TOOL][0].losses, turns[BARE][0].losses, strict=True))
+    same = apart <= SAME_NATS
+    print(
+        f"losses of {TOOL} and of the {BARE} differ by at most {apart:.1e} nats: "
+        f"{'the same work' if same else f'NOT the same work (more than {SAME_NATS}), so that the times compare nothing'}"
+    )
+    return same
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, help="default: configs/demo.yaml")
+    parser.add_argument("--steps", type=int, default=60, help="of each side, beside those that warm up; default 60")
+    parser.add_argument("--repeats", type=int, default=3, help="each with fresh models; default 3")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="such as training.batch_rows=64")
+    given = parser.parse_args(arguments)
+    try:
+        config = settle(load_config(given.config, given.overrides), given.steps)
+        if config.training.threads is not None:
+            torch.set_num_threads(config.training.threads)
+        turns = compare(config, max(1, given.repeats))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0 if _print_all(config, turns) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
