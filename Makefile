@@ -41,6 +41,7 @@ figures: $(READY)
 		$(BIN)/python -m analysis.planted --run $(RUN); fi
 	@if grep -qs '"status": "complete"' $(RUN)/context-curve/*/manifest.json; then \
 		$(BIN)/python -m analysis.context_curve --run $(RUN); fi
+	@if test -s $(RUN)/metrics.jsonl; then $(BIN)/python -m analysis.training --run $(RUN); fi
 
 sweep: $(READY) $(RUNGS)
 	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures
