@@ -13,7 +13,7 @@ import torch
 
 from olmo_sparsity.config import PoseConfig, UserError
 from olmo_sparsity.positions import pose_positions
-from olmo_sparsity.tokens import TokenStore
+from olmo_sparsity.stores import TokenStore
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def batch_at(source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step
     which = np.searchsorted(source.ends, place, side="right")
     document = source.documents[which]
     offset = place - np.where(which > 0, source.ends[which - 1], 0)
-    begin = source.store.offsets[document]
-    spare = source.store.offsets[document + 1] - begin - (source.row_len + 1)  # tokens beyond one row and its target
+    begin = source.store.begins[document]
+    spare = source.store.ends[document] - begin - (source.row_len + 1)  # tokens beyond one row and its target
     matched = pose.contents == "matched"
     positions = pose_positions(
         rng,

@@ -42,7 +42,7 @@ from olmo_sparsity.tokens import open_store, prepare
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
 # Keys that may differ from those of the run in the folder: to go on training, and to measure what was trained.
-FREE_TO_TRAIN = frozenset({("data", "cache_dir")})
+FREE_TO_TRAIN = frozenset({("data", "cache_dir"), ("data", "processes"), ("data", "token_dtype")})
 FREE_TO_MEASURE = FREE_TO_TRAIN | {
     ("data", "on_error"),
     ("data", "text_field"),

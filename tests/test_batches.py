@@ -34,10 +34,10 @@ def test_rows_are_pieces_of_one_document_and_targets_follow(
     source = row_source(numbered(store), 8, 20)
     batch = batch_at(source, PoseConfig(num_chunks=num_chunks, contents=contents), 500, seed=1, step=2)  # type: ignore[arg-type]
     index = batch.tokens_BT.numpy()
-    document = np.searchsorted(store.offsets, index, side="right") - 1
+    document = store.document_of(index)
     assert (document == document[:, :1]).all()
     assert (batch.targets_BT.numpy() == index + 1).all()
-    assert (index[:, -1] + 1 < store.offsets[document[:, 0] + 1]).all()
+    assert (index[:, -1] + 1 < store.ends[document[:, 0]]).all()
     within = index - index[:, :1]
     expected = batch.positions_BT.numpy() if contents == "matched" else np.broadcast_to(np.arange(8), within.shape)
     assert (within == expected).all()
@@ -58,7 +58,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
     starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
     counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
     allowed = np.zeros(len(store.tokens), dtype=bool)
-    for begin, end in zip(store.offsets[:-1], store.offsets[1:], strict=True):
+    for begin, end in zip(store.begins, store.ends, strict=True):
         allowed[begin : max(begin, end - 8)] = True
     assert not counts[~allowed].any()
     mean = 40_000 / allowed.sum()
@@ -68,7 +68,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
 def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:
     source = row_source(numbered(store), 8, 300)  # most documents are shorter
     batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), 2000, 0, 0)
-    document = np.searchsorted(store.offsets, batch.tokens_BT.numpy(), side="right") - 1
+    document = store.document_of(batch.tokens_BT.numpy())
     assert (document == document[:, :1]).all()
 
 
