@@ -220,9 +220,14 @@ def _unthreaded() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
+def _array(ids: list[int], dtype: np.dtype[Any], eos_id: int) -> np.ndarray:
+    ids.append(eos_id)
+    return np.array(ids, dtype=dtype)
+
+
 def _ids(tokenizer: Tokenizer, batch: list[Item], dtype: np.dtype[Any], eos_id: int) -> list[np.ndarray]:
     encodings = tokenizer.encode_batch_fast([document.text for document, _ in batch], add_special_tokens=False)
-    return [np.array([*encoding.ids, eos_id], dtype=dtype) for encoding in encodings]
+    return [_array(encoding.ids, dtype, eos_id) for encoding in encodings]
 
 
 def _encode(

@@ -17,7 +17,7 @@ from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.config import Config, DataConfig, UserError
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.model import OLMoWithPositions, pick_device
-from olmo_sparsity.tokens import TokenStore, open_store, prepare, read_tokenizer, word_start_table
+from olmo_sparsity.tokens import TokenStore, is_prepared, open_store, prepare, read_tokenizer, word_start_table
 from olmo_sparsity.windows import Windows, sample_windows
 
 C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
@@ -95,7 +95,7 @@ def open_held_out(
     manifest = read_json(run / "manifest.json")
 
     trained_on = Path(manifest["token_store"])
-    if not (trained_on / "manifest.json").is_file():
+    if not is_prepared(trained_on):
         say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
         trained_on = prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
     training_store = open_store(trained_on, "train")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,17 @@ class TokenFiles:
         found = np.empty(len(flat), dtype=self.dtype)
         order = np.argsort(number, kind="stable")
         used, first = np.unique(number[order], return_index=True)
-        for file, begin, end in zip(used.tolist(), first.tolist(), [*first[1:].tolist(), len(flat)], strict=True):
+        for file, (begin, end) in zip(used.tolist(), pairwise([*first.tolist(), len(flat)]), strict=True):
             here = order[begin:end]
             found[here] = self._files[file][flat[here] - self.starts[file]]
         return found.reshape(wanted.shape)[()]
+
+    def take(self, index: Any) -> Any:
+        """As NumPy's ``take`` without an axis."""
+        return self[np.asarray(index)]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise TypeError("token files are read in pieces; all of them at once may not fit into memory")
 
     def _slice(self, begin: int, end: int) -> np.ndarray:
         first = int(np.searchsorted(self._ends, begin, side="right"))

@@ -25,6 +25,7 @@ from olmo_sparsity.manifest import (
     one_at_a_time,
     partial_path,
     put_in_place,
+    read_json,
     remove_leftovers,
     sha256_file,
     write_json,
@@ -45,6 +46,7 @@ from olmo_sparsity.workers import Record, make_shards, terminated_as_interrupted
 __all__ = [
     "OLMO_TOKENIZERS",
     "TokenStore",
+    "describe",
     "eos_id_of",
     "is_prepared",
     "open_store",
@@ -90,6 +92,25 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
             if (folder / "shards").exists():
                 shutil.rmtree(folder / "shards")
     return folder
+
+
+def describe(folder: Path) -> list[str]:
+    """Lines that say what a finished preparation holds, how fast it was made and what it left out."""
+    manifest = read_json(folder / "manifest.json")
+    said = [
+        f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
+        for split, entry in manifest["splits"].items()
+    ]
+    speed = manifest["speed"]
+    seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
+    said.append(
+        f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
+    )
+    if speed["shards"]:
+        said[-1] += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
+    said += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
+    said += [f"{name}: its last document has no EOS; it counts as one" for name in manifest["unclosed"]]
+    return said
 
 
 def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
@@ -150,6 +171,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
     if documents == 0:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
     if template.holds_tokens and not any(record["file"]["closed"] for record in records):
+        shutil.rmtree(folder / "shards")  # there is nothing in it to go on from
         raise UserError(
             f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
             "files; data.tokenizer or data.eos_token is not theirs, or data.token_dtype not their size"
