@@ -26,7 +26,6 @@ from olmo_sparsity.manifest import (
     partial_path,
     put_in_place,
     read_json,
-    remove_leftovers,
     sha256_file,
     write_json,
     write_text,
@@ -149,8 +148,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
     vocab_size = tokenizer.get_vocab_size()
     for name in ("shards", *splits):
         make_folder(folder / name)
-        remove_leftovers(folder / name)
-    remove_leftovers(folder)
+    _remove_partials(folder, splits)
     template = Job(
         data=data,
         folder=folder,
@@ -209,9 +207,15 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
             "bytes": sum(record["bytes"] for record in done_here),
         },
     }
-    for name in ("", "shards", *splits):  # of processes that were ended
-        remove_leftovers(folder / name)
+    _remove_partials(folder, splits)
     write_json(folder / "manifest.json", manifest)
+
+
+def _remove_partials(folder: Path, splits: tuple[str, ...]) -> None:
+    """Removes what processes that were ended left half written; who holds the lock knows that none is at work."""
+    for name in ("", "shards", *splits):
+        for path in (folder / name).glob(".*.partial"):
+            path.unlink(missing_ok=True)
 
 
 # --- what the shards make up together --------------------------------------------------------------------------------

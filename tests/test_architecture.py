@@ -14,8 +14,9 @@ import olmo_sparsity
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
     config config_files manifest corpus vocabulary stores encoding workers tokens windows positions batches model
-    checkpoint training classes held_out visibility compact losses selectors tables parts merging influence context_curve planted validation bootstrap
-    statistics breakdowns curves detection excerpts pages comparison report show console options cli __main__
+    checkpoint training classes held_out visibility compact losses selectors tables parts merging influence
+    context_curve planted validation bootstrap statistics breakdowns curves detection excerpts pages comparison report
+    show console options cli __main__
 """.split()  # noqa: SIM905
 
 

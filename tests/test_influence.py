@@ -99,9 +99,7 @@ def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Pat
         assert store.tokens[begin : begin + FULL + 1].tolist() == [*window["token_ids"], window["target_id"]]
         assert window["doc_id"] not in training
         assert window["null_doc_id"] != window["doc_id"]
-        null = store.tokens[
-            store.begins[where[window["null_doc_id"]]] : store.ends[where[window["null_doc_id"]]]
-        ]
+        null = store.tokens[store.begins[where[window["null_doc_id"]]] : store.ends[where[window["null_doc_id"]]]]
         text = " ".join(map(str, null.tolist()))
         assert " ".join(map(str, window["null_token_ids"])) in text
         assert len(window["null_token_ids"]) == M
