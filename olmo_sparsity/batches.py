@@ -13,7 +13,7 @@ import torch
 
 from olmo_sparsity.config import PoseConfig, UserError
 from olmo_sparsity.positions import chunk_shifts, chunk_starts, random_positions, shifted
-from olmo_sparsity.tokens import TokenStore
+from olmo_sparsity.stores import TokenStore
 
 IGNORE_INDEX = -100  # a target that is not trained: what torch's cross_entropy leaves out
 
@@ -97,8 +97,8 @@ def batch_at(
     which = np.searchsorted(source.ends, place, side="right")
     document = source.documents[which]
     offset = place - np.where(which > 0, source.ends[which - 1], 0)
-    begin = source.store.offsets[document]
-    spare = source.store.offsets[document + 1] - begin - (row_len + 1)  # tokens beyond one row and its target
+    begin = source.store.begins[document]
+    spare = source.store.ends[document] - begin - (row_len + 1)  # tokens beyond one row and its target
     within = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
     if pose.method == "randpos":
         positions = random_positions(rng, num_rows, row_len, max_position)
@@ -120,9 +120,8 @@ def batch_at(
         seam_BT = (np.diff(within, axis=1) != 1) | (np.diff(positions, axis=1) != 1)
         num_targets -= int(seam_BT.sum())
     index = (begin + offset)[rows, None] + within[rows]
-    tokens = np.asarray(source.store.tokens)
-    row = tokens.take(index).astype(np.int64)
-    targets = tokens.take(index + 1).astype(np.int64)
+    row = source.store.tokens.take(index).astype(np.int64)
+    targets = source.store.tokens.take(index + 1).astype(np.int64)
     if pose.seam_targets == "row":
         targets[:, :-1] = row[:, 1:]
     elif pose.seam_targets == "none":

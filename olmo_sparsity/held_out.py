@@ -16,7 +16,7 @@ from olmo_sparsity import checkpoint as checkpoints
 from olmo_sparsity.config import Config, DataConfig, UserError
 from olmo_sparsity.manifest import read_json
 from olmo_sparsity.model import OLMoWithPositions, pick_device
-from olmo_sparsity.tokens import TokenStore, open_store, prepare, read_tokenizer, word_start_table
+from olmo_sparsity.tokens import TokenStore, is_prepared, open_store, prepare, read_tokenizer, word_start_table
 from olmo_sparsity.torchrun import own_place
 from olmo_sparsity.windows import Windows, sample_windows
 
@@ -95,7 +95,7 @@ def open_held_out(
     manifest = read_json(run / "manifest.json")
 
     trained_on = Path(manifest["token_store"])
-    if not (trained_on / "manifest.json").is_file():
+    if not is_prepared(trained_on):
         say(f"{trained_on}: the run's token files are gone, so the text is prepared again")
         trained_on = prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
     training_store = open_store(trained_on, "train")

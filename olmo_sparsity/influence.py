@@ -167,16 +167,16 @@ def part_columns(
     tokens = windows.tokens(chosen)
     document = windows.document[chosen]
     doc_ids = windows.doc_ids(chosen)
-    null_document = np.searchsorted(store.offsets, windows.null_start[chosen], side="right") - 1
+    null_document = store.document_of(windows.null_start[chosen])
     real, null = measured["real"], measured["null"]
     texts = [token_texts(tokenizer, row) for row in tokens]
     columns: dict[str, dict[str, Any]] = {}
     columns["windows"] = {
         "window_id": chosen,
         "doc_id": doc_ids,
-        "source": [store.sources[int(i)] for i in store.source_index[document]],
+        "source": store.source_of(document),
         "split": [split] * len(chosen),
-        "start_token": windows.start[chosen] - store.offsets[document],
+        "start_token": windows.start[chosen] - store.begins[document],
         "token_ids": list(tokens[:, :-1]),
         "token_texts": [row[:-1] for row in texts],
         "target_id": tokens[:, -1],

@@ -16,6 +16,8 @@ TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
 FREE_TO_TRAIN = frozenset(
     {
         ("data", "cache_dir"),
+        ("data", "processes"),
+        ("data", "token_dtype"),
         ("training", "parallel"),
         ("training", "checkpoint_every"),
         ("training", "keep_checkpoints"),

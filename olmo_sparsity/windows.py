@@ -10,7 +10,7 @@ from typing import Optional
 import numpy as np
 
 from olmo_sparsity.config import UserError
-from olmo_sparsity.tokens import TokenStore
+from olmo_sparsity.stores import TokenStore
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class Windows:
         return self.store.tokens[self.null_start[chosen, None] + np.arange(num_long_range)].astype(np.int64)
 
 
+def _are_among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool [ids]: does ``others`` (memory-mapped, hundreds of millions) hold them; a block of it at a time."""
+    known, which = np.unique(ids, return_inverse=True)
+    found = np.zeros(len(known), dtype=bool)
+    for begin in range(0, len(others) if len(known) else 0, 1 << 20):
+        block = others[begin : begin + (1 << 20)]
+        place = np.minimum(np.searchsorted(known, block), len(known) - 1)
+        found[place[known[place] == block]] = True
+    return found[which]
+
+
 def sample_windows(
     store: TokenStore,
     full_len: int,
@@ -82,7 +93,7 @@ def sample_windows(
     usable = store.lengths - 1 >= full_len + 1
     long_enough = int(usable.sum())
     if exclude_ids is not None:
-        usable &= ~np.isin(store.doc_ids, exclude_ids)
+        usable &= ~_are_among(store.doc_ids, exclude_ids)
     eligible = np.flatnonzero(usable)
     ids = np.asarray(store.doc_ids)[eligible]
     if len(np.unique(ids)) < 2:
@@ -99,11 +110,13 @@ def sample_windows(
         )
     rng = np.random.default_rng([seed, 0])
     order = eligible[rng.permutation(len(eligible))]
-    offsets = store.offsets
     # Documents and starts of each pass; arrays, for a million windows are a million entries.
     per_pass = [(array("q"), array("q")) for _ in range(max_per_document)]
     for document in order.tolist():
-        first, last = int(offsets[document]) + full_len, int(offsets[document + 1]) - 1  # targets: first <= t < last
+        first, last = (
+            int(store.begins[document]) + full_len,
+            int(store.ends[document]) - 1,
+        )  # targets: first <= t < last
         targets = np.arange(first, last)
         if target_table is not None:
             targets = targets[target_table[store.tokens[first:last]]]
@@ -131,6 +144,6 @@ def sample_windows(
         draw = np.random.default_rng([seed, 2, i])
         while ids[pick := int(draw.integers(len(ids)))] == own:
             pass
-        room = int(store.lengths[eligible[pick]]) - 1 - full_len
-        null_start[i] = offsets[eligible[pick]] + draw.integers(room)
+        begin, end = int(store.begins[eligible[pick]]), int(store.ends[eligible[pick]])
+        null_start[i] = begin + draw.integers(end - begin - 1 - full_len)
     return Windows(store, full_len, document, start, null_start)

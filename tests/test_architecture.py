@@ -13,10 +13,11 @@ import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
-    config_keys config_measuring config config_files manifest torchrun corpus tokens windows positions batches model
-    checkpoint export runs parallel speed optimization watching training classes held_out visibility compact losses
-    selectors tables parts merging influence context_curve planted validation bootstrap statistics breakdowns curves
-    detection excerpts pages comparison report show console options cli __main__
+    config_keys config_measuring config config_files manifest torchrun corpus vocabulary stores encoding workers
+    tokens windows positions batches model checkpoint export runs parallel speed optimization watching training
+    classes held_out visibility compact losses selectors tables parts merging influence context_curve planted
+    validation bootstrap statistics breakdowns curves detection excerpts pages comparison report show console options
+    cli __main__
 """.split()  # noqa: SIM905
 
 
@@ -58,6 +59,7 @@ READ_TABLES = """
     statistics breakdowns curves detection excerpts pages comparison report show console options cli
 """.split()  # noqa: SIM905
 TORCHLESS = [f"olmo_sparsity.{name}" for name in READ_TABLES]
+TORCHLESS += ["olmo_sparsity.workers"]  # each of its processes would import them
 TORCHLESS += [f"analysis.{path.stem}" for path in (PACKAGE.parent / "analysis").glob("*.py") if path.stem[0] != "_"]
 
 

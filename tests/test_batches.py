@@ -14,7 +14,8 @@ from pose_laws import assert_law, law_of_shifts, law_of_starts, rows_of
 
 from olmo_sparsity.batches import IGNORE_INDEX, RowSource, batch_at, row_source
 from olmo_sparsity.config import Config, PoseConfig, UserError
-from olmo_sparsity.tokens import TokenStore, open_store, prepare
+from olmo_sparsity.stores import TokenStore
+from olmo_sparsity.tokens import open_store, prepare
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,8 @@ def of_lengths(lengths: list[int]) -> TokenStore:
     """Documents of these lengths, each token its own index."""
     offsets = np.cumsum([0, *lengths])
     nothing = np.zeros(len(lengths), dtype=np.uint64)
-    return TokenStore(np.arange(offsets[-1]), offsets, nothing, nothing, ["made up"], "train", "")
+    ends = np.array([len(lengths)])
+    return TokenStore(np.arange(offsets[-1]), offsets[:-1], offsets[1:], nothing, ["made up"], ends, "train", "")
 
 
 LENGTHS = [5, 40, 3, 9, 10, 25, 1, 64]  # of rows of 8 tokens and a target, the first, third and seventh hold none
@@ -140,9 +142,9 @@ def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
     source = row_source(of_lengths(LENGTHS), 8, max_position)
     batch = batch_at(source, pose, 50, seed, 0)
     index, positions, targets = (x.numpy() for x in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
-    document = np.searchsorted(source.store.offsets, index, side="right") - 1
+    document = source.store.document_of(index)
     assert (document == document[:, :1]).all()
-    assert (index[:, -1] + 1 < source.store.offsets[document[:, 0] + 1]).all()
+    assert (index[:, -1] + 1 < source.store.ends[document[:, 0]]).all()
     text_steps, steps = np.diff(index, axis=1), np.diff(positions, axis=1)
     assert (text_steps >= 1).all() and (steps >= 1).all()
     assert positions.min() >= 0 and positions.max() < max_position
@@ -271,7 +273,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
     starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
     counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
     allowed = np.zeros(len(store.tokens), dtype=bool)
-    for begin, end in zip(store.offsets[:-1], store.offsets[1:], strict=True):
+    for begin, end in zip(store.begins, store.ends, strict=True):
         allowed[begin : max(begin, end - 8)] = True
     assert not counts[~allowed].any()
     mean = 40_000 / allowed.sum()
@@ -281,7 +283,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
 def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:
     source = row_source(numbered(store), 8, 300)  # most documents are shorter
     batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), 2000, 0, 0)
-    document = np.searchsorted(store.offsets, batch.tokens_BT.numpy(), side="right") - 1
+    document = store.document_of(batch.tokens_BT.numpy())
     assert (document == document[:, :1]).all()
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -12,7 +13,16 @@ import pytest
 import zstandard
 
 from olmo_sparsity.config import DataConfig, UserError
-from olmo_sparsity.corpus import make_document, read_documents, split_of
+from olmo_sparsity.corpus import (
+    C4_SHARDS,
+    SMALL_FILES,
+    Document,
+    make_document,
+    read_documents,
+    read_shard,
+    shards_of,
+    split_of,
+)
 
 TEXTS = ["A first text.", "Second, with an é and a 漢.", "third\nwith two lines", "fourth"]
 
@@ -23,7 +33,7 @@ def lines(texts: list[str] = TEXTS, field: str = "text") -> bytes:
 
 def texts_of(source: Path | str, **options: object) -> list[str]:
     data = DataConfig(source=str(source), **options)  # type: ignore[arg-type]
-    return [document.text for document, _ in read_documents(data, Counter())]
+    return [document.text for document in read_documents(data)]
 
 
 def write_all_kinds(folder: Path) -> dict[str, Path]:
@@ -51,6 +61,23 @@ def test_txt_is_one_document_and_folders_and_globs_are_read_in_order(tmp_path: P
     assert texts_of(tmp_path / "*.txt") == ["whole\n\nfile"]
 
 
+def test_a_shard_is_a_file_or_many_small_ones(tmp_path: Path) -> None:
+    for number in range(SMALL_FILES + 2):
+        (tmp_path / f"{number:05d}.txt").write_text(f"text {number}")
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    (tmp_path / "b.jsonl").write_bytes(lines())
+    shards = shards_of(DataConfig(source=str(tmp_path)))
+    assert [len(shard.paths) for shard in shards] == [SMALL_FILES, 2, 1, 1]
+    assert texts_of(tmp_path) == [*(f"text {number}" for number in range(SMALL_FILES + 2)), *TEXTS, *TEXTS]
+
+
+def test_text_and_token_files_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    (tmp_path / "b.npy").write_bytes(bytes(4))
+    with pytest.raises(UserError, match=r"both text \(a\.jsonl\) and token files \(b\.npy\)"):
+        texts_of(tmp_path)
+
+
 def test_another_text_field(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(field="body"))
     assert texts_of(tmp_path / "a.jsonl", text_field="body") == TEXTS
@@ -72,10 +99,11 @@ def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, ki
     path.write_bytes(lines(TEXTS[:2]) + BROKEN[kind] + b"\n" + lines(TEXTS[2:]) + lines(["  "]))
     with pytest.raises(UserError, match=rf"a\.jsonl:3: .*{kind}.*data\.on_error=skip"):
         texts_of(path)
-    skipped: Counter[str] = Counter()
     data = DataConfig(source=str(path), on_error="skip")
-    assert [d.text for d, _ in read_documents(data, skipped)] == TEXTS
-    assert skipped == {"broken": 1, "empty": 1}
+    (shard,) = shards_of(data)
+    items = list(read_shard(data, shard))
+    assert [item.text for item in items if isinstance(item, Document)] == TEXTS
+    assert Counter(item for item in items if isinstance(item, str)) == {"broken": 1, "empty": 1}
 
 
 @pytest.mark.parametrize(
@@ -103,16 +131,6 @@ def test_an_empty_folder_and_a_missing_column(tmp_path: Path) -> None:
         texts_of(tmp_path)
 
 
-def test_reading_goes_on_behind_any_cursor(tmp_path: Path) -> None:
-    write_all_kinds(tmp_path)
-    data = DataConfig(source=str(tmp_path))
-    everything = list(read_documents(data, Counter()))
-    assert len(everything) == 6 * len(TEXTS)
-    for number, (_, cursor) in enumerate(everything):
-        rest = [d.text for d, _ in read_documents(data, Counter(), json.loads(json.dumps(cursor)))]
-        assert rest == [d.text for d, _ in everything[number + 1 :]]
-
-
 def test_the_split_is_a_function_of_the_text_alone() -> None:
     documents = [make_document(f"text number {i}", source) for i in range(4000) for source in ("a", "b")]
     splits = [split_of(d, 25.0) for d in documents]
@@ -132,7 +150,7 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
 
 
 def test_builtin_texts_that_begin_alike_share_a_split() -> None:
-    documents = [d for d, _ in read_documents(DataConfig(), Counter())]
+    documents = list(read_documents(DataConfig()))
     assert len(documents) == len({d.doc_id for d in documents}) > 40_000
     splits: dict[str, set[str]] = {}
     for document in documents:
@@ -142,7 +160,7 @@ def test_builtin_texts_that_begin_alike_share_a_split() -> None:
     assert len(splits) < 0.95 * len(documents)  # there are many such texts
 
 
-def test_c4_is_streamed_pinned_and_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c4.jsonl").write_bytes(lines([f"text {i}" for i in range(20)]))
     load = datasets.load_dataset
     asked = []
@@ -153,13 +171,15 @@ def test_c4_is_streamed_pinned_and_resumable(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(datasets, "load_dataset", stand_in)
     data = DataConfig(source="c4")
-    everything = list(read_documents(data, Counter()))
-    assert [d.text for d, _ in everything] == [f"text {i}" for i in range(20)]
-    cursor = json.loads(json.dumps(everything[6][1]))
-    assert [d.text for d, _ in read_documents(data, Counter(), cursor)] == [f"text {i}" for i in range(7, 20)]
-    assert asked[0][0] == ("allenai/c4", "en")
-    assert asked[0][1]["revision"] == data.c4_revision
-    assert asked[0][1]["streaming"] is True
+    documents = list(islice(read_documents(data), 25))
+    assert [d.text for d in documents] == [f"text {i % 20}" for i in range(25)]
+    files = [f"en/c4-train.{number:05d}-of-01024.json.gz" for number in (0, 1)]
+    assert [(args, options["data_files"]) for args, options in asked] == [
+        (("allenai/c4",), {"train": file}) for file in files
+    ]
+    assert {options["revision"] for _, options in asked} == {data.c4_revision}
+    assert all(options["streaming"] is True for _, options in asked)
+    assert len({shard.name for shard in shards_of(data)}) == C4_SHARDS
 
 
 def test_c4_offline_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +188,4 @@ def test_c4_offline_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(UserError, match=r"hub cannot be reached.*data\.source=builtin"):
-        list(read_documents(DataConfig(source="c4"), Counter()))
+        list(read_documents(DataConfig(source="c4")))

@@ -177,7 +177,7 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
 
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
     for number in range(20):
-        ids = store.tokens[store.offsets[number] : store.offsets[number + 1]].tolist()
+        ids = store.tokens[store.begins[number] : store.ends[number]].tolist()
         assert ids.pop() == loaded.eos_token_id
         assert loaded(loaded.decode(ids), verbose=False)["input_ids"] == ids
 

@@ -95,13 +95,11 @@ def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Pat
     windows = rows_of(tiny_tables, "windows")
     assert [w["window_id"] for w in windows] == list(range(60))
     for window in windows:
-        begin = store.offsets[where[window["doc_id"]]] + window["start_token"]
+        begin = store.begins[where[window["doc_id"]]] + window["start_token"]
         assert store.tokens[begin : begin + FULL + 1].tolist() == [*window["token_ids"], window["target_id"]]
         assert window["doc_id"] not in training
         assert window["null_doc_id"] != window["doc_id"]
-        null = store.tokens[
-            store.offsets[where[window["null_doc_id"]]] : store.offsets[where[window["null_doc_id"]] + 1]
-        ]
+        null = store.tokens[store.begins[where[window["null_doc_id"]]] : store.ends[where[window["null_doc_id"]]]]
         text = " ".join(map(str, null.tolist()))
         assert " ".join(map(str, window["null_token_ids"])) in text
         assert len(window["null_token_ids"]) == M

@@ -20,8 +20,8 @@ def test_windows_lie_inside_one_document_at_different_places(store: TokenStore) 
     windows = sample_windows(store, 20, 10_000, 4, seed=0)
     eligible = (store.lengths - 1 >= 21).sum()
     assert eligible < len(windows) < 10_000  # documents repeat, and run out
-    assert (windows.start >= store.offsets[windows.document]).all()
-    assert (windows.start + 20 < store.offsets[windows.document + 1] - 1).all()  # EOS is no target
+    assert (windows.start >= store.begins[windows.document]).all()
+    assert (windows.start + 20 < store.ends[windows.document] - 1).all()  # EOS is no target
     assert len({*zip(windows.document.tolist(), windows.start.tolist(), strict=True)}) == len(windows)
     assert max(Counter(windows.document.tolist()).values()) == 4
     assert sorted(windows.document[:eligible].tolist()) == np.flatnonzero(store.lengths - 1 >= 21).tolist()
@@ -36,7 +36,7 @@ def test_window_i_does_not_depend_on_how_many_are_asked_for(store: TokenStore) -
 
 def test_all_places_of_a_document_are_targets_equally_often(store: TokenStore) -> None:
     document = int(np.argmin(np.where(store.lengths >= 40, store.lengths, 10**9)))
-    begin, end = store.offsets[document], store.offsets[document + 1] - 1
+    begin, end = store.begins[document], store.ends[document] - 1
     everything = {int(s - begin) for s in range(begin, end - 20)}
     seen = Counter(
         int(start - begin)
@@ -49,11 +49,11 @@ def test_all_places_of_a_document_are_targets_equally_often(store: TokenStore) -
 
 def test_the_null_context_comes_from_another_document(store: TokenStore) -> None:
     windows = sample_windows(store, 20, 300, 4, seed=0)
-    lender = np.searchsorted(store.offsets, windows.null_start, side="right") - 1
+    lender = store.document_of(windows.null_start)
     assert (lender != windows.document).all()
-    assert (windows.null_start + 20 < store.offsets[lender + 1]).all()
+    assert (windows.null_start + 20 < store.ends[lender]).all()
     assert len(set(lender.tolist())) > 50
-    place = (windows.null_start - store.offsets[lender]) / (store.lengths[lender] - 1 - 20)  # uniform on [0, 1)
+    place = (windows.null_start - store.begins[lender]) / (store.lengths[lender] - 1 - 20)  # uniform on [0, 1)
     assert abs(place.mean() + 0.5 / (store.lengths[lender] - 21).mean() - 0.5) < 0.1
     assert (place == 0).mean() < 0.2
 
