@@ -113,8 +113,13 @@ def open_held_out(
         if limit is None and source == "c4":
             limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
         text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
-        store = open_store(prepare(text, tokenizer_file=run / "tokenizer.json"), "measured")
-        excluded = np.asarray(training_store.doc_ids)
+        measured = prepare(text, tokenizer_file=run / "tokenizer.json")
+        store, excluded = open_store(measured, "measured"), training_store.doc_ids
+        if len({read_json(folder / "manifest.json")["made_from"] for folder in (trained_on, measured)}) > 1:
+            say(
+                f"{source}: documents of text are known by their characters, those of token files by their tokens, so what "
+                "the model was trained on cannot be left out here"
+            )
     return HeldOut(
         model=model,
         device=device,

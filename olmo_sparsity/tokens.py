@@ -184,6 +184,7 @@ def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokeni
         "kind": "tokens",
         "format": FORMAT,
         "status": "complete",
+        "made_from": "token files" if template.holds_tokens else "text",
         "data": dataclasses.asdict(data),
         "dtype": template.dtype,
         "eos_id": template.eos_id,

@@ -62,9 +62,10 @@ def _work(job: Job) -> Record:
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Processes begun meanwhile never see Ctrl-C, which a terminal sends to all: the parent ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _unsignalled() -> Iterator[None]:
+    """Processes begun meanwhile never see Ctrl-C, which a terminal sends to all, nor SIGTERM, which batch systems do: the
+    parent ends them, and knows why."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -80,7 +81,7 @@ def _worker_pool(processes: int, counts: MutableSequence[int]) -> Iterator[Submi
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(held, counts))
 
     def submit(job: Job) -> Future[Record]:
-        with _no_interrupt():
+        with _unsignalled():
             return pool.submit(_work, job)
 
     try:

@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity import encoding
-from olmo_sparsity.config import DataConfig, UserError
+from olmo_sparsity.config import Config, DataConfig, UserError
+from olmo_sparsity.held_out import open_held_out
 from olmo_sparsity.manifest import read_json, sha256_file
 from olmo_sparsity.tokens import describe, open_store, prepare
 
@@ -166,3 +167,15 @@ def test_other_files_are_told_from_tokens(data: DataConfig, documents: dict[str,
     refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens")
     (source / "a.npy").write_bytes(b"")
     refused("no document")
+
+
+def test_what_cannot_be_left_out_is_said(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """The model was trained on text: the same documents as token files are not known to be the same."""
+    trained_on = Path(read_json(tiny_run / "manifest.json")["token_store"])
+    np.asarray(open_store(trained_on, "train").tokens).tofile(tmp_path / "same.npy")
+    said: list[str] = []
+    for source, remarks in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
+        config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, data=source))
+        said.clear()
+        assert open_held_out(config, tiny_run, said.append).split == "held-out"
+        assert len([line for line in said if "cannot be left out" in line]) == remarks
