@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import write_corpus
 
-from olmo_sparsity.config import CHEAP_SELECTORS
+from olmo_sparsity.config_measuring import CHEAP_SELECTORS
 from olmo_sparsity.tables import list_finished
 
 

@@ -16,7 +16,8 @@ from conftest import write_corpus
 
 from olmo_sparsity import held_out, influence
 from olmo_sparsity.checkpoint import load_model
-from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig, UserError
+from olmo_sparsity.config import Config, DataConfig, UserError
+from olmo_sparsity.config_measuring import CHEAP_SELECTORS
 from olmo_sparsity.console import print_summary
 from olmo_sparsity.influence import measure
 from olmo_sparsity.manifest import read_json
