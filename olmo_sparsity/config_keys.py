@@ -14,12 +14,12 @@ class Interrupted(Exception):
     """The user stopped the work; it was saved and can go on. The command line exits with 130."""
 
 
-def _key(default: Any, help: str) -> Any:
+def key(default: Any, help: str) -> Any:
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help})
     return field(default=default, metadata={"help": help})
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
     if not condition:
         raise UserError(message)
