@@ -35,6 +35,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     for look, run, one in zip(cycle(RUN_LOOKS), runs, curves, strict=False):
         lengths = [point["num_visible_tokens"] for point in one["points"]]
         pose = f"PoSE, {one['num_chunks']} chunks" if one["num_chunks"] > 1 else "no PoSE"
+        if one.get("pose_contents", "contiguous") != "contiguous":
+            pose += f", {one['pose_contents']}"
         if one.get("pose_method") == "randpos":
             pose = "RandPos"
         for axis, quantity in ((left, "loss_nats"), (right, "change_nats")):
@@ -50,7 +52,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         del ends["local"]
     trained = max(one["max_position"] for one in curves if one["num_chunks"] > 1) if any_pose else 0
     if first["full_len"] < trained < lengths[-1]:
-        ends["PoSE positions"] = trained
+        ends["positions"] = trained
     for axis in (left, right):
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks := [2**i for i in range(int(np.log2(lengths[-1])) + 1)], [str(t) for t in ticks])
@@ -83,8 +85,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     caption_text(
         figure,
         "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents. "
-        "A model that generalizes in length keeps falling, or stays flat, to the right of the training row, as far as PoSE's "
-        "positions went. "
+        "A model that generalizes in length keeps falling, or stays flat, to the right of the training row, as far as the "
+        "positions of training went. "
         f"{first['num_windows']} windows of {first['num_documents']} documents ({first['source']}, {first['split']}).",
     )
     return save(figure, out, "context-curve", one_column=1)

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+LOOK_SECONDS = 0.05  # between two looks at how far a run is
+MOST_SECONDS = 2.0  # from there to the kill, at most: some steps and a checkpoint
 CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 
 
@@ -88,16 +90,18 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="training-kills-"))
     whole, run = folder / "whole", folder / "run"
 
-    began = time.monotonic()
     finish(start(whole, arguments))
-    seconds = time.monotonic() - began
     steps = step_of(whole)
-    print(f"uninterrupted: {seconds:.1f} s, {steps} steps", flush=True)
+    print(f"uninterrupted: {steps} steps", flush=True)
 
     killed_at: list[int] = []
     while len(killed_at) < asked.kills:
+        # A random number of steps further than the last time, or most kills would strike while Python starts.
+        further = step_of(run) + moments.randint(0, 2 * steps // asked.kills)
         process = start(run, arguments)
-        time.sleep(moments.uniform(0, seconds * 2 / 3))
+        while process.poll() is None and step_of(run) < further:
+            time.sleep(LOOK_SECONDS)
+        time.sleep(moments.uniform(0, MOST_SECONDS))
         if process.poll() is not None:  # finished before its kill: the moments that are left are spent on a new run
             finish(process)
             if found := differences(whole, run):

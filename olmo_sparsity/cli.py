@@ -1,5 +1,7 @@
 """argv, printing, exit codes; no logic.
 
+Commands import what they do after they have read what they are asked: torch takes seconds, a mistake should not.
+
 Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupted (all is saved).
 """
 
@@ -112,10 +114,10 @@ def train(
     config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
 ) -> None:
     """Train the model, or go on training it; prepares the text first where that is still to do."""
+    loaded, folder = resolve(config, run, overrides)
     from olmo_sparsity.torchrun import own_place
     from olmo_sparsity.training import train as train_model
 
-    loaded, folder = resolve(config, run, overrides)
     with _interruptible():
         train_model(loaded, folder, overwrite, say, own_place())
 
@@ -168,8 +170,6 @@ def influence(
     overrides: Overrides = None,
 ) -> None:
     """Measure which long-range tokens are influential; trains the model first where that is still to do."""
-    from olmo_sparsity.console import print_summary
-    from olmo_sparsity.influence import measure
     from olmo_sparsity.parts import own_share
 
     share = own_share(shard, overwrite)
@@ -182,6 +182,9 @@ def influence(
     given["save_candidates"] = True if save_candidates else None
     loaded = dataclasses.replace(loaded, influence=given_options(loaded.influence, given))
     loaded.check_k()
+    from olmo_sparsity.console import print_summary
+    from olmo_sparsity.influence import measure
+
     _train_first(loaded, folder, share)
     with _interruptible():
         tables = measure(loaded, folder, out, overwrite, _say_of(share), share)
@@ -228,14 +231,15 @@ def validate(
     overrides: Overrides = None,
 ) -> None:
     """Do the selectors find what is known to matter? Plants needles and correlations, and counts what is found."""
-    from olmo_sparsity.console import print_detection
     from olmo_sparsity.parts import own_share
-    from olmo_sparsity.validation import validate as validate_run
 
     share = own_share(shard, overwrite)
     loaded, folder = resolve(config, run, overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": selectors_of(selector)}
     loaded = dataclasses.replace(loaded, validation=given_options(loaded.validation, given))
+    from olmo_sparsity.console import print_detection
+    from olmo_sparsity.validation import validate as validate_run
+
     _train_first(loaded, folder, share)
     with _interruptible():
         tables = validate_run(loaded, folder, out, overwrite, _say_of(share), share)
@@ -261,8 +265,6 @@ def context_curve(
     overrides: Overrides = None,
 ) -> None:
     """Does the model generalize in length? Measures the loss against the number of visible recent tokens."""
-    from olmo_sparsity.console import print_curve
-    from olmo_sparsity.context_curve import measure_context_curve
     from olmo_sparsity.parts import own_share
 
     share = own_share(shard, overwrite)
@@ -271,6 +273,9 @@ def context_curve(
     loaded = dataclasses.replace(loaded, influence=given_options(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
+    from olmo_sparsity.console import print_curve
+    from olmo_sparsity.context_curve import measure_context_curve
+
     _train_first(loaded, folder, share)
     with _interruptible():
         tables = measure_context_curve(loaded, folder, out, overwrite, _say_of(share), share)

@@ -143,5 +143,6 @@ def context_facts(config: Config) -> dict[str, Any]:
         "max_position": config.max_position,
         "pose_method": config.pose.method,
         "num_chunks": config.pose.num_chunks,
+        "pose_contents": config.pose.contents,
         "num_long_range": context.num_long_range,
     }

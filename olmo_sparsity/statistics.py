@@ -419,12 +419,20 @@ def gate_words(summary: dict[str, Any]) -> str:
     )
 
 
+# What the chunks of a training row held, where it was not consecutive text; manifests older than this choice do not say.
+CONTENTS_WORDS = {
+    "matched": ", over text as far apart as they say",
+    "uniform": ", over pieces of text drawn apart from them",
+}
+
+
 def length_words(summary: dict[str, Any]) -> str:
     """How much of the full context lies beyond what a training row held."""
-    if summary.get("pose_method") == "randpos":  # measurements made before RandPos was there do not say
+    if summary.get("pose_method") == "randpos":  # nor of RandPos
         positions = f"random positions (RandPos) below {summary['max_position']}"
     elif summary["num_chunks"] > 1:
         positions = f"PoSE positions below {summary['max_position']}"
+        positions += CONTENTS_WORDS.get(summary.get("pose_contents", "contiguous"), "")
     else:
         positions = "ordinary positions, no PoSE"
     beyond = summary["full_len"] - summary["train_len"]

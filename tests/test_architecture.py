@@ -14,7 +14,7 @@ import olmo_sparsity
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ORDER = """
     config_keys config_measuring config config_files manifest torchrun corpus vocabulary stores encoding workers
-    tokens windows positions batches model checkpoint export runs parallel speed optimization watching training
+    tokens windows positions batches model checkpoint model_card export runs parallel speed optimization watching training
     classes held_out visibility compact losses selectors tables parts merging influence context_curve planted
     validation bootstrap statistics breakdowns curves detection excerpts pages comparison report show console options
     cli __main__

@@ -21,9 +21,10 @@ from olmo_sparsity import export
 from olmo_sparsity.checkpoint import latest_checkpoint, load_model
 from olmo_sparsity.cli import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, UserError
-from olmo_sparsity.export import Exported, export_hf, model_card, to_transformers, to_transformers_tokenizer
+from olmo_sparsity.export import export_hf, to_transformers, to_transformers_tokenizer
 from olmo_sparsity.manifest import read_json, sha256_file
 from olmo_sparsity.model import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.model_card import Exported, model_card
 from olmo_sparsity.positions import pose_positions
 from olmo_sparsity.tokens import OLMO_TOKENIZERS, open_store, read_tokenizer, train_bpe
 
@@ -317,3 +318,14 @@ def test_the_model_card_says_which_positions_were_trained(tiny_run: Path) -> Non
     assert "without PoSE: position IDs are 0 to 7." in card
     assert "Position IDs from 8 on were never trained" in card
     assert "do not report such evaluations" in card
+
+    def said(**pose: object) -> str:
+        manifest["config"]["pose"] = {"num_chunks": 2, "vary_chunks": True, "max_position": 64, **pose}
+        card = model_card(Exported(Path("x"), "OlmoForCausalLM", 1, 0.0, 1), manifest, {"step": 1, "tokens": 1}, "end")
+        assert "Position IDs from 64 on were never trained" in card
+        return card
+
+    # A run that is older than the choice of contents, and runs that are not.
+    assert "cut into up to 2 chunks, whose position IDs are moved apart, below 64; their text is consecutive." in said()
+    assert "below 64; their text lies as far apart" in said(contents="matched")
+    assert "with RandPos: position IDs are a sorted random sample of those below 64." in said(method="randpos")

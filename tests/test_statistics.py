@@ -376,5 +376,6 @@ def test_how_much_lies_beyond_training_is_said() -> None:
     assert "all 32 long-range tokens lie beyond" in length_words({**context, "train_len": 16})
     assert "PoSE positions below 64" in length_words(context)
     assert "PoSE positions below 64" in length_words({**context, "pose_method": "pose"})
+    assert "below 64, over text as far apart as they say" in length_words({**context, "pose_contents": "matched"})
     assert "random positions (RandPos) below 64" in length_words({**context, "pose_method": "randpos"})
     assert "ordinary positions, no PoSE" in length_words({**context, "num_chunks": 1})
