@@ -26,6 +26,7 @@ PICTURES = {
     "demo-classes": "{figures}/classes.png",
     "demo-agreement": "{figures}/agreement.png",
     "demo-sample-size": "{figures}/sample-size.png",
+    "demo-training": "runs/demo/figures/training.png",
     "demo-planted": "runs/demo/figures/planted.png",
     "demo-context-curve": "runs/figures/context-curve.png",
     "demo-scale": "runs/scale/figures/scale.png",

@@ -42,6 +42,7 @@ NEEDED = ["step", "tokens", "loss_nats"]
 OTHERS = [*EVALUATED, "loss_by_position_nats", "learning_rate", "grad_norm", "tokens_per_second", "share_of_peak"]
 TRAINED = "#505050"  # the colour of what is seen of training, where colours need not tell runs apart
 CURVES = 4  # of the losses by position: the first evaluation, the last, and some between
+MARKERS = 12  # on a line, about: more would cover each other
 START = 0.05  # the share of a run whose losses may lie above the frame
 
 
@@ -125,7 +126,8 @@ def _losses(axis: Axes, courses: list[Course], looks: list[dict[str, Any]]) -> N
         _raw_and_median(axis, course, "loss_nats", look.get("color", TRAINED))
         for key, (_, own) in EVALUATED.items():
             there = lines[lines[key].notna()]
-            axis.plot(there["tokens"], there[key], **{**own, **look}, linewidth=0.9, markersize=2.2)
+            every = max(1, len(there) // MARKERS)
+            axis.plot(there["tokens"], there[key], **{**own, **look}, linewidth=0.9, markersize=2.2, markevery=every)
         late = lines[lines["tokens"] >= START * lines["tokens"].max()]
         seen.append(late[["loss_nats", *EVALUATED]].to_numpy(dtype=float).ravel())
     # The first steps, where the loss falls by nats, would squeeze all that follows.
@@ -159,7 +161,7 @@ def _by_position(axis: Axes, courses: list[Course], looks: list[dict[str, Any]])
     for row_len in sorted({course.row_len for course in courses}):
         axis.axvline(row_len, color="grey", linestyle=":", linewidth=1)
         axis.annotate(
-            "a training row ends ", (row_len, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
+            "training row ", (row_len, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top",
             fontsize=7, color="#505050",
         )  # fmt: skip
     return handles
@@ -206,7 +208,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         (rate, "learning rate", ""),
         (norm, "norm of the gradient", ""),
         (speed, "tokens a second", ""),
-        (share, "share of the machine's peak", ""),
+        (share, "share of peak", ""),
     ):
         axis.set_title(title)
         axis.set_ylabel(label)
@@ -241,7 +243,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         f"Training as it went: {went}. Thin lines: each line of metrics.jsonl; thick: their running median. Validation: held-out "
         "rows, made as those of training are. Held-out text: consecutive tokens at positions 0, 1, ..., its mean loss over "
         "the positions that a training row spans, over those beyond, and each. What a run's first "
-        f"{START:.0%} of tokens lost, and the very first positions, may lie above the frame.",
+        f"{START:.0%} of tokens lost, and the very first positions, may lie above the frame. Peak: of the machine, in a plain "
+        "matrix product.",
         [*_handles(courses, looks), *shades],
         columns=4,
     )
