@@ -50,16 +50,16 @@ def save_checkpoint(
     """Writes ``folder/step{step}``, points ``latest`` at it and deletes all but the newest ``keep`` and those of every
     ``keep_every``-th step."""
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("step*.partial"):  # by a process that was ended, or found the disk full
+        shutil.rmtree(left)
     partial = folder / f"step{step}.partial"
-    if partial.exists():
-        shutil.rmtree(partial)
     partial.mkdir()
     plain = {
         key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
     }
     write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
-    torch.save(weights, partial / "model.pt")
-    torch.save(optimizer_state, partial / "optim.pt")
+    _save_tensors(weights, partial / "model.pt")
+    _save_tensors(optimizer_state, partial / "optim.pt")
     write_json(
         partial / "train.json",
         {"step": step, **facts, "sha256": {name: sha256_file(partial / name) for name in FILES}},
@@ -73,6 +73,16 @@ def save_checkpoint(
         if keep_every is None or _step_of(old) % keep_every:
             shutil.rmtree(old)
     return target
+
+
+def _save_tensors(state: dict[str, Any], path: Path) -> None:
+    with open(path, "wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk, say, which torch's own error does not tell
+                raise error.__context__ from None
+            raise
 
 
 def _point_latest(folder: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupte
 from __future__ import annotations
 
 import dataclasses
+import errno
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ app = typer.Typer(
 export = typer.Typer(help="A trained model for other programs.", no_args_is_help=True)
 app.add_typer(export, name="export")
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, none of one's own, none for a file so large
 MAX_PROBLEMS = 10  # of a folder, printed; one machine's failure can be thousands
 
 
@@ -437,3 +439,11 @@ def main() -> None:
     except Interrupted as error:
         say(f"olmo-sparsity: {error}")
         raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        say(
+            f"olmo-sparsity: error: cannot write any more ({error.strerror}); make room on the disk and run the same command "
+            "again, it goes on from what was saved"
+        )
+        raise SystemExit(2) from None

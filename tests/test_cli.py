@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from olmo_sparsity.config_measuring import CHEAP_SELECTORS
 from olmo_sparsity.tables import list_finished
 
 
-def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "olmo_sparsity", *arguments],
         capture_output=True, text=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
     )  # fmt: skip
 
 
@@ -173,6 +175,21 @@ def test_mistakes_get_one_line_and_exit_code_2(workplace: Path, arguments: tuple
         assert len(result.stderr.strip().splitlines()) == 1
     after = sorted(str(path) for path in workplace.rglob("*"))
     assert [path for path in after if path not in before] == []
+
+
+def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(workplace: Path) -> None:
+    """A limit on the size of files stands for it: writing fails in the same way."""
+    train = ("train", "--config", "tiny.yaml", "--run", "runs/full")
+    size = (workplace / "runs/tiny/checkpoints/latest/model.pt").stat().st_size
+    full = run_cli(*train, cwd=workplace, largest_file=size // 2)
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-1].startswith(
+        "olmo-sparsity: error: cannot write any more (File too large); make room"
+    )
+    assert "Traceback" not in full.stderr
+    after = run_cli(*train, cwd=workplace)
+    assert after.returncode == 0, after.stderr
+    assert not list((workplace / "runs/full/checkpoints").glob("*.partial"))
 
 
 def test_text_of_another_shape_is_measured(workplace: Path) -> None:
