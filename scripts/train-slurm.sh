@@ -23,20 +23,23 @@ python=${PYTHON:-python}
 processes=${PROCESSES:-8}
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
+# Seconds from TERM to KILL: torchrun's own 30 are too few to write a large model.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=240
+
 requeue() {
     echo "time is nearly over: saving, then back into the queue"
-    # To the steps of the job, not to this script; torchrun passes it on to each process, which saves and ends.
-    scancel --signal=TERM --full "$SLURM_JOB_ID" || true
+    # To what srun started, not to this script nor to srun, which would kill at once; torchrun passes it on to each process,
+    # which saves and ends.
+    scancel --signal=TERM "$SLURM_JOB_ID" || true
     wait "$training" || true
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
 }
 trap requeue USR1
-trap '' TERM # scancel --full reaches this script as well
 
 # The lone -- keeps torchrun from taking --run for one of its own options.
 srun "$python" -m torch.distributed.run --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$processes" \
-    --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
+    --rdzv-backend c10d --rdzv-endpoint "$head:$((20000 + SLURM_JOB_ID % 20000))" --rdzv-id "$SLURM_JOB_ID" \
     -m -- olmo_sparsity train "$@" &
 training=$!
 wait "$training"

@@ -96,6 +96,50 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     assert read_json(run / "manifest.json")["processes"] == 1
 
 
+# What the script calls of SLURM, on this machine: a step, a signal to it, the job back in the queue.
+SLURM = {
+    "srun": 'echo $$ > step.pid\nexec "$@"',
+    "scancel": '[ "$*" = "--signal=TERM 77" ] && kill -TERM "$(cat step.pid)"',
+    "scontrol": 'if [ "$1" = show ]; then echo localhost; else echo "$*" >> queue; fi',
+}
+
+
+def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
+    tiny_yaml: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    for name, body in SLURM.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    root, run, queue = Path(__file__).parent.parent, tmp_path / "run", tmp_path / "queue"
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(root), "PROCESSES": "1",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
+    }  # fmt: skip
+
+    def job(*arguments: str) -> subprocess.Popen[str]:
+        command = [str(root / "scripts" / "train-slurm.sh"), *arguments]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    process = job("--config", str(tiny_yaml), "--run", str(run), "training.steps=1000000")
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert queue.read_text() == "requeue 77\n"
+    saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
+    assert f"stopped and saved at step {saved}; the same command" in errors
+
+    finished = job("--run", str(tiny_run))
+    _, errors = finished.communicate(timeout=60)
+    assert finished.returncode == 0
+    assert "already trained" in errors
+    assert queue.read_text() == "requeue 77\n"
+
+
 def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
     shares = [share_of_rows(12, Place(rank, 4), "training.batch_rows") for rank in range(4)]
     assert [i for share in shares for i in range(12)[share]] == list(range(12))
