@@ -117,7 +117,7 @@ def bare_loop(config: Config, same_bits: bool) -> Iterator[tuple[float, float]]:
         step_loss = torch.compile(summed_loss, dynamic=False)
     at_once = training.micro_batch_rows or training.batch_rows
     for begin in range(0, training.steps, STRETCH):
-        with deterministic(device) if same_bits else _any_kernels():
+        with deterministic() if same_bits else _any_kernels():
             began = time.perf_counter()
             for step in range(begin, begin + STRETCH):
                 for group in optimizer.param_groups:

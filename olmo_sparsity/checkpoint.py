@@ -21,6 +21,7 @@ import yaml
 from olmo import config as olmo_config
 
 from olmo_sparsity.config import UserError
+from olmo_sparsity.config_files import interpolates
 from olmo_sparsity.manifest import read_json, sha256_file, write_json, write_text
 from olmo_sparsity.model import OLMoWithPositions
 
@@ -155,7 +156,7 @@ def load_model(checkpoint: Path, device: torch.device, max_position: Optional[in
     """
     verify_checkpoint(checkpoint)
     text = (checkpoint / "config.yaml").read_text(encoding="utf-8")
-    if "${" in text:  # OLMo's reader would resolve it: read variables, look for files
+    if interpolates(text):
         raise UserError(f"{checkpoint / 'config.yaml'}: it holds ${{...}}, so it is not loaded")
     raw = yaml.safe_load(text)["model"]
     if max_position is not None:

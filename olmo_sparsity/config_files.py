@@ -63,6 +63,17 @@ def _explain(error: Exception, dotted: str) -> str:
     return "this is a section of keys, not a value" if "is not a subclass of" in first else first
 
 
+def interpolates(text: str) -> bool:
+    """Holds YAML text a ``${...}``, however written, which OmegaConf would resolve: read variables, look for files.
+
+    Raises:
+        YAMLError: it is no YAML.
+    """
+    return any(
+        "${" in token.value for token in yaml.scan(text, Loader=yaml.SafeLoader) if isinstance(token, yaml.ScalarToken)
+    )
+
+
 def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[str] = ()) -> Config:
     """Reads a YAML file over the defaults, then dotted overrides (``training.steps=200``) over both.
 
@@ -76,9 +87,9 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
         raise UserError(f"{path}: cannot read this configuration ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text, so not a configuration") from None
-    if "${" in text or any("${" in override for override in overrides):
-        raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
     try:
+        if interpolates(text):
+            raise UserError(f"{path}: ${{...}} interpolation is not supported; write the value out")
         if not isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode | None):
             raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
         merged = OmegaConf.merge(_schema(), OmegaConf.create(text))
@@ -95,6 +106,8 @@ def load_config(path: Optional[Path] = None, overrides: tuple[str, ...] | list[s
         if "=" not in override:
             raise UserError(f"{override!r}: an override is written key=value, such as training.steps=200")
         try:
+            if "${" in override or interpolates(override.partition("=")[2]):
+                raise UserError(f"override {override!r}: ${{...}} interpolation is not supported; write the value out")
             merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
         except (OmegaConfBaseException, yaml.YAMLError, TypeError, IndexError, ValueError) as error:  # odd keys, too
             dotted = override.partition("=")[0]

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from olmo_sparsity import __version__
 from olmo_sparsity.config import UserError
@@ -124,16 +124,22 @@ def remove_leftovers(*folders: Path) -> None:
 
 
 @contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
-    """Only one process at a time, of all that name the same file, goes on; the others wait. A killed one lets go.
+def one_at_a_time(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
+    """Only one process at a time, of all that name the same file, goes on. A killed one lets go.
+
+    Args:
+        lock: the file; in the end it is removed.
+        busy: what to say where another process goes on; None: wait for it.
 
     Raises:
-        UserError: the file cannot be made.
+        UserError: the file cannot be made, or another process goes on and is not waited for.
     """
     make_folder(lock.parent)
     held = FileLock(lock)
     try:
-        held.acquire()
+        held.acquire(timeout=-1 if busy is None else 0)
+    except Timeout:
+        raise UserError(str(busy)) from None
     except OSError as error:
         raise UserError(f"{lock}: cannot lock this file ({error.strerror})") from None
     try:

@@ -217,7 +217,9 @@ def pick_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name != "cpu" and not (name.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+    kind, _, number = name.partition(":")
+    there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
+    if name != "cpu" and not (there and (name == "cuda" or (number.isdecimal() and int(number) < there))):
         raise UserError(f"training.device = {name}: there is no such device here; auto, cpu, cuda or cuda:N")
     return torch.device(name)
 

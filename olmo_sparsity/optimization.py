@@ -176,13 +176,14 @@ def learn(
 
 
 @contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
+def deterministic() -> Iterator[None]:
     """Only kernels that give the same bits every time; the compiled backward of the embedding has others, which add in
-    the order in which threads arrive. On a GPU an operation without such a kernel warns instead of failing."""
+    the order in which threads arrive. An operation that has none raises: with ``warn_only`` attention on a GPU would use
+    the other kernels, too."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import init_device_mesh
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -90,9 +91,13 @@ def from_leader(make: Callable[[], T], place: Place) -> T:
 
 def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
     """FSDP2, in place: each process holds its share of every weight; a layer's are gathered while it computes."""
+    # Named, or a GPU machine's training on its CPUs would be laid out for the GPUs.
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.transformer.blocks:
-        fully_shard(block.to(device))  # one after another, or the device would have to hold the whole model for once
-    fully_shard(model.to(device))
+        fully_shard(
+            block.to(device), mesh=mesh
+        )  # one after another, or the device would have to hold the whole model for once
+    fully_shard(model.to(device), mesh=mesh)
 
 
 def replicate(loss: nn.Module, place: Place, sharded: bool) -> nn.Module:

@@ -19,6 +19,7 @@ FREE_TO_TRAIN = frozenset(
         ("data", "processes"),
         ("data", "token_dtype"),
         ("training", "parallel"),
+        ("training", "micro_batch_rows"),
         ("training", "checkpoint_every"),
         ("training", "keep_checkpoints"),
         ("training", "keep_every"),

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from olmo_sparsity.batches import Batch, RowSource, batch_at, row_source
 from olmo_sparsity.checkpoint import read_state, save_checkpoint
 from olmo_sparsity.config import Config, Interrupted, PoseConfig, UserError, to_dict
-from olmo_sparsity.manifest import environment, holds, read_json, remove_leftovers, write_json
+from olmo_sparsity.manifest import environment, holds, one_at_a_time, read_json, remove_leftovers, write_json
 from olmo_sparsity.model import build_model, device_name, olmo_model_config, pick_device
 from olmo_sparsity.optimization import (
     build_learner,
@@ -55,8 +55,8 @@ VALIDATION_SEED = 1_000_003  # validation rows are those of batches that no trai
 
 @contextmanager
 def _stop_signals(patient: bool) -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills, unless ``patient``: torchrun passes on
-    what the terminal has sent already, and kills those that take too long itself."""
+    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills, unless ``patient``: torchrun may pass
+    on several, and kills those that take too long itself."""
     caught: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
@@ -138,7 +138,8 @@ def train(
         place: of this process among those that train the run together; all of them call this with the same arguments.
 
     Raises:
-        UserError: the folder belongs to another experiment, or the text, tokenizer or checkpoint is not usable.
+        UserError: the folder belongs to another experiment, another process trains in it, or the text, tokenizer or
+            checkpoint is not usable.
         Interrupted: SIGINT or SIGTERM came; all is saved.
     """
     if not place.leads:
@@ -158,7 +159,10 @@ def train(
     text = _open_text(config, place)
     if begun and read_json(run / "manifest.json")["tokens_sha256"] != text.tokens_sha256:
         raise UserError(f"{run}: its text has changed since it was begun; choose another folder with --run DIR")
-    with joined(place, device), deterministic(device):
+    lock = run.resolve().with_name(f".{run.resolve().name}.lock")
+    busy = f"{run}: another process is training this run; wait for it, or choose another folder with --run DIR"
+    alone = one_at_a_time(lock, busy) if place.leads else nullcontext()
+    with alone, joined(place, device), deterministic():
         _train(config, run, overwrite, say, place, device, text)
 
 

@@ -79,7 +79,7 @@ def evaluate(
         validation: this process's share of rows such as those of training.
         by_position: its share of rows of consecutive tokens at positions 0, 1, ...; None where there are none.
         train_len: tokens of a training row.
-        rows_at_once: rows of a forward pass.
+        rows_at_once: training rows of a forward pass; of longer ones, as many as hold no more tokens.
         device: of the model.
         place: of this process.
     """
@@ -88,7 +88,9 @@ def evaluate(
     nats = total(_summed_nats(loss, validation, rows_at_once, device), place)
     record["validation_loss_nats"] = float(nats) / validation.num_targets
     if by_position is not None:
-        summed = total(_nats_by_position(loss, by_position, rows_at_once, device), place)
+        # These rows are longer than those of training, for which the device was found large enough.
+        fewer = max(1, rows_at_once * train_len // by_position.tokens_BT.shape[1])
+        summed = total(_nats_by_position(loss, by_position, fewer, device), place)
         losses_T = summed * summed.numel() / by_position.num_targets
         record["loss_within_train_len_nats"] = _mean(losses_T[:train_len])
         record["loss_beyond_train_len_nats"] = _mean(losses_T[train_len:])

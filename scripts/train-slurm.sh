@@ -37,9 +37,18 @@ requeue() {
 }
 trap requeue USR1
 
+# --overwrite is for the first time: a job that comes back goes on.
+arguments=()
+for argument in "$@"; do
+    [ "$argument" = --overwrite ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || arguments+=("$argument")
+done
+
+# Newer srun does not take it over from sbatch, and would give all processes of a machine one core.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
+
 # The lone -- keeps torchrun from taking --run for one of its own options.
 srun "$python" -m torch.distributed.run --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$processes" \
     --rdzv-backend c10d --rdzv-endpoint "$head:$((20000 + SLURM_JOB_ID % 20000))" --rdzv-id "$SLURM_JOB_ID" \
-    -m -- olmo_sparsity train "$@" &
+    -m -- olmo_sparsity train ${arguments[@]+"${arguments[@]}"} &
 training=$!
 wait "$training"

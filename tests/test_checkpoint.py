@@ -46,9 +46,10 @@ def test_a_cut_checkpoint_is_refused(saved: Path, name: str) -> None:
         load_model(saved, CPU)
 
 
-def test_a_crafted_configuration_is_not_resolved(saved: Path) -> None:
+@pytest.mark.parametrize("crafted", ["${oc.env:NUMBER}", r'"\x24{oc.env:NUMBER}"'])
+def test_a_crafted_configuration_is_not_resolved(saved: Path, crafted: str) -> None:
     path = saved / "config.yaml"
-    path.write_text(path.read_text().replace("n_heads: 2", "n_heads: ${oc.env:NUMBER}"))
+    path.write_text(path.read_text().replace("n_heads: 2", f"n_heads: {crafted}"))
     facts = read_json(saved / "train.json")
     facts["sha256"]["config.yaml"] = sha256_file(path)
     write_json(saved / "train.json", facts)

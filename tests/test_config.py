@@ -57,6 +57,7 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
             "pose.contents = matched: pose.method = randpos has no chunks",
         ),
         ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
+        ('data: {source: "\\x24{oc.env:HOME}"}\n', "interpolation"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
@@ -75,6 +76,9 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
         load_config(path, ["[=3"])
     with pytest.raises(UserError, match=r"influence\.k\.0=3"):
         load_config(path, ["influence.k.0=3"])
+    for crafted in ("${oc.env:HOME}", '"\\x24{oc.env:HOME}"'):
+        with pytest.raises(UserError, match="interpolation"):
+            load_config(path, [f"data.source={crafted}"])
     with pytest.raises(UserError, match="key=value"):
         load_config(path, ["training.steps"])
     with pytest.raises(UserError, match="cannot read"):

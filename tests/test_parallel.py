@@ -133,7 +133,9 @@ def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
 
-    finished = job("--run", str(tiny_run))
+    # A job that comes back does not begin anew, though its arguments say so.
+    environment["SLURM_RESTART_COUNT"] = "1"
+    finished = job("--run", str(tiny_run), "--overwrite")
     _, errors = finished.communicate(timeout=60)
     assert finished.returncode == 0
     assert "already trained" in errors

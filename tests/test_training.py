@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from olmo_sparsity import training
 from olmo_sparsity.batches import batch_at, row_source
 from olmo_sparsity.checkpoint import load_model
 from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.manifest import read_json
-from olmo_sparsity.model import build_model, olmo_model_config
+from olmo_sparsity.model import build_model, olmo_model_config, pick_device
 from olmo_sparsity.tokens import open_store
 from olmo_sparsity.training import train
 
@@ -296,6 +297,22 @@ def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path
         assert ours["loss_nats"] == pytest.approx(whole["loss_nats"], abs=1e-4)
 
 
+def test_two_processes_do_not_train_one_run_at_once(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    """The second is refused at once, by whatever name it calls the folder, and touches nothing."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    (tmp_path / "link").symlink_to(run)
+    before = sorted(run.rglob("*"))
+    with FileLock(tmp_path / ".run.lock"):
+        for name in ("run", "link"):
+            with pytest.raises(UserError, match="another process is training this run"):
+                train(tiny_config, tmp_path / name)
+    assert sorted(run.rglob("*")) == before
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+    assert not (tmp_path / ".run.lock").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:
     wild = dataclasses.replace(
         tiny_config.training, learning_rate=1e30, max_grad_norm=1e30, warmup_steps=0, checkpoint_every=100
@@ -324,3 +341,14 @@ def test_a_device_that_is_not_here(tiny_config: Config, tmp_path: Path, device: 
     with pytest.raises(UserError, match="there is no such device here"):
         train(elsewhere, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [pick_device(f"cuda{number}") for number in ("", ":0", ":3")] == [
+        torch.device(f"cuda{n}") for n in ("", ":0", ":3")
+    ]
+    for name in ("cuda:4", "cuda:", "cuda:x", "cuda:-1"):
+        with pytest.raises(UserError, match=f"{name}: there is no such device here"):
+            pick_device(name)

@@ -16,6 +16,7 @@ from test_training import metrics
 from olmo_sparsity.checkpoint import load_model
 from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.manifest import read_json
+from olmo_sparsity.optimization import SummedLoss
 from olmo_sparsity.tokens import open_store
 from olmo_sparsity.training import train
 from olmo_sparsity.watching import check_trackers, metrics_writer
@@ -46,6 +47,24 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Pat
     errors = losses.std(dim=0) / math.sqrt(32)
     assert ((losses.mean(dim=0) - torch.tensor(found)).abs() < 4 * errors).all()
     assert (losses[:, 5].mean() - torch.tensor(found[5])).abs() > 0  # drawn rows, not all
+
+
+def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def logits(self: SummedLoss, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(tokens_BT.shape))
+        return whole(self, tokens_BT, positions_BT)
+
+    whole = SummedLoss.logits
+    monkeypatch.setattr(SummedLoss, "logits", logits)
+    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=8, compile="never")
+    train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    assert {columns for _, columns in shapes} == {8, 20}
+    assert max(rows * columns for rows, columns in shapes) == 8 * 8
+    assert sum(rows for rows, columns in shapes if columns == 20) == settings.eval_rows
 
 
 def test_lines_behind_the_step_and_a_cut_one_are_dropped(tiny_config: Config, tmp_path: Path) -> None:
