@@ -23,6 +23,9 @@ from olmo_sparsity.model import OLMoWithPositions, supports_bf16
 from olmo_sparsity.parallel import accumulating, replicate, shard_model, share_of_rows, whole
 from olmo_sparsity.torchrun import Place
 
+# What deterministic products on a GPU need. Read once, at the first product, which may be long before training begins.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 
 def resolve_precision(training: TrainingConfig, device: torch.device) -> str:
     """``bf16`` or ``fp32``."""
@@ -180,7 +183,6 @@ def deterministic() -> Iterator[None]:
     """Only kernels that give the same bits every time; the compiled backward of the embedding has others, which add in
     the order in which threads arrive. An operation that has none raises: with ``warn_only`` attention on a GPU would use
     the other kernels, too."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True)
