@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,6 +16,16 @@ from analysis.runs import RUN_LOOKS, script_of_runs
 from analysis.style import caption_text, save
 from olmo_sparsity.curves import context_curve
 from olmo_sparsity.tables import UserError, newest_finished
+
+
+def positions_of(facts: dict[str, Any]) -> str:
+    """Which position IDs a run was trained with, in a word; of the facts of its curve."""
+    if facts.get("pose_method") == "randpos":  # measurements older than this and than contents do not say
+        return "RandPos"
+    if facts["num_chunks"] == 1:
+        return "no PoSE"
+    contents = facts.get("pose_contents", "contiguous")
+    return f"PoSE, {facts['num_chunks']} chunks" + (f", {contents}" if contents != "contiguous" else "")
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
@@ -34,15 +45,10 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
     for look, run, one in zip(cycle(RUN_LOOKS), runs, curves, strict=False):
         lengths = [point["num_visible_tokens"] for point in one["points"]]
-        pose = f"PoSE, {one['num_chunks']} chunks" if one["num_chunks"] > 1 else "no PoSE"
-        if one.get("pose_contents", "contiguous") != "contiguous":
-            pose += f", {one['pose_contents']}"
-        if one.get("pose_method") == "randpos":
-            pose = "RandPos"
         for axis, quantity in ((left, "loss_nats"), (right, "change_nats")):
             values = [point[quantity] for point in one["points"]]
             means = [value["mean"] for value in values]
-            axis.plot(lengths, means, **look, linewidth=1.4, markersize=4, label=f"{run.name} ({pose})")
+            axis.plot(lengths, means, **look, linewidth=1.4, markersize=4, label=f"{run.name} ({positions_of(one)})")
             if values[0]["low"] is not None:
                 low, high = ([value[bound] for value in values] for bound in ("low", "high"))
                 axis.fill_between(lengths, low, high, color=look["color"], alpha=0.2, linewidth=0)

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from analysis.runs import RUN_LOOKS, script_of_runs
 from analysis.style import caption_text, save
+from olmo_sparsity.config import ContextConfig
 from olmo_sparsity.manifest import holds, read_json
 from olmo_sparsity.tables import UserError
 
@@ -91,8 +92,7 @@ def read_course(run: Path) -> Course:
         raise UserError(f"{path}: no numbers under {', '.join(missing)}; this is not the metrics.jsonl of a run")
     try:
         config = read_json(run / "manifest.json")["config"]
-        context, steps = config["context"], int(config["training"]["steps"])
-        row_len = int(context["local_len"] if context["train_len"] is None else context["train_len"])
+        row_len, steps = ContextConfig(**config["context"]).row_len, int(config["training"]["steps"])
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{run / 'manifest.json'}: not the manifest of a training run, its config lacks keys") from None
     lines = lines.reindex(columns=NEEDED + OTHERS)  # what an older run did not write stays empty

@@ -5,13 +5,12 @@ Names that users chose are shown as code, whatever is in them.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from olmo_sparsity.config import PoseConfig
+from olmo_sparsity.config import ContextConfig, PoseConfig
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,16 @@ def model_card(exported: Exported, manifest: dict[str, Any], facts: dict[str, An
         eos_token: as text.
     """
     config = manifest["config"]
-    data, context = config["data"], config["context"]
-    pose = {**dataclasses.asdict(PoseConfig()), **config["pose"]}  # a key that is younger than the run had its default
-    row_len = context["train_len"] or context["local_len"]
-    max_position = pose["max_position"] or context["full_len"]
-    if pose["method"] == "randpos":
+    data, context = config["data"], ContextConfig(**config["context"])
+    pose = PoseConfig(**config["pose"])  # a key that is younger than the run had its default
+    row_len, max_position = context.row_len, pose.max_position or context.full_len
+    if pose.method == "randpos":
         positions = f"with RandPos: position IDs are a sorted random sample of those below {max_position}."
-    elif pose["num_chunks"] > 1:
-        chunks = f"{'up to ' if pose['vary_chunks'] else ''}{pose['num_chunks']} chunks"
+    elif pose.num_chunks > 1:
+        chunks = f"{'up to ' if pose.vary_chunks else ''}{pose.num_chunks} chunks"
         positions = (
             f"with PoSE: each row is cut into {chunks}, whose position IDs are moved apart, below {max_position}; "
-            f"{CONTENTS[pose['contents']]}."
+            f"{CONTENTS[pose.contents]}."
         )
     else:
         max_position = row_len
@@ -101,7 +99,7 @@ from those of the model that was trained by {exported.difference:.2g} at most, o
 - It was trained on rows of {row_len} tokens, {positions}
 - Position IDs from {max_position} on were never trained. transformers computes with them all the same; do not trust what follows.
 - More than {row_len} tokens were never visible at once.
-- The run measures it with a local context of {context["local_len"]} and a full one of {context["full_len"]} tokens. To hide a
+- The run measures it with a local context of {context.local_len} and a full one of {context.full_len} tokens. To hide a
   token, leave it out and give the others their own `position_ids`: they may have gaps.
 
 ## Tokens

@@ -113,10 +113,8 @@ def sample_windows(
     # Documents and starts of each pass; arrays, for a million windows are a million entries.
     per_pass = [(array("q"), array("q")) for _ in range(max_per_document)]
     for document in order.tolist():
-        first, last = (
-            int(store.begins[document]) + full_len,
-            int(store.ends[document]) - 1,
-        )  # targets: first <= t < last
+        # Targets: first <= t < last.
+        first, last = int(store.begins[document]) + full_len, int(store.ends[document]) - 1
         targets = np.arange(first, last)
         if target_table is not None:
             targets = targets[target_table[store.tokens[first:last]]]

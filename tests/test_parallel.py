@@ -9,12 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from test_training import metrics, weights
+from test_training import SLOWED, metrics, wait_for_lines, weights
 
 from olmo_sparsity.checkpoint import list_checkpoints
 from olmo_sparsity.config import Config, UserError
@@ -25,12 +24,6 @@ from olmo_sparsity.torchrun import ALONE, Place, own_place
 from olmo_sparsity.training import train
 
 LOSS = 2e-5  # nats: sums in another order, over 12 steps of AdamW
-SLOWED = """
-import time, olmo_sparsity.training as t
-at = t.batch_at
-t.batch_at = lambda *a: (time.sleep({pause}), at(*a))[1]
-from olmo_sparsity.cli import main; main()
-"""
 
 
 def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
@@ -69,11 +62,7 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     run = tmp_path / "run"
     arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
     process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100")
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for_lines(run, process, 3)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert "goes on from there" in errors
@@ -121,11 +110,7 @@ def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
     process = job("--config", str(tiny_yaml), "--run", str(run), "training.steps=1000000")
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_for_lines(run, process, 3)
     process.send_signal(signal.SIGUSR1)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors

@@ -143,3 +143,15 @@ def test_few_windows_are_told_apart_from_no_gain(
     assert result.returncode == 2
     assert "nothing has been measured" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_context_curve_is_labelled_with_the_positions_of_its_run() -> None:
+    old = {"num_chunks": 2}
+    assert context_curve.positions_of(old) == "PoSE, 2 chunks"
+    facts = {**old, "pose_method": "pose", "pose_contents": "contiguous"}
+    assert context_curve.positions_of(facts) == "PoSE, 2 chunks"
+    assert context_curve.positions_of({**facts, "pose_contents": "matched"}) == "PoSE, 2 chunks, matched"
+    assert (
+        context_curve.positions_of({**facts, "num_chunks": 1, "pose_contents": "matched"}) == "no PoSE"
+    )  # as demo-no-pose.yaml
+    assert context_curve.positions_of({**facts, "pose_method": "randpos"}) == "RandPos"

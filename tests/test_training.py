@@ -96,23 +96,32 @@ def test_compiled_on_two_threads_it_is_the_same_to_the_last_bit_too(tiny_config:
         assert_equal(weights(tmp_path / name), weights(tmp_path / "one"))
 
 
+# The command, with a pause after every step, so that a signal comes in the middle.
+SLOWED = """
+import time, olmo_sparsity.training as t
+at = t.batch_at
+t.batch_at = lambda *a: (time.sleep({pause}), at(*a))[1]
+from olmo_sparsity.cli import main; main()
+"""
+
+
+def wait_for_lines(run: Path, process: subprocess.Popen[str], count: int) -> None:
+    """Until a run has written so many lines of metrics, by a process that must not end before."""
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < count:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_stopped_and_started_again_it_continues_exactly(
     tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
 ) -> None:
     run = tmp_path / "stopped"
-    slowed = (  # a pause after every step, so that the signal comes in the middle
-        "import time, olmo_sparsity.training as t; at = t.batch_at\n"
-        "t.batch_at = lambda *a: (time.sleep(0.15), at(*a))[1]\n"
-        "from olmo_sparsity.cli import main; main()"
-    )
-    command = [sys.executable, "-c", slowed, "train", "--config", str(tiny_yaml), "--run", str(run)]
+    command = [sys.executable, "-c", SLOWED.format(pause=0.15), "train", "--config", str(tiny_yaml), "--run", str(run)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < 6:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_for_lines(run, process, 6)
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == (-9 if stop is signal.SIGKILL else 130), errors
