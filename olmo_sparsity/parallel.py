@@ -5,6 +5,8 @@ All of it does nothing where one process trains alone. Processes talk through gl
 
 from __future__ import annotations
 
+import gc
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
@@ -12,7 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import init_device_mesh
+from torch.distributed import DeviceMesh, init_device_mesh
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -44,7 +46,7 @@ def own_device(device: torch.device, place: Place) -> torch.device:
 
 @contextmanager
 def joined(place: Place, device: torch.device) -> Iterator[None]:
-    """All processes of the run have come, and can talk to each other."""
+    """All processes of the run have come, and can talk to each other; what talks (a model of DDP or FSDP) ends here, too."""
     if place.count == 1:
         yield
         return
@@ -52,7 +54,15 @@ def joined(place: Place, device: torch.device) -> Iterator[None]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # their variables hold the model
+        raise
     finally:
+        # torch ends a group's threads when nothing refers to it any more, and threads that live on when the interpreter ends
+        # can abort a process whose work is done. Models refer to it, FSDP's in cycles; and its mesh, which torch's caches keep.
+        gc.collect()
+        for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:
+            mesh._pg_registry.clear()
         dist.destroy_process_group()
 
 
