@@ -78,7 +78,10 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
         if failed and axis is not axes[0]:
             every = len(failed) == len(sizes)
             which = "any number of windows" if every else f"{', '.join(str(size) for size in failed)} windows"
-            axis.text(0.02, 0.5, f"gate failed with\n{which}", transform=axis.transAxes, fontsize=7.5)
+            axis.text(
+                0.02, 0.5, f"gate failed with\n{which}", transform=axis.transAxes, fontsize=7.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},  # the line at 1 may run behind it
+            )  # fmt: skip
     caption(
         figure,
         summary,

@@ -111,10 +111,19 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
         path = checkpoint / name
         if not path.is_file() or sha256_file(path) != hashes.get(name):
             raise UserError(
-                f"{path}: missing, cut short or changed since it was written; delete {checkpoint} and the run goes on "
-                "from the checkpoint before it, or from the start"
+                f"{path}: missing, cut short or changed since it was written; `olmo-sparsity train` makes it again, from the "
+                "checkpoint before it or from the start"
             )
     return facts
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Are the files of a checkpoint what was written."""
+    try:
+        verify_checkpoint(checkpoint)
+    except UserError:
+        return False
+    return True
 
 
 def newest_verified(folder: Path, say: Callable[[str], None] = lambda line: None) -> Optional[Path]:

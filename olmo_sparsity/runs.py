@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
-from olmo_sparsity.checkpoint import newest_verified
+from olmo_sparsity.checkpoint import is_sound, newest_verified
 from olmo_sparsity.config import Config, UserError, to_dict
 from olmo_sparsity.config_files import to_yaml
 from olmo_sparsity.manifest import empty_folder, holds, make_folder, read_json, write_json, write_text
@@ -54,12 +54,15 @@ def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, 
                 )
 
 
-def is_trained(run: Path) -> bool:
-    """Has this folder a finished training run, its last checkpoint included."""
+def is_trained(run: Path, verified: bool = False) -> bool:
+    """Has this folder a finished training run, its last checkpoint included; ``verified``: is that what was written."""
     if not holds(run, "run"):
         return False
     manifest = read_json(run / "manifest.json")
-    return manifest.get("status") == "complete" and (run / "checkpoints" / f"step{manifest['steps']}").is_dir()
+    if manifest.get("status") != "complete":
+        return False
+    last = run / "checkpoints" / f"step{manifest['steps']}"
+    return last.is_dir() and (not verified or is_sound(last))
 
 
 def begin_run(

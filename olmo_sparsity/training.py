@@ -148,7 +148,7 @@ def train(
     begun = holds(run, "run") and not overwrite
     if begun:
         check_same_experiment(run, config)
-        if is_trained(run):
+        if is_trained(run, verified=True):
             say(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
             return
     check_trackers(training.trackers)

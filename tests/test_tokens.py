@@ -186,7 +186,7 @@ read = corpus.read_shard
 def read_until_stuck(data, shard):
     for number, item in enumerate(read(data, shard)):
         if shard.name == "c.jsonl" and number == 5:
-            time.sleep(20)
+            time.sleep(60)
         yield item
 
 corpus.read_shard = read_until_stuck
@@ -224,7 +224,7 @@ def test_a_kill_loses_the_shards_in_flight(
         os.killpg(process.pid, number)  # as a terminal does, and a batch system
     else:
         process.send_signal(number)
-    output, _ = process.communicate(timeout=20)  # until the last process that could write there is gone
+    output, _ = process.communicate(timeout=60)  # until the last process that could write there is gone
     assert process.returncode == (-number if number == signal.SIGKILL else 130), output
     assert ("goes on from here" in output) == (number != signal.SIGKILL)
     assert "Traceback" not in output

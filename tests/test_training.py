@@ -123,7 +123,7 @@ def test_stopped_and_started_again_it_continues_exactly(
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     wait_for_lines(run, process, 6)
     process.send_signal(stop)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == (-9 if stop is signal.SIGKILL else 130), errors
     if stop is not signal.SIGKILL:
         assert "goes on from there" in errors
@@ -243,14 +243,16 @@ def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_conf
     assert read_json(tiny_run / "manifest.json")["status"] == "complete"
 
 
-@pytest.mark.parametrize("cut", [("step12",), ("step12", "step8")])
+@pytest.mark.parametrize(
+    ("status", "cut"), [("running", ("step12",)), ("running", ("step12", "step8")), ("complete", ("step12",))]
+)
 def test_a_cut_checkpoint_is_passed_over(
-    tiny_run: Path, tiny_config: Config, tmp_path: Path, cut: tuple[str, ...]
+    tiny_run: Path, tiny_config: Config, tmp_path: Path, status: str, cut: tuple[str, ...]
 ) -> None:
-    """From the checkpoint before it, or from the start, to the same run."""
+    """From the checkpoint before it, or from the start, to the same run; a finished run's last one, too."""
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     manifest = read_json(run / "manifest.json")
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
     for name in cut:
         path = run / "checkpoints" / name / "optim.pt"
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
