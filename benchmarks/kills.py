@@ -39,8 +39,14 @@ def finish(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def parts_of(out: Path) -> dict[Path, int]:
-    """Finished parts, and which file each is: one that is written again is another file."""
+    """Part files, and which file each is: one that is written again is another file."""
     return {path.relative_to(out): path.stat().st_ino for path in out.glob("*/*.parquet")}
+
+
+def finished_parts(out: Path) -> dict[Path, int]:
+    """Those of parts that every table has. ``windows`` is written last; a kill before that costs what the others have."""
+    parts = parts_of(out)
+    return {path: inode for path, inode in parts.items() if Path("windows", path.name) in parts}
 
 
 def is_complete(out: Path) -> bool:
@@ -81,7 +87,7 @@ def main() -> None:
 
     kills, among_parts, tables, problems = 0, 0, 0, []
     while kills < asked.kills or out.exists():
-        before, killed = parts_of(out), False
+        before, killed = finished_parts(out), False
         running = start(arguments, out, asked.processes)
         if kills < asked.kills:
             time.sleep(moments.uniform(0, seconds))
@@ -92,7 +98,7 @@ def main() -> None:
                 kills, killed = kills + 1, True
         if not killed:
             finish(running)
-        after = parts_of(out)
+        after = finished_parts(out)
         problems += [f"{path}: lost or written again" for path in before if after.get(path) != before[path]]
         among_parts += killed and len(before) < len(after) < len(parts_of(whole))
         if is_complete(out):

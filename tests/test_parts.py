@@ -20,7 +20,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from olmo_sparsity import context_curve, parts
+from olmo_sparsity import context_curve, parts, tables
 from olmo_sparsity.cli import app
 from olmo_sparsity.config import Config, UserError
 from olmo_sparsity.held_out import take_own_gpu
@@ -381,6 +381,33 @@ def test_other_commands_take_shards(
     assert check_tables(tmp_path / "out")[0] == []
 
 
+def test_killed_between_the_tables_of_a_part(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part is not there yet: it is measured again, the ones before it are not."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import kills
+
+    def until_killed(folder: Path, table: str, part: int, *rest: Any) -> None:
+        if (table, part) == ("windows", 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        really_write(folder, table, part, *rest)
+
+    out, really_write = tmp_path / "out", tables.write_part
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "write_part", until_killed)
+        os.waitpid(in_a_child(lambda: measure(tiny_config, tiny_run, out)), 0)
+    before = kills.finished_parts(out)
+    assert {path.name for path in before} == {"part-00000.parquet"}
+    assert Path("selections", "part-00001.parquet") in kills.parts_of(out)
+    assert len(before) == 2
+    measure(tiny_config, tiny_run, out)
+    after = kills.finished_parts(out)
+    assert all(after[path] == inode for path, inode in before.items())
+    assert after.keys() == kills.parts_of(tiny_tables).keys()
+    assert kills.differences(tiny_tables, out) == []
+
+
 def test_killed_at_random_moments(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,12 +422,12 @@ def test_killed_at_random_moments(
     assert read_table(tmp_path / "whole", "windows").equals(read_table(tiny_tables, "windows"))
     moments, out = random.Random(0), tmp_path / "out"
     for _ in range(6):
-        before = kills.parts_of(out)
+        before = kills.finished_parts(out)
         child = in_a_child(lambda: measure(config, tiny_run, out))
         time.sleep(moments.uniform(0, seconds / 2))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        after = kills.parts_of(out)
+        after = kills.finished_parts(out)
         assert all(after.get(path) == inode for path, inode in before.items())
     measure(config, tiny_run, out)
     assert kills.differences(tmp_path / "whole", out) == []
