@@ -103,10 +103,9 @@ def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
     """FSDP2, in place: each process holds its share of every weight; a layer's are gathered while it computes."""
     # Named, or a GPU machine's training on its CPUs would be laid out for the GPUs.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    # One after another, or the device would have to hold the whole model for once.
     for block in model.transformer.blocks:
-        fully_shard(
-            block.to(device), mesh=mesh
-        )  # one after another, or the device would have to hold the whole model for once
+        fully_shard(block.to(device), mesh=mesh)
     fully_shard(model.to(device), mesh=mesh)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,13 +80,13 @@ def assert_same_course(run: Path, other: Path) -> None:
 def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path
 ) -> None:
-    """Begun on two with DDP and stopped by SIGTERM; so with FSDP2; finished on one."""
+    """Begun on two with DDP and stopped by SIGTERM; so with FSDP2; finished on two with FSDP2; its end again on one."""
     run = tmp_path / "run"
+    arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
 
     def stopped(parallel: str, after: int) -> tuple[int, str]:
         """The step where the run was saved, and what was said; stopped after so many lines of metrics."""
-        arguments = ("train", "--config", str(tiny_yaml), "--run", str(run), "training.checkpoint_every=100")
-        process = start(tmp_path, 0.3, *arguments, f"training.parallel={parallel}")
+        process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
         wait_for_lines(run, process, after)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
@@ -100,9 +101,19 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     assert f"continuing at step {first}" in errors
     assert max(7, first + 1) <= second < 12
 
+    process = start(tmp_path, 0, *arguments, "training.parallel=fsdp")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert f"continuing at step {second}" in errors
+    assert len(re.findall("trained 12 steps", errors)) == 1
+    assert_threads_have_ended(errors)
+    assert_same_course(run, tiny_run)
+
+    shutil.rmtree(run / "checkpoints" / "step12")
+    before = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     said: list[str] = []
     train(tiny_config, run, say=said.append)
-    assert any(f"continuing at step {second}" in line for line in said)
+    assert any(f"continuing at step {before}" in line for line in said)
     assert_same_course(run, tiny_run)
     assert read_json(run / "manifest.json")["processes"] == 1
 
