@@ -34,14 +34,7 @@ demo: $(READY)
 	@echo "The numbers again: $(BIN)/olmo-sparsity summary"
 
 figures: $(READY)
-	@grep -qs '"status": "complete"' $(RUN)/influence/*/manifest.json || { \
-		echo "$(RUN): nothing measured yet, so that is done first"; $(BIN)/olmo-sparsity influence --run $(RUN); }
-	$(BIN)/python -m analysis --run $(RUN) $(if $(TABLES),--tables $(TABLES))
-	@if grep -qs '"status": "complete"' $(RUN)/validation/*/manifest.json; then \
-		$(BIN)/python -m analysis.planted --run $(RUN); fi
-	@if grep -qs '"status": "complete"' $(RUN)/context-curve/*/manifest.json; then \
-		$(BIN)/python -m analysis.context_curve --run $(RUN); fi
-	@if test -s $(RUN)/metrics.jsonl; then $(BIN)/python -m analysis.training --run $(RUN); fi
+	$(BIN)/olmo-sparsity figures --run $(RUN) $(if $(TABLES),--tables $(TABLES))
 
 sweep: $(READY) $(RUNGS)
 	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from analysis import agreement, classes, distance, figure4, figure5, recovered_fraction, sample_size
-from analysis.style import script
+from .every_figure import MEASUREMENT_FIGURES
+from .style import script
 
 if __name__ == "__main__":
-    script(
-        figure4.draw,
-        figure5.draw,
-        recovered_fraction.draw,
-        distance.draw,
-        classes.draw,
-        agreement.draw,
-        sample_size.draw,
-    )
+    script(*MEASUREMENT_FIGURES)

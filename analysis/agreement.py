@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.style import caption, ordered, save, script
-from olmo_sparsity.breakdowns import agreement
-from olmo_sparsity.statistics import Measurement
+from olmo_sparsity.statistics.agreement import agreement
+from olmo_sparsity.statistics.measurement import Measurement
+
+from .style import caption, ordered, save, script
 
 
 def _heatmap(figure: Figure, axis: Axes, names: list[str], values: np.ndarray, low: float, cmap: str) -> None:

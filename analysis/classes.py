@@ -8,9 +8,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from analysis.style import LOOKS, caption, errors, legend_entry, main_selectors, save, script, signed_log
-from olmo_sparsity.breakdowns import by_class
-from olmo_sparsity.statistics import Measurement
+from olmo_sparsity.statistics.breakdowns import by_class
+from olmo_sparsity.statistics.measurement import Measurement
+
+from .style import LOOKS, caption, errors, legend_entry, main_selectors, save, script, signed_log
 
 PANELS = ("share of windows", "long gain, nats", "R({k}), recovered fraction", "excess gain, k = {k}, nats")
 FAILED = "#EFEFEF"

@@ -13,9 +13,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.runs import RUN_LOOKS, script_of_runs
-from analysis.style import caption_text, errors, save
-from olmo_sparsity.comparison import compare, main_rows, read_subjects
+from olmo_sparsity.statistics.comparison import compare, main_rows, read_subjects
+
+from .runs import RUN_LOOKS, script_of_runs
+from .style import caption_text, errors, save
 
 
 def _panel(axis: Axes, rows: list[list[Optional[dict[str, Any]]]], first_look: int) -> None:

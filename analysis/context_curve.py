@@ -12,10 +12,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis.runs import RUN_LOOKS, script_of_runs
-from analysis.style import caption_text, save
-from olmo_sparsity.curves import context_curve
-from olmo_sparsity.tables import UserError, newest_finished
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.tables.reading import newest_finished
+
+from .runs import RUN_LOOKS, script_of_runs
+from .style import caption_text, save
 
 
 def positions_of(facts: dict[str, Any]) -> str:

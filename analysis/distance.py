@@ -8,9 +8,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 
-from analysis.style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, caption, ordered, save, script
-from olmo_sparsity.breakdowns import by_distance
-from olmo_sparsity.statistics import Measurement
+from olmo_sparsity.statistics.breakdowns import by_distance
+from olmo_sparsity.statistics.measurement import Measurement
+
+from .style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, caption, ordered, save, script
 
 MAX_COLUMNS = 4
 CONTROLS = ("random", "nearest")  # where these look is known beforehand

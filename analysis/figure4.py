@@ -17,8 +17,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from analysis.style import CONTEXT_WORDS, LOOKS, caption, ordered, save, script
-from olmo_sparsity.statistics import LONG_GAIN, Measurement, interval
+from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.wording import interval
+
+from .style import CONTEXT_WORDS, LOOKS, caption, ordered, save, script
 
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 20_000

@@ -10,9 +10,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from analysis.style import caption, ordered, save, script
-from olmo_sparsity.statistics import Measurement
-from olmo_sparsity.tables import read_window
+from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.tables.reading import read_window
+
+from .style import caption, ordered, save, script
 
 PERCENTILE = 90
 CHARS_A_LINE = 96

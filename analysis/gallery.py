@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from matplotlib import image
 
-from analysis.style import find_tables
+from .style import find_tables
 
 DOCS = Path("docs")
 # Name in docs/ -> where a figure lies, {figures} being those of the run's newest measurement.

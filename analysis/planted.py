@@ -8,10 +8,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis.runs import script_of_runs
-from analysis.style import LOOKS, caption_text, save
-from olmo_sparsity.detection import detection
-from olmo_sparsity.tables import newest_finished
+from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.tables.reading import newest_finished
+
+from .runs import script_of_runs
+from .style import LOOKS, caption_text, save
 
 SUITES = {
     "needle-name": "needle: name",

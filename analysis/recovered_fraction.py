@@ -9,7 +9,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.style import (
+from olmo_sparsity.statistics.measurement import Measurement
+
+from .style import (
     CONTEXT_WORDS,
     LINE_LOOKS,
     LOOKS,
@@ -22,7 +24,6 @@ from analysis.style import (
     script,
     signed_log,
 )
-from olmo_sparsity.statistics import Measurement
 
 PANELS = {
     "gain_sparse_nats": ("sparse gain", "mean sparse gain, nats", ("real", "null")),

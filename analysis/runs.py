@@ -8,9 +8,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from analysis.paper import Width, folder_for, set_width
-from analysis.style import WidthOption
-from olmo_sparsity.tables import UserError
+from olmo_sparsity.errors import UserError
+
+from .paper import Width, folder_for, set_width
+from .style import WidthOption
 
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},

@@ -11,10 +11,15 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from analysis.runs import script_of_runs
-from analysis.style import LINE_LOOKS, LOOKS, caption_text, errors, legend_entry, main_selectors, save, signed_log
-from olmo_sparsity.statistics import Measurement, interval, length_words, load, paired_difference, summarize
-from olmo_sparsity.tables import UserError, newest_finished, read_facts
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.differences import paired_difference
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording import interval, length_words
+from olmo_sparsity.tables.reading import newest_finished, read_manifest
+
+from .runs import script_of_runs
+from .style import LINE_LOOKS, LOOKS, caption_text, errors, legend_entry, main_selectors, save, signed_log
 
 
 def _points(axis: Axes, sizes: list[float], values: list[Any], shift: float, **look: Any) -> None:
@@ -46,7 +51,7 @@ def ladder(runs: list[Path]) -> tuple[list[float], list[Measurement]]:
     rungs = []
     for run in runs:
         folder = newest_finished(run)
-        facts = read_facts(folder)
+        facts = read_manifest(folder)
         rungs.append((float(facts["num_parameters"]), facts, load(folder)))
     for what, of in (
         ("windows", lambda facts: (facts["tokens_sha256"], facts["windows_sha256"])),

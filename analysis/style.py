@@ -18,10 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.paper import INCHES, Width, fit, folder_for, legend_below, set_width, width_in_force
-from olmo_sparsity.bootstrap import Estimate
-from olmo_sparsity.statistics import MAIN_SELECTORS, Measurement, gate_words, length_words, load, summarize
-from olmo_sparsity.tables import UserError, newest_finished
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.bootstrap import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.summary import MAIN_SELECTORS, summarize
+from olmo_sparsity.statistics.wording import gate_words, length_words
+from olmo_sparsity.tables.reading import newest_finished
+
+from .paper import INCHES, Width, fit, folder_for, legend_below, set_width, width_in_force
 
 # Okabe and Ito's colours, and two of Tol's; a marker of its own for each selector, for print in grey. In the order of every
 # legend: those that see the target, those that do not, the controls.

@@ -19,11 +19,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
 
-from analysis.runs import RUN_LOOKS, script_of_runs
-from analysis.style import caption_text, save
 from olmo_sparsity.config import ContextConfig
-from olmo_sparsity.manifest import holds, read_json
-from olmo_sparsity.tables import UserError
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.folders import is_folder_of_kind
+
+from .runs import RUN_LOOKS, script_of_runs
+from .style import caption_text, save
 
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
     "validation_loss_nats": (
@@ -70,7 +72,7 @@ def read_course(run: Path) -> Course:
     Raises:
         UserError: there is no run, it has not written a line, or the file is not what a run writes.
     """
-    if not holds(run, "run"):
+    if not is_folder_of_kind(run, "run"):
         raise UserError(
             f"{run}: there is no training run here; name the folder of one, or run `olmo-sparsity train` first"
         )

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.manifest import make_folder, write_json
-from olmo_sparsity.tables import part_path, schemas, write_part
+from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.tables.parts import part_path, write_part
+from olmo_sparsity.tables.schemas import schemas
 
 LOCAL_LEN, FULL_LEN = 16, 48
 M = FULL_LEN - LOCAL_LEN

@@ -23,13 +23,16 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from olmo_sparsity.checkpoint import load_model
-from olmo_sparsity.config import Config, ContextConfig, DataConfig, Interrupted, ModelConfig, PoseConfig, TrainingConfig
-from olmo_sparsity.losses import Evaluator, all_but_one_losses, single_losses
-from olmo_sparsity.manifest import read_json
-from olmo_sparsity.model import build_model, device_name, olmo_model_config, pick_device
-from olmo_sparsity.optimization import resolve_compile, resolve_precision
-from olmo_sparsity.training import train
+from olmo_sparsity.config import Config, ContextConfig, DataConfig, ModelConfig, PoseConfig, TrainingConfig
+from olmo_sparsity.errors import Interrupted
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import all_but_one_losses, single_losses
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.devices import device_name, pick_device
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.step import resolve_compile, resolve_precision
 
 FALLS_NATS = 0.3  # the loss of the last steps is at least so far below that of the first ones
 BF16_NATS = 0.05  # the losses of the last steps in bf16 and in fp32, their means, lie no further apart

@@ -27,19 +27,14 @@ from rich.table import Table
 
 from benchmarks.peers import captum_scores, inseq_occlusion
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
-from olmo_sparsity.export import to_transformers
-from olmo_sparsity.losses import (
-    Evaluator,
-    log_probs,
-    make_evaluator,
-    row_losses,
-    single_losses,
-    surprisal,
-    target_losses,
-)
-from olmo_sparsity.model import OLMoWithPositions, build_model, device_name, olmo_model_config, with_weights_in
-from olmo_sparsity.selectors import Scored, rank
-from olmo_sparsity.visibility import visible_mask
+from olmo_sparsity.export.hugging_face import to_transformers
+from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import log_probs, row_losses, single_losses, surprisal, target_losses
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.visibility import visible_mask
+from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config, with_weights_in
 
 # (model, entries of the vocabulary, local_len, num_long_range, windows). All are OLMo 1, which the peers know, too.
 SIZES = {
@@ -134,7 +129,7 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
 
     def screened(by: str) -> torch.Tensor:
         short = log_probs(exact, tokens, nothing)
-        scored = Scored(exact, tokens, targets, short, np.arange(num_windows), "real", 0, 8,
+        scored = WindowScores(exact, tokens, targets, short, np.arange(num_windows), "real", 0, 8,
                         screen=SCREEN, screen_by=by, screener=low)  # fmt: skip
         return torch.from_numpy(scored.loss_single)
 
@@ -279,12 +274,12 @@ def scaling(repeats: int, device: torch.device) -> dict[str, Any]:
 
 def of_a_trained_run(run: Path, num_windows: int) -> dict[str, Any]:
     """What screening and bf16 do to the numbers of a trained model, on its held-out text."""
-    from olmo_sparsity.config_files import load_config
-    from olmo_sparsity.held_out import open_held_out
+    from olmo_sparsity.config.files import load_config
+    from olmo_sparsity.measure.opened_run import open_run
 
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
     context = config.context
-    held_out = open_held_out(config, run)
+    held_out = open_run(config, run)
     windows = held_out.windows(config, context.full_len)
     rows = torch.from_numpy(windows.tokens(np.arange(len(windows)))).to(held_out.device)
     tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
@@ -293,9 +288,9 @@ def of_a_trained_run(run: Path, num_windows: int) -> dict[str, Any]:
         for precision in ("fp32", "bf16")
     )
 
-    def scored(evaluator: Evaluator, **screening: Any) -> Scored:
+    def scored(evaluator: Evaluator, **screening: Any) -> WindowScores:
         short = log_probs(evaluator, tokens, tokens[:, :0])
-        return Scored(
+        return WindowScores(
             evaluator, tokens, targets, short, np.arange(len(windows)), "real", 0, 8, with_kl=True, **screening
         )
 

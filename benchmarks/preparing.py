@@ -51,8 +51,9 @@ def _processor_time() -> float:
 def work(way: str, source: str, tokenizer: str, folder: str) -> dict[str, Any]:
     """Does one of the ways, in this process: wall and processor time in seconds, tokens."""
     from olmo_sparsity.config import DataConfig
-    from olmo_sparsity.corpus import read_documents
-    from olmo_sparsity.tokens import prepare, read_tokenizer
+    from olmo_sparsity.text.corpus import read_documents
+    from olmo_sparsity.text.preparation import prepare
+    from olmo_sparsity.text.vocabulary import read_tokenizer
 
     data = DataConfig(source=source, tokenizer=tokenizer, cache_dir=folder)
     library = read_tokenizer(Path(tokenizer))
@@ -184,7 +185,7 @@ def main() -> None:
         print(json.dumps(work(given.work, source, given.tokenizer[0], given.folder)))
         return
     from olmo_sparsity.config import DataConfig
-    from olmo_sparsity.vocabulary import tokenizer_text
+    from olmo_sparsity.text.vocabulary import tokenizer_text
 
     for name in given.tokenizer:
         with tempfile.TemporaryDirectory() as temporary:

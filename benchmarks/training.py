@@ -27,16 +27,20 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity import training as training_module
-from olmo_sparsity.batches import batch_at, row_source
-from olmo_sparsity.config import Config, UserError
-from olmo_sparsity.config_files import load_config
-from olmo_sparsity.manifest import read_json
-from olmo_sparsity.model import build_model, device_name, olmo_model_config, pick_device
-from olmo_sparsity.optimization import build_schedule, deterministic, resolve_compile, resolve_precision
-from olmo_sparsity.speed import measured_peak, training_flops_per_token
-from olmo_sparsity.tokens import open_store, prepare
-from olmo_sparsity.watching import Record, metrics_writer
+from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.devices import device_name, pick_device
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.preparation import prepare
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training import loop as training_module
+from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.training.evaluation import Record
+from olmo_sparsity.training.metrics import metrics_writer
+from olmo_sparsity.training.step import build_schedule, deterministic, resolve_compile, resolve_precision
+from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
 STRETCH = 10  # steps between two metrics lines, and between two looks at the clock
 WARM_UP = 2  # stretches of each repeat that are not counted: they compile

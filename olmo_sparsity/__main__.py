@@ -1,6 +1,6 @@
 """``python -m olmo_sparsity`` is ``olmo-sparsity``."""
 
-from olmo_sparsity.cli import main
+from olmo_sparsity.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,44 @@ import pytest
 import torch
 
 from olmo_sparsity.config import Config
-from olmo_sparsity.config_files import load_config
-from olmo_sparsity.influence import measure
-from olmo_sparsity.training import train
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.training.loop import train
 
 torch.set_num_threads(1)
+
+
+class Messages(logging.Handler):
+    """The lines that the package's log has got since ``clear``; the newest last."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def __getitem__(self, index: int) -> str:
+        return self.lines[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.lines)
+
+    def clear(self) -> None:
+        self.lines.clear()
+
+
+@pytest.fixture
+def messages() -> Iterator[Messages]:
+    """What the package logs during a test."""
+    logger, handler = logging.getLogger("olmo_sparsity"), Messages()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
 
 WORDS = """
     river stone cloud garden window paper lamp bridge forest silver morning winter quiet yellow seven letter market

@@ -8,8 +8,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.manifest import write_json
-from olmo_sparsity.tables import schemas, write_part
+from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.tables.parts import write_part
+from olmo_sparsity.tables.schemas import schemas
 
 CONTEXT = {"local_len": 8, "full_len": 20, "train_len": 8, "num_long_range": 12, "max_position": 20, "num_chunks": 2}
 M, KS = 12, [1, 2, 8]

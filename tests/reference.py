@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from olmo_sparsity.model import OLMoWithPositions
+from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
 def _norm(x: np.ndarray, weight: np.ndarray | None, kind: str, eps: float) -> np.ndarray:

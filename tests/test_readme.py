@@ -12,9 +12,10 @@ from conftest import TINY_YAML, write_corpus
 from typer import Typer
 from typer.testing import CliRunner
 
-from olmo_sparsity import config_files, options
-from olmo_sparsity.cli import app
-from olmo_sparsity.tables import newest_finished
+from olmo_sparsity.cli import options
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import files as config_files
+from olmo_sparsity.tables.reading import newest_finished
 
 ROOT = Path(__file__).parent.parent
 SHOWN = re.findall(r"^    olmo-sparsity (.*?)(?: {2,}#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)

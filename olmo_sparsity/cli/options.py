@@ -1,0 +1,89 @@
+"""What the commands take: options, names that are allowed, the configuration that follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from olmo_sparsity.config import SELECTORS, Config
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
+
+SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]
+
+
+class PathName(str, Enum):
+    compact = "compact"
+    plain = "plain"
+    masked = "masked"
+
+
+class Precision(str, Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class ContextName(str, Enum):
+    real = "real"
+    null = "null"
+
+
+class FigureWidth(str, Enum):
+    screen = "screen"
+    one = "one"
+    two = "two"
+
+
+ConfigOption = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, else configs/demo.yaml."
+    ),
+]
+RunOption = Annotated[
+    Optional[Path], typer.Option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")
+]
+Overrides = Annotated[
+    Optional[list[str]],
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the configuration, such as training.steps=200."),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete what is there and begin anew.")]
+ShardOption = Annotated[
+    Optional[str],
+    typer.Option("--shard", metavar="I/N", help="Measure only the I-th of N equal shares, I from 0 to N - 1."),
+]
+
+
+def resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[list[str]]) -> tuple[Config, Path]:
+    if config is None and run is not None and (run / "config.yaml").is_file():
+        config = run / "config.yaml"
+    loaded = load_config(config, overrides or [])
+    return loaded, run if run is not None else Path("runs") / loaded.name
+
+
+def given_options(section: Any, given: dict[str, Any]) -> Any:
+    """A section of the configuration with the options that were given on the command line."""
+    return dataclasses.replace(section, **{key: value for key, value in given.items() if value is not None})
+
+
+def selectors_of(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
+    if not names:
+        return None
+    chosen = [name.value for name in names]
+    return list(SELECTORS) if "all" in chosen else list(dict.fromkeys(chosen))
+
+
+def parse_k(text: str) -> list[int]:
+    """``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5]."""
+    if not re.fullmatch(r"\d+(,\d+)*,?", text):
+        raise UserError(f"--k {text}: a number, such as 8 (measures 1, 2, 4, 8), or a list, such as 1,3,5")
+    values = [int(part) for part in text.split(",") if part]
+    if "," in text:
+        return sorted(set(values))
+    powers = [2**i for i in range(values[0].bit_length()) if 2**i < values[0]]
+    return [*powers, values[0]]

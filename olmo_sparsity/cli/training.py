@@ -1,0 +1,65 @@
+"""Commands that prepare text, train, and export: ``prepare``, ``train``, ``export hf``, ``config``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from olmo_sparsity.cli.options import ConfigOption, Overrides, OverwriteOption, RunOption, resolve
+from olmo_sparsity.cli.steps import interruptible
+from olmo_sparsity.config.files import config_folder, to_yaml
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
+    """Turn the text into token files (OLMo's own format) and a tokenizer."""
+    from olmo_sparsity.text.preparation import describe
+    from olmo_sparsity.text.preparation import prepare as prepare_tokens
+
+    loaded, _ = resolve(config, run, overrides)
+    with interruptible():
+        folder = prepare_tokens(loaded.data)
+    for line in describe(folder):
+        logger.info(line)
+    print(folder)
+
+
+def train(
+    config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
+) -> None:
+    """Train the model, or go on training it; prepares the text first where that is still to do."""
+    loaded, folder = resolve(config, run, overrides)
+    from olmo_sparsity.torchrun import current_process
+    from olmo_sparsity.training.loop import train as train_model
+
+    with interruptible():
+        train_model(loaded, folder, overwrite, current_process())
+
+
+def export_hf(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run; its newest checkpoint is taken.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """Model and tokenizer as a Hugging Face folder, which transformers loads without any code of ours."""
+    from olmo_sparsity.export.hugging_face import export_hf as write_hf
+
+    exported = write_hf(run, out, overwrite)
+    logger.info(
+        f"{exported.architecture}, {exported.num_parameters / 1e6:.2f}M parameters; loaded by transformers, its logits "
+        f"differ from the run's model by {exported.difference:.2g} at most ({exported.num_logits:,} compared)"
+    )
+    print(out)
+
+
+def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
+    """Print the configuration that the other commands would use, every key explained."""
+    loaded, _ = resolve(config, run, overrides)
+    folder = config_folder()
+    shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))
+    print(f"# The configurations that ship: {', '.join(shipped)}")
+    print(to_yaml(loaded, explain=True), end="")

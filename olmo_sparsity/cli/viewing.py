@@ -1,0 +1,132 @@
+"""Commands that show results: ``summary``, ``report``, ``show``, ``compare``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.cli.options import (
+    ConfigOption,
+    ContextName,
+    FigureWidth,
+    Overrides,
+    RunOption,
+    SelectorName,
+    resolve,
+)
+from olmo_sparsity.cli.steps import figures_package, measure_first
+
+logger = logging.getLogger(__name__)
+
+
+def summary(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--every", help="Every k and context, classes and agreement, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """The numbers of a measurement: for reading, or with --json for programs."""
+    from olmo_sparsity.tables.reading import newest_finished
+    from olmo_sparsity.view.console import print_summary
+
+    if tables is None:
+        _, folder = resolve(config, run, overrides)
+        tables = newest_finished(folder)
+    print_summary(tables, every, as_json)
+
+
+def figures(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    width: Annotated[
+        FigureWidth, typer.Option("--width", help="screen, or a paper's columns: one (3.25 in) or two (6.75 in).")
+    ] = FigureWidth.screen,
+    overrides: Overrides = None,
+) -> None:
+    """Draw the figures of a run as PNG and PDF; trains and measures first where nothing is measured yet."""
+    from olmo_sparsity.tables.reading import list_finished
+
+    loaded, folder = resolve(config, run, overrides)
+    if tables is None and not list_finished(folder):
+        measure_first(loaded, folder)
+    for path in figures_package().draw_run(folder, tables, width.value):
+        print(path)
+
+
+def report(
+    config: ConfigOption = None,
+    run: RunOption = None,
+    tables: Annotated[
+        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+    ] = None,
+    windows: Annotated[
+        int, typer.Option("--windows", help="Windows in the page: a random sample where there are more.")
+    ] = 200,
+    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of that sample.")] = 0,
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", metavar="FILE", help="The HTML file. Default: report.html beside the run's figures."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """A measurement as one HTML file to look at: the answer, the charts, the windows with their words."""
+    from olmo_sparsity.tables.reading import newest_finished
+    from olmo_sparsity.view.report import default_out, write_report
+
+    if tables is None:
+        _, folder = resolve(config, run, overrides)
+        tables = newest_finished(folder)
+    print(write_report(tables, out or default_out(tables, run), overwrite, windows, sample_seed))
+
+
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run (its newest measurement) or an influence folder.")],
+    window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
+    selector: Annotated[
+        Optional[SelectorName],
+        typer.Option("--selector", help="Whose choice. Default: one that does not see the target."),
+    ] = None,
+    k: Annotated[Optional[int], typer.Option("--k", help="How many tokens it unmasks. Default: the most.")] = None,
+    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,
+) -> None:
+    """One window in the terminal: its words, which of them were chosen, the losses."""
+    from olmo_sparsity.tables.reading import find_tables
+    from olmo_sparsity.view.one_window import show_window, terminal
+
+    show_window(find_tables(run), window, selector and selector.value, k, context.value, terminal())
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by that selector."),
+    ],
+    every: Annotated[bool, typer.Option("--every", help="Every selector and k.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write a page with table and figure.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+) -> None:
+    """Measurements side by side, differences from the first with intervals; paired where the windows are the same."""
+    from olmo_sparsity.statistics.comparison import read_subjects
+    from olmo_sparsity.view.comparison_page import write_comparison
+    from olmo_sparsity.view.console import print_comparison
+
+    subjects = read_subjects(runs)
+    if out is not None:
+        write_comparison(subjects, out, overwrite)
+    print_comparison(subjects, every, as_json)
+    if out is not None:
+        logger.info(str(out))

@@ -1,0 +1,1 @@
+"""Measurements on a trained model: influence, context curve, planted truth."""

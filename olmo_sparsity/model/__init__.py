@@ -1,0 +1,1 @@
+"""OLMo with position IDs, its compact path, its checkpoints, and devices."""

@@ -1,0 +1,1 @@
+"""Numbers and intervals from tables."""

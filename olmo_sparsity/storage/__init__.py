@@ -1,0 +1,1 @@
+"""Files that appear whole, folders that are locked and owned, the record of the environment."""

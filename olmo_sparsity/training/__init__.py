@@ -1,0 +1,1 @@
+"""Training of short-context models with PoSE."""

@@ -1,0 +1,70 @@
+"""Figures for a paper: exactly as wide as its columns, fonts embedded, the caption beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from made_up import made_up_tables
+
+from analysis import classes, compare, figure5, paper, recovered_fraction
+from analysis.paper import INCHES, Width
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import summarize
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("paper")
+    return {
+        "passed": made_up_tables(folder / "passed"),
+        "failed": made_up_tables(folder / "failed", long_gain=0.0),
+    }
+
+
+@pytest.fixture(params=[Width.one, Width.two])
+def width(request: pytest.FixtureRequest) -> Iterator[Width]:
+    with plt.rc_context():
+        paper.set_width(request.param)
+        yield request.param
+        paper.set_width(Width.screen)
+
+
+@pytest.mark.parametrize("which", ["passed", "failed"])
+@pytest.mark.parametrize("module", [recovered_fraction, classes], ids=["recovered-fraction", "classes"])
+def test_as_wide_as_the_column_with_its_fonts(
+    tables: dict[str, Path], tmp_path: Path, width: Width, module: object, which: str
+) -> None:
+    measurement = load(tables[which])
+    png, pdf = module.draw(tables[which], measurement, summarize(measurement), tmp_path)  # type: ignore[attr-defined]
+    content = pdf.read_bytes()
+    (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
+    assert float(box[0]) == pytest.approx(72 * INCHES[width], abs=0.01)
+    assert float(box[1]) < 72 * 9  # of a page
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+    words = png.with_suffix(".txt").read_text()
+    assert "90 windows of 60 documents" in words
+    assert ("GATE FAILED" in words) == (which == "failed")
+
+
+def test_what_cannot_be_read_is_left_out(
+    tables: dict[str, Path], tmp_path: Path, width: Width, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measurement = load(tables["passed"])
+    paths = figure5.draw(tables["passed"], measurement, summarize(measurement), tmp_path)
+    if width is Width.one:
+        assert paths == [] and "take --width two" in capsys.readouterr().err
+    else:
+        assert len(paths) == 2
+
+
+def test_a_comparison_is_drawn(tables: dict[str, Path], tmp_path: Path, width: Width) -> None:
+    paths = compare.draw([tables["passed"], tables["failed"]], tmp_path)
+    assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
+    words = (tmp_path / "compare.txt").read_text()
+    assert "VALIDITY GATE FAILED for" in words
+    assert "paired, window by window" in words

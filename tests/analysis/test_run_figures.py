@@ -1,0 +1,159 @@
+"""The figures of whole runs: drawn of real tables; told in one line where there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import context_curve, planted, scale
+from olmo_sparsity.config import Config, ValidationConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.context_curve import measure_context_curve
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.validation import validate
+from olmo_sparsity.statistics.curves import context_curve as curve_numbers
+from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.reading import list_finished
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that were measured in every way; the second calls itself larger."""
+    folder = tmp_path_factory.mktemp("measured")
+    first, second = (Path(shutil.copytree(tiny_run, folder / name, symlinks=True)) for name in ("one", "two"))
+    manifest = (second / "manifest.json").read_text()
+    before = next(line for line in manifest.splitlines() if "num_parameters" in line)
+    (second / "manifest.json").write_text(manifest.replace(before, '"num_parameters": 9000000,'))
+    settings = ValidationConfig(num_windows=21, k=[1, 2], selectors=["unmask-one", "random"], solver_steps=2)
+    config = dataclasses.replace(tiny_config, validation=settings)
+    for run in (first, second):
+        measure(config, run)
+        measure_context_curve(config, run)
+    part = part_path(list_finished(second, "context-curve")[-1], "curve", 0)
+    table = pq.read_table(part)
+    field = table.schema.field("loss_nats")
+    losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)
+    pq.write_table(table.set_column(3, field, losses), part)
+    validate(config, first)
+    return [first, second]
+
+
+def test_pictures(runs: list[Path], tmp_path: Path) -> None:
+    for draw in (context_curve.draw, planted.draw, scale.draw):
+        for path in draw(runs, tmp_path):
+            assert path.stat().st_size > 5000
+    assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["context-curve", "planted", "scale"]
+
+
+def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
+    figures: list[Figure] = []
+    monkeypatch.setattr(module, "save", lambda figure, out, name, **_: figures.append(figure) or [])
+    module.draw(runs, Path("unused"))
+    return figures[0]
+
+
+def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run's table says half a nat more: each line must show its own run."""
+    figure = drawn(context_curve, runs, monkeypatch)
+    for panel, quantity in ((0, "loss_nats"), (1, "change_nats")):
+        lines = [line for line in figure.axes[panel].lines if len(line.get_xdata()) == 12]
+        assert len(lines) == 2
+        for line, run in zip(lines, runs, strict=True):
+            points = curve_numbers(list_finished(run, "context-curve")[-1])["points"]
+            assert list(line.get_xdata()) == [point["num_visible_tokens"] for point in points]
+            assert list(line.get_ydata()) == [point[quantity]["mean"] for point in points]
+    first, second = (line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) == 12)
+    assert np.subtract(second, first) == pytest.approx(np.full(12, 0.5), abs=1e-5)
+
+
+def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(planted, runs, monkeypatch)
+    suites = detection(list_finished(runs[0], "validation")[-1])["suites"]
+    for axis, suite in zip(figure.axes, suites, strict=True):
+        bars = [bar.get_width() for bar in axis.patches]
+        assert bars == [one["precision_at_truth"]["mean"] for one in suite["selectors"]]
+        assert ("gate failed: the model does not use it" in axis.get_title()) == (suite["gate"] == "failed")
+
+
+def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(scale, runs, monkeypatch)
+    sizes, measurements = scale.ladder(runs)
+    numbers = [summarize(measurement) for measurement in measurements]
+    assert sizes == sorted(sizes)
+    line = figure.axes[0].lines[0]
+    assert list(line.get_xdata()) == sizes
+    assert list(line.get_ydata()) == [n["long_gain_nats"]["mean"] for n in numbers]
+    words = " ".join(text.get_text() for text in figure.texts)
+    assert ("VALIDITY GATE FAILED" in words) == any(n["gate"] == "failed" for n in numbers)
+    assert "long gain 0.000 [0.000, 0.000]" in words.replace("\n", " ")  # one model under two names
+
+
+def test_what_is_missing_or_cannot_be_compared(
+    runs: list[Path], tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    for draw, said in (
+        (context_curve.draw, "no context curve"),
+        (planted.draw, "nothing has been validated"),
+        (scale.draw, "nothing has been measured"),
+    ):
+        with pytest.raises(UserError, match=said):
+            draw([tmp_path / "nowhere"], tmp_path)
+    other = Path(shutil.copytree(tiny_run, tmp_path / "other", symlinks=True))
+    fewer = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, num_windows=9))
+    measure_context_curve(fewer, other)
+    with pytest.raises(UserError, match="different windows"):
+        context_curve.draw([runs[0], other], tmp_path)
+    measure(fewer, other)
+    with pytest.raises(UserError, match="different windows"):
+        scale.draw([runs[0], other], tmp_path)
+    k = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, k=[2]))
+    measure(k, other)
+    with pytest.raises(UserError, match="different k"):
+        scale.draw([runs[0], other], tmp_path)
+
+
+def test_few_windows_are_told_apart_from_no_gain(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))
+    settings = ValidationConfig(num_windows=4, k=[1], selectors=["random"], solver_steps=2)
+    few = dataclasses.replace(tiny_config.influence, num_windows=9, k=[3], selectors=["random"])
+    config = dataclasses.replace(tiny_config, validation=settings, influence=few)
+    validate(config, run)
+    measure(config, run)
+    measure_context_curve(config, run)
+    for axis in drawn(planted, [run], monkeypatch).axes:
+        assert "gate failed: too few windows" in axis.get_title()
+    assert drawn(scale, [run], monkeypatch).axes
+    assert drawn(context_curve, [run], monkeypatch).axes
+    result = subprocess.run(
+        [sys.executable, "-m", "analysis.scale", "--run", str(tmp_path / "nowhere")],
+        capture_output=True, text=True, cwd=Path(scale.__file__).parent.parent,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "nothing has been measured" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_context_curve_is_labelled_with_the_positions_of_its_run() -> None:
+    old = {"num_chunks": 2}
+    assert context_curve.positions_of(old) == "PoSE, 2 chunks"
+    facts = {**old, "pose_method": "pose", "pose_contents": "contiguous"}
+    assert context_curve.positions_of(facts) == "PoSE, 2 chunks"
+    assert context_curve.positions_of({**facts, "pose_contents": "matched"}) == "PoSE, 2 chunks, matched"
+    assert (
+        context_curve.positions_of({**facts, "num_chunks": 1, "pose_contents": "matched"}) == "no PoSE"
+    )  # as demo-no-pose.yaml
+    assert context_curve.positions_of({**facts, "pose_method": "randpos"}) == "RandPos"

@@ -1,0 +1,118 @@
+"""The figure of training runs: its lines are the numbers of metrics.jsonl, of finished runs and of others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import training
+from olmo_sparsity.errors import UserError
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def copy_of(run: Path, to: Path, found: list[dict[str, Any]]) -> Path:
+    to.mkdir()
+    shutil.copy(run / "manifest.json", to)
+    (to / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in found))
+    return to
+
+
+def drawn(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
+    figures: list[Figure] = []
+    monkeypatch.setattr(training, "save", lambda figure, *_, **__: figures.append(figure) or [])
+    training.draw(runs, Path("unused"))
+    return figures[0]
+
+
+def lines_of(axis: Axes, color: Any = None) -> list[tuple[list[float], list[float]]]:
+    return [
+        (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines if color in (None, line.get_color())
+    ]
+
+
+def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run's losses are half a nat more: each line must show its own run."""
+    more = [
+        {key: value + 0.5 if isinstance(value, float) and "nats" in key else value for key, value in record.items()}
+        for record in records(tiny_run)
+    ]
+    other = copy_of(tiny_run, tmp_path / "other", more)
+    for runs in ([tiny_run], [tiny_run, other]):
+        losses, rate, speed, positions, norm, share = drawn(runs, monkeypatch).axes
+        for number, run in enumerate(runs):
+            found = records(run)
+            color = training.RUN_LOOKS[number]["color"] if len(runs) > 1 else None
+            for axis, key in (
+                (losses, "loss_nats"), (rate, "learning_rate"), (speed, "tokens_per_second"), (norm, "grad_norm"),
+                (share, "share_of_peak"),
+            ):  # fmt: skip
+                assert ([r["tokens"] for r in found], [r[key] for r in found]) in lines_of(axis, color), key
+            there = [r for r in found if r["validation_loss_nats"] is not None]
+            assert len(there) == 2
+            for key in training.EVALUATED:
+                assert ([r["tokens"] for r in there], [r[key] for r in there]) in lines_of(losses, color), key
+            for record in there if len(runs) == 1 else there[-1:]:
+                assert (list(range(1, 21)), record["loss_by_position_nats"]) in lines_of(positions, color)
+        assert ([8, 8], [0, 1]) in lines_of(positions)  # where a training row ends
+        assert len(positions.lines) == 3
+
+
+def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    early = copy_of(tiny_run, tmp_path / "early", records(tiny_run)[:3])
+    with open(early / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "lo')
+    losses, _, _, positions, _, _ = drawn([early], monkeypatch).axes
+    assert [r["loss_nats"] for r in records(tiny_run)[:3]] in [y for _, y in lines_of(losses)]
+    assert not positions.lines
+    assert [text.get_text() for text in positions.texts] == ["no evaluation yet"]
+    monkeypatch.undo()
+    assert all(path.stat().st_size > 5000 for path in training.draw([early, tiny_run], tmp_path / "out"))
+
+
+def test_the_first_steps_do_not_squeeze_the_rest(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = records(tiny_run)[-1]
+    found = [{**first, "step": n, "tokens": n * 100, "loss_nats": 90.0 if n < 3 else 4.0} for n in range(1, 101)]
+    low, high = drawn([copy_of(tiny_run, tmp_path / "steep", found)], monkeypatch).axes[0].get_ylim()
+    assert low < 4 < high < 10
+
+
+def test_running_median() -> None:
+    values = training.pd.Series(np.random.default_rng(0).normal(size=60))
+    medians = training.running_median(values)
+    assert medians[30] == np.median(values[28:33])
+    assert medians[0] == np.median(values[:3])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "nothing is written"),
+        ("", "nothing is written"),
+        ("{oops\n", "not lines of JSON"),
+        ('{"a": 1}\n', "no numbers under step, tokens, loss_nats"),
+    ],
+)
+def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) -> None:
+    run = copy_of(tiny_run, tmp_path / "run", [])
+    if content is None:
+        (run / "metrics.jsonl").unlink()
+    else:
+        (run / "metrics.jsonl").write_text(content)
+    with pytest.raises(UserError, match=said):
+        training.draw([run], tmp_path / "out")
+    for folder, words in ((tmp_path / "nowhere", "no training run"), (tmp_path, "no run folder")):
+        with pytest.raises(UserError, match=words):
+            training.draw([folder], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

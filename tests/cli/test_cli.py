@@ -1,0 +1,227 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write_corpus
+
+from olmo_sparsity.cli.app import main
+from olmo_sparsity.config import CHEAP_SELECTORS
+from olmo_sparsity.tables.reading import list_finished
+
+
+def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "olmo_sparsity", *arguments],
+        capture_output=True, text=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def workplace(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    shutil.copy(tiny_yaml, folder / "tiny.yaml")
+    return folder
+
+
+def test_each_command_does_what_the_one_before_left_undone(workplace: Path) -> None:
+    config = ("--config", "tiny.yaml")
+    first = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+    assert first.returncode == 0, first.stderr
+    assert "not trained yet, so it is trained first" in first.stderr
+    assert "trained 12 steps" in first.stderr
+    assert "GATE" in first.stdout.upper()
+    again = run_cli("train", *config, cwd=workplace)
+    assert again.returncode == 0
+    assert "already trained" in again.stderr
+    again = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+    assert again.returncode == 0
+    assert "already measured" in again.stderr
+    folders = list_finished(workplace / "runs" / "tiny")
+    assert len(folders) == 1
+    assert folders[0].name.startswith("words-jsonl-validation-n30-k1-2-4-8-seed0-")
+    by_run = run_cli("summary", "--run", "runs/tiny", "--json", cwd=workplace)
+    summary = json.loads(by_run.stdout)
+    assert summary["gate"] in ("passed", "failed")
+    assert summary["num_windows"] == 30
+    for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
+        assert summary[key]["low"] <= summary[key]["mean"] <= summary[key]["high"]
+    assert {(e["selector"], e["context"], e["k"]) for e in summary["selections"]} == {
+        (s, c, k) for s in CHEAP_SELECTORS for c in ("real", "null") for k in (1, 2, 4, 8)
+    }
+    assert sum(one["num_windows"] for one in summary["classes"]) == 30
+    assert len(summary["agreement"]) == 15
+    shown = run_cli("summary", "--run", "runs/tiny", "--every", cwd=workplace).stdout
+    for heading in ("every k", "effective sparsity", "kinds of dependency", "agreement between selectors"):
+        assert heading in shown
+    for name in CHEAP_SELECTORS:
+        assert name in shown
+
+
+def test_validate_and_context_curve(workplace: Path) -> None:
+    asked = (
+        "validate", "--config", "tiny.yaml", "--num-windows", "6", "validation.solver_steps=2", "--selector", "kl",
+        "--selector", "random",
+    )  # fmt: skip
+    shown = run_cli(*asked, cwd=workplace)
+    assert shown.returncode == 0, shown.stderr
+    for word in ("needle-number", "planted-parity", "precision at truth", "kl"):
+        assert word in shown.stdout
+    tables = list_finished(workplace / "runs" / "tiny", "validation")
+    as_json = run_cli(*asked, "--json", cwd=workplace)
+    assert "already measured" in as_json.stderr
+    assert len(json.loads(as_json.stdout)["suites"]) == 8
+    assert list_finished(workplace / "runs" / "tiny", "validation") == tables
+    shown = run_cli(
+        "context-curve", "--config", "tiny.yaml", "--num-windows", "9", "--max-visible", "30", cwd=workplace
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "9 windows" in shown.stdout
+    assert [line.split()[1] for line in shown.stdout.splitlines() if line.startswith("│")][-1] == "30"
+
+
+def test_all_selectors(workplace: Path) -> None:
+    shown = run_cli(
+        "influence", "--config", "tiny.yaml", "--k", "2", "--num-windows", "6", "--selector", "all", "--out", "all",
+        "influence.lasso_masks=9", cwd=workplace,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("│")]
+    cost = {row[1]: row[5] for row in rows if row[3] in ("yes", "no")}
+    assert cost == {
+        "unmask-one": "13", "kl": "14", "gradient": "3", "attention": "1", "random": "0", "nearest": "0", "mask-one": "13",
+        "greedy": "23", "lasso": "9",
+    }  # fmt: skip
+
+
+def test_options_reach_the_tables(workplace: Path) -> None:
+    out = run_cli(
+        "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
+        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
+        "influence.windows_per_part=5", cwd=workplace,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    manifest = json.loads((workplace / "elsewhere" / "manifest.json").read_text())
+    assert manifest["influence"]["k"] == [1, 3]
+    assert manifest["influence"]["selectors"] == ["kl", "random"]
+    assert (manifest["influence"]["seed"], manifest["influence"]["path"], manifest["num_parts"]) == (7, "masked", 3)
+    assert len(list((workplace / "elsewhere" / "candidates").glob("*.parquet"))) == 3
+    shown = run_cli("summary", "--tables", "elsewhere", cwd=workplace)
+    assert "12 windows" in shown.stdout
+
+
+def test_report_show_and_compare(workplace: Path) -> None:
+    first = run_cli("report", "--run", "runs/tiny", "--windows", "5", cwd=workplace)
+    assert first.returncode == 0, first.stderr
+    page = workplace / first.stdout.strip()
+    assert page.parent.parent == workplace / "runs" / "tiny" / "figures"
+    assert "5 of the 30 windows" in page.read_text()
+    again = run_cli("report", "--run", "runs/tiny", cwd=workplace)
+    assert again.returncode == 2 and "--overwrite" in again.stderr
+    shown = run_cli("show", "runs/tiny", "3", "--selector", "unmask-one", "--context", "null", cwd=workplace)
+    assert "Window 3" in shown.stdout and "foreign: of document" in shown.stdout
+    compared = run_cli("compare", "runs/tiny", "elsewhere", "--out", "side.html", cwd=workplace)
+    assert compared.returncode == 0, compared.stderr
+    assert "NOT PAIRED" in compared.stdout and (workplace / "side.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "--config", "tiny.yaml", "training.stepz=3"), "no key 'stepz'"),
+        (("train", "--config", "none.yaml"), "none.yaml: cannot read"),
+        (("train", "--config", "tiny.yaml", "training.steps=13"), "training.steps = 12, not 13"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "data.source=nowhere"), "nowhere: no such file"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "context.train_len=19", "data.source=short.jsonl"), "too small"),
+        (("influence", "--config", "tiny.yaml", "--k", "13"), "influence.k = [13]: there are only M = 12"),
+        (("influence", "--config", "tiny.yaml", "--k", "x"), "--k x"),
+        (("influence", "--config", "tiny.yaml", "--selector", "best"), "best"),
+        (("influence", "--config", "tiny.yaml", "--data", "broken.jsonl"), "broken.jsonl:2: not JSON"),
+        (("influence", "--config", "tiny.yaml", "--data", "short.jsonl"), "the text to measure is too small"),
+        (("influence", "--config", "tiny.yaml", "context.local_len=20"), "context.full_len = 20"),
+        (("influence", "--config", "tiny.yaml", "--out", "elsewhere"), "measured with other settings"),
+        (("influence", "--run", "elsewhere"), "is no run folder"),
+        (("influence", "--config", "tiny.yaml", "--out", "runs/tiny", "--overwrite"), "is no influence folder"),
+        (("train", "--config", "tiny.yaml", "--run", "tiny.yaml"), "this is a file"),
+        (("train", "--config", "tiny.yaml", "--run", "runs/new", "data.cache_dir=tiny.yaml"), "cannot make this folder"),
+        (("summary", "--tables", "runs/tiny"), "is no influence folder"),
+        (("summary", "--run", "runs/none"), "nothing has been measured"),
+        (("summary", "--tables", "nowhere"), "no influence tables"),
+        (("show", "elsewhere", "12"), "no window 12; they are numbered 0 to 11"),
+        (("compare", "elsewhere", "elsewhere:greedy"), "greedy was not measured there"),
+        (("validate", "--config", "tiny.yaml", "validation.k=[1,13]"), "only 12 long-range tokens"),
+        (("validate", "--config", "tiny.yaml", "validation.selectors=[best]"), "no selector is named ['best']"),
+        (("context-curve", "--config", "tiny.yaml", "--max-visible", "0"), "context_curve.max_visible = 0"),
+        (("context-curve", "--config", "tiny.yaml", "--max-visible", "5000"), "the text to measure is too small"),
+    ],
+)  # fmt: skip
+def test_mistakes_get_one_line_and_exit_code_2(
+    workplace: Path,
+    arguments: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, by the entry point of the command: importing torch for each would take most of the time."""
+    (workplace / "broken.jsonl").write_text('{"text": "fine"}\n{oops\n')
+    (workplace / "short.jsonl").write_text('{"text": "much too short"}\n' * 3)
+    before = sorted(str(path) for path in workplace.rglob("*"))
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in errors
+    if "--selector" not in arguments:  # typer words its own
+        assert len(errors.strip().splitlines()) == 1
+    after = sorted(str(path) for path in workplace.rglob("*"))
+    assert [path for path in after if path not in before] == []
+
+
+def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(workplace: Path) -> None:
+    """A limit on the size of files stands for it: writing fails in the same way."""
+    train = ("train", "--config", "tiny.yaml", "--run", "runs/full")
+    size = (workplace / "runs/tiny/checkpoints/latest/model.pt").stat().st_size
+    full = run_cli(*train, cwd=workplace, largest_file=size // 2)
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-1].startswith(
+        "olmo-sparsity: error: cannot write any more (File too large); make room"
+    )
+    assert "Traceback" not in full.stderr
+    after = run_cli(*train, cwd=workplace)
+    assert after.returncode == 0, after.stderr
+    assert not list((workplace / "runs/full/checkpoints").glob("*.partial"))
+
+
+def test_text_of_another_shape_is_measured(workplace: Path) -> None:
+    """Another text field, a broken line to skip and other threads do not ask for another model."""
+    words = [
+        json.loads(line)["text"] for line in write_corpus(workplace / "w.jsonl", 60, seed=8).read_text().splitlines()
+    ]
+    (workplace / "body.jsonl").write_text("{oops\n" + "".join(json.dumps({"body": text}) + "\n" for text in words))
+    result = run_cli(
+        "influence", "--config", "tiny.yaml", "--data", "body.jsonl", "--num-windows", "9", "--k", "1", "--out", "other",
+        "data.text_field=body", "data.on_error=skip", "training.threads=2", cwd=workplace,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "9 windows" in result.stdout
+
+
+def test_help_teaches(workplace: Path) -> None:
+    for command in ("prepare", "train", "influence", "summary", "report", "validate", "context-curve", "config"):
+        shown = run_cli(command, "--help", cwd=workplace).stdout
+        assert "--config" in shown
+        assert "--run" in shown
+        assert "KEY=VALUE" in shown
+    assert run_cli("config", "training.steps=3", cwd=workplace).stdout.count("steps: 3") == 1
+    assert run_cli("--version", cwd=workplace).stdout.strip() == "0.1.0"

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from olmo_sparsity.cli.options import parse_k
+from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config.files import config_folder, load_config, to_yaml
+from olmo_sparsity.errors import UserError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, "training: {steps: 7, seed: 3}\n")
+    config = load_config(path, ["training.steps=9", "influence.k=[1,4]"])
+    assert (config.training.steps, config.training.seed, config.training.batch_rows) == (9, 3, 256)
+    assert config.influence.k == [1, 4]
+    assert config.context.row_len == config.context.local_len
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
+        ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
+        ("training:\n  steps: abc\n", "c.yaml:2: training.steps: Value 'abc'"),
+        ("training: 3\n", "section of keys"),
+        ("training:\n steps: 3\n  x: [\n", "c.yaml:3: not valid YAML"),
+        ("[1, 2]\n", "mapping of keys"),
+        ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
+        ("context: {local_len: 16, train_len: 8}\n", "context.train_len = 8: must lie between context.local_len = 16"),
+        ("training: {max_grad_norm: -1}\n", "training.max_grad_norm = -1.0: must be positive"),
+        ("training: {seed: -1}\n", "training.seed = -1"),
+        ("training: {beta1: 1.5}\n", "training.beta1 = 1.5"),
+        ("training: {weight_decay: -1}\n", "training.weight_decay = -1.0"),
+        ("training: {threads: 0}\n", "training.threads = 0"),
+        ("influence: {seed: -1}\n", "influence.seed = -1"),
+        ("3\n", "mapping of keys"),
+        ("training: {seed: 99999999999999999999999}\n", "training.seed"),
+        ("training: {learning_rate: .inf}\n", "training.learning_rate = inf"),
+        ("influence: {selectors: [gues]}\n", "no selector is named ['gues']"),
+        ("model: {d_model: 30, n_heads: 4}\n", "model.d_model = 30"),
+        ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
+        ("name: ../elsewhere\n", "plain folder name"),
+        ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
+        ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: a row of 64 tokens has no room for so many"),
+        ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts: "),
+        ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
+        (
+            "pose: {method: randpos, contents: matched}\n",
+            "pose.contents = matched: pose.method = randpos has no chunks",
+        ),
+        ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
+        ('data: {source: "\\x24{oc.env:HOME}"}\n', "interpolation"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(write(tmp_path, text))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
+    path = write(tmp_path, "")
+    with pytest.raises(UserError, match="there is no key 'stepz'"):
+        load_config(path, ["training.stepz=3"])
+    assert load_config(write(tmp_path, "name: 2025-31-12\n")).name == "2025-31-12"
+    with pytest.raises(UserError, match=r"\[=3"):
+        load_config(path, ["[=3"])
+    with pytest.raises(UserError, match=r"influence\.k\.0=3"):
+        load_config(path, ["influence.k.0=3"])
+    for crafted in ("${oc.env:HOME}", '"\\x24{oc.env:HOME}"'):
+        with pytest.raises(UserError, match="interpolation"):
+            load_config(path, [f"data.source={crafted}"])
+    with pytest.raises(UserError, match="key=value"):
+        load_config(path, ["training.steps"])
+    with pytest.raises(UserError, match="cannot read"):
+        load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_configurations_load_and_print_as_themselves(path: Path, tmp_path: Path) -> None:
+    config = load_config(path)
+    for explain in (False, True):
+        assert load_config(write(tmp_path, to_yaml(config, explain))) == config
+
+
+def test_the_reference_explains_every_key_and_is_up_to_date() -> None:
+    assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
+
+
+def test_each_pose_configuration_has_a_twin_without() -> None:
+    for name in ("demo", "c4-64-128"):
+        with_pose, without = (load_config(config_folder() / f"{stem}.yaml") for stem in (name, f"{name}-no-pose"))
+        assert without.pose.num_chunks == 1
+        assert (without.data, without.context, without.model, without.training) == (
+            with_pose.data,
+            with_pose.context,
+            with_pose.model,
+            with_pose.training,
+        )
+
+
+def test_the_randpos_twin_differs_in_its_position_ids_alone() -> None:
+    pose, random = (load_config(config_folder() / f"{name}.yaml") for name in ("demo", "demo-randpos"))
+    assert (random.pose.method, random.max_position) == ("randpos", pose.max_position)
+    assert dataclasses.replace(random, name=pose.name, pose=pose.pose) == pose
+
+
+def test_k_is_held_against_m_when_it_is_measured(tmp_path: Path) -> None:
+    path = write(tmp_path, "context: {local_len: 8, full_len: 12}\n")
+    load_config(path, ["influence.k=[1,4]"]).check_k()
+    with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):
+        load_config(path).check_k()
+
+
+def test_fingerprint_depends_on_every_value() -> None:
+    assert fingerprint(Config()) == fingerprint(Config())
+    assert fingerprint(Config()) != fingerprint(Config(name="other"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("8", [1, 2, 4, 8]), ("1", [1]), ("6", [1, 2, 4, 6]), ("1,3,5", [1, 3, 5]), ("5,3", [3, 5]), ("3,", [3])],
+)
+def test_k(text: str, values: list[int]) -> None:
+    assert parse_k(text) == values
+
+
+@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5"])
+def test_bad_k(text: str) -> None:
+    with pytest.raises(UserError):
+        parse_k(text)

@@ -1,0 +1,66 @@
+"""The context curve against the definition, past the trained positions too."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import torch
+from conftest import Messages
+
+from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.tables.reading import read_table
+
+
+def test_lengths_hold_those_of_the_experiment() -> None:
+    config = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20))
+    assert visible_lengths(config) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 50, 64, 96, 100]
+    short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=21))
+    assert visible_lengths(short) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
+    with pytest.raises(UserError, match="at least the length of a training row, 20 tokens"):
+        visible_lengths(dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=19)))
+
+
+def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
+    """The reference puts the visible tokens at the end of a longer window: rotary attention is relative."""
+    latest = tiny_run / "checkpoints" / "latest"
+    model = load_model(latest, torch.device("cpu"), max_position=64)
+    rows = torch.from_numpy(np.random.default_rng(0).integers(1, 300, (3, 41)))
+    lengths = [1, 7, 20, 40]
+    losses = losses_by_length(Evaluator(model, 1, batch_tokens=50), rows, lengths)
+    for w, (i, length) in ((w, pair) for w in range(3) for pair in enumerate(lengths)):
+        tokens = rows[w, -1 - length : -1].tolist()
+        positions = list(range(64 - length, 64))
+        expected = reference.target_loss(model, tokens, positions, set(range(length)), int(rows[w, -1]))
+        assert losses[w, i] == pytest.approx(expected, abs=2e-5)
+    stock = load_model(latest, torch.device("cpu"))
+    assert losses_by_length(Evaluator(stock, 1, "plain", 50), rows, [20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
+
+
+def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    folder = measure_context_curve(tiny_config, tiny_run, tmp_path / "curve")
+    table = read_table(folder, "curve").to_pandas()
+    lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
+    assert [table["num_visible_tokens"][0].tolist()] == [lengths]
+    losses = np.stack(table["loss_nats"].to_list())
+    numbers = context_curve(folder)
+    assert [point["num_visible_tokens"] for point in numbers["points"]] == lengths
+    for i, point in enumerate(numbers["points"]):
+        assert point["loss_nats"]["mean"] == pytest.approx(losses[:, i].mean(), abs=1e-6)
+        assert point["change_nats"]["mean"] == pytest.approx((losses[:, i] - losses[:, 5]).mean(), abs=1e-6)
+    at_train_len = numbers["points"][5]["change_nats"]
+    assert at_train_len == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    messages.clear()
+    measure_context_curve(tiny_config, tiny_run, tmp_path / "curve")
+    assert "already measured" in messages[-1]
+    far = dataclasses.replace(tiny_config, context_curve=ContextCurveConfig(max_visible=4000))
+    with pytest.raises(UserError, match="too small"):
+        measure_context_curve(far, tiny_run, tmp_path / "far")

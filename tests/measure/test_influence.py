@@ -1,0 +1,289 @@
+"""The engine against the definitions, window by window; the null context; parts; interruption; other text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import reference
+import torch
+from conftest import Messages, write_corpus
+
+from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import opened_run as held_out
+from olmo_sparsity.measure import window_influence as influence
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.tables.merging import check_tables
+from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.view.console import print_summary
+from olmo_sparsity.view.one_window import show_window, terminal
+from olmo_sparsity.view.report import write_report
+
+LOCAL, FULL, M = 8, 20, 12
+
+
+def with_settings(config: Config, **changes: object) -> Config:
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+def rows_of(tables: Path, table: str) -> list[dict]:
+    return read_table(tables, table).to_pylist()
+
+
+def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> None:
+    """Three windows recomputed with the float64 reference: nothing of the engine is used."""
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    selections = rows_of(tiny_tables, "selections")
+    for window in rows_of(tiny_tables, "windows")[:3]:
+
+        def loss(tokens: list[int], visible: set[int], target: int = window["target_id"]) -> float:
+            return reference.target_loss(model, tokens, list(range(FULL)), visible | set(range(M, FULL)), target)
+
+        contexts = {"real": window["token_ids"], "null": window["null_token_ids"] + window["token_ids"][M:]}
+        short = loss(contexts["real"], set())
+        assert window["loss_short_nats"] == pytest.approx(short, abs=1e-5)
+        assert window["loss_long_nats"] == pytest.approx(loss(contexts["real"], set(range(M))), abs=1e-5)
+        assert window["null_loss_long_nats"] == pytest.approx(loss(contexts["null"], set(range(M))), abs=1e-5)
+        assert window["gain_long_nats"] == pytest.approx(short - window["loss_long_nats"], abs=1e-5)
+        for context, tokens in contexts.items():
+            singles = [short - loss(tokens, {j}) for j in range(M)]
+            of = {
+                s["selector"]: s for s in selections if (s["window_id"], s["context"]) == (window["window_id"], context)
+            }
+            assert list(of) == list(CHEAP_SELECTORS)
+            best = of["unmask-one"]
+            assert best["scores"] == pytest.approx(singles, abs=2e-5)
+            assert best["positions"] == sorted(range(M), key=lambda j: (-best["scores"][j], -j))[:8]
+            assert of["nearest"]["positions"] == list(range(M - 1, M - 9, -1))
+            for selection in of.values():
+                assert len(set(selection["positions"])) == 8
+                assert selection["distance_tokens"] == [FULL - j for j in selection["positions"]]
+                assert selection["k"] == [1, 2, 8]
+                for k, value in zip(selection["k"], selection["loss_sparse_nats"], strict=True):
+                    assert value == pytest.approx(loss(tokens, set(selection["positions"][:k])), abs=1e-5)
+
+
+def test_kl_scores_are_their_definition(tiny_tables: Path, tiny_run: Path) -> None:
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    window = rows_of(tiny_tables, "windows")[0]
+    kl = next(s for s in rows_of(tiny_tables, "selections") if (s["selector"], s["context"]) == ("kl", "real"))
+
+    def log_q(visible: list[int]) -> torch.Tensor:
+        seen = [*visible, *range(M, FULL)]
+        tokens = torch.tensor([[window["token_ids"][i] for i in seen]])
+        return model.last_logits(tokens, torch.tensor([seen]))[0].detach().log_softmax(-1).double()
+
+    p = log_q(list(range(M)))
+    for j, score in enumerate(kl["scores"]):
+        expected = float((p.exp() * (log_q([j]) - log_q([]))).sum())
+        assert score == pytest.approx(expected, abs=1e-5)
+
+
+def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Path, tiny_run: Path) -> None:
+    manifest = read_json(tiny_run / "manifest.json")
+    store = open_store(Path(manifest["token_store"]), "validation")
+    training = {f"{i:016x}" for i in open_store(Path(manifest["token_store"]), "train").doc_ids.tolist()}
+    where = {f"{i:016x}": n for n, i in enumerate(store.doc_ids.tolist())}
+    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
+    windows = rows_of(tiny_tables, "windows")
+    assert [w["window_id"] for w in windows] == list(range(60))
+    for window in windows:
+        begin = store.begins[where[window["doc_id"]]] + window["start_token"]
+        assert store.tokens[begin : begin + FULL + 1].tolist() == [*window["token_ids"], window["target_id"]]
+        assert window["doc_id"] not in training
+        assert window["null_doc_id"] != window["doc_id"]
+        null = store.tokens[store.begins[where[window["null_doc_id"]]] : store.ends[where[window["null_doc_id"]]]]
+        text = " ".join(map(str, null.tolist()))
+        assert " ".join(map(str, window["null_token_ids"])) in text
+        assert len(window["null_token_ids"]) == M
+        assert tokenizer.decode([window["target_id"]]) == window["target_text"]
+        assert "".join(window["token_texts"]) == tokenizer.decode(window["token_ids"])
+
+
+def test_the_masked_path_gives_the_same_tables(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    masked = measure(with_settings(tiny_config, path="masked"), tiny_run, tmp_path / "masked")
+    for ours, theirs in zip(rows_of(tiny_tables, "windows"), rows_of(masked, "windows"), strict=True):
+        for column in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
+            assert ours[column] == pytest.approx(theirs[column], abs=1e-5)
+    same = [
+        np.abs(np.subtract(a["loss_sparse_nats"], b["loss_sparse_nats"])).max() < 1e-5
+        for a, b in zip(rows_of(tiny_tables, "selections"), rows_of(masked, "selections"), strict=True)
+        if a["positions"] == b["positions"]  # scores that differ by rounding may swap two positions
+    ]
+    assert all(same)
+    assert len(same) > 400
+
+
+def test_an_interrupted_measurement_does_the_missing_parts_only(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    measured = influence.measure_windows
+    calls: list[int] = []
+
+    def counted(*args: object) -> object:
+        chosen = args[3]
+        if len(calls) == 1 and not out.joinpath("resumed").exists():
+            raise KeyboardInterrupt
+        calls.append(int(chosen[0]))  # type: ignore[index]
+        return measured(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(influence, "measure_windows", counted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tiny_config, tiny_run, out)
+    with pytest.raises(UserError, match="unfinished"):
+        read_table(out, "windows")
+    (out / "resumed").touch()
+    measure(tiny_config, tiny_run, out)
+    assert calls == [0, 25, 50]
+    for table in ("windows", "selections"):
+        assert read_table(out, table).equals(read_table(tiny_tables, table))
+        for part in range(3):
+            assert part_path(out, table, part).read_bytes() == part_path(tiny_tables, table, part).read_bytes()
+
+
+def test_more_windows_begin_with_the_same_ones(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    fewer = measure(with_settings(tiny_config, num_windows=25), tiny_run, tmp_path / "fewer")
+    assert read_table(fewer, "windows").equals(read_table(tiny_tables, "windows").slice(0, 25))
+
+
+def test_candidates_hold_every_single_token_unmasking(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    chosen = with_settings(tiny_config, save_candidates=True, num_windows=10, selectors=["unmask-one"])
+    tables = measure(chosen, tiny_run, tmp_path / "c")
+    table = read_table(tables, "candidates")
+    assert table.schema.field("loss_single_nats").type == pa.list_(pa.float32(), M)
+    singles = {(c["window_id"], c["context"]): c["loss_single_nats"] for c in table.to_pylist()}
+    short = {w["window_id"]: w["loss_short_nats"] for w in rows_of(tables, "windows")}
+    assert len(singles) == 20
+    for selection in rows_of(tables, "selections"):
+        losses = singles[selection["window_id"], selection["context"]]
+        best = sorted(range(M), key=lambda j: (losses[j], -j))[:8]
+        assert selection["positions"] == best
+        assert selection["scores"] == pytest.approx([short[selection["window_id"]] - x for x in losses], abs=1e-6)
+
+
+def test_other_text_is_measured_without_what_was_trained_on(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    own = Path(tiny_config.data.source)
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text(own.read_text() + write_corpus(tmp_path / "new.jsonl", 40, seed=99).read_text())
+    tables = measure(with_settings(tiny_config, data=str(mixed), num_windows=5000), tiny_run, tmp_path / "t")
+    windows = rows_of(tables, "windows")
+    training = {
+        f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids
+    }
+    assert windows
+    assert {w["split"] for w in windows} == {"held-out"}
+    assert not {w["doc_id"] for w in windows} & training
+    assert not {w["null_doc_id"] for w in windows} & training
+    one_document = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
+    with pytest.raises(UserError, match="too small"):
+        measure(one_document, tiny_run, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_finished_foreign_and_missing_folders(
+    messages: Messages, tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    messages.clear()
+    assert measure(tiny_config, tiny_run) == tiny_tables
+    assert "already measured (60 windows)" in messages[0]
+    copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
+    with pytest.raises(UserError, match="other settings"):
+        measure(with_settings(tiny_config, seed=5), tiny_run, copy)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is no influence folder"):
+        measure(tiny_config, tiny_run, tmp_path / "mine", overwrite=True)
+    with pytest.raises(UserError, match=r"is no influence folder .*'run'"):
+        measure(tiny_config, tiny_run, tiny_run, overwrite=True)
+    assert (tiny_run / "checkpoints").is_dir()
+    one = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
+    with pytest.raises(UserError, match="too small"):  # found out before anything is deleted
+        measure(one, tiny_run, copy, overwrite=True)
+    assert read_table(copy, "windows").num_rows == 60
+    with pytest.raises(UserError, match="no checkpoint in this run"):
+        measure(tiny_config, tmp_path / "nowhere")
+    assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, copy, overwrite=True) == copy
+    assert read_json(copy / "manifest.json")["num_windows"] == 5
+
+
+def test_a_hub_corpus_is_read_no_further_than_needed(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[DataConfig] = []
+
+    def stop(data: DataConfig, **_options: object) -> Path:
+        asked.append(data)
+        raise UserError("enough")
+
+    monkeypatch.setattr(held_out, "prepare", stop)
+    for limit, expected in ((None, 20 * 60), (7, 7)):
+        with pytest.raises(UserError, match="enough"):
+            measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, tmp_path / "out")
+        assert asked[-1].max_documents == expected
+
+
+def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_settings(tiny_config, screen=9, screen_sample=0.5, save_candidates=True)
+    folder = measure(config, tiny_run, tmp_path / "screened")
+    selections, exact = (read_table(one, "selections").to_pandas() for one in (folder, tiny_tables))
+    keys = ["window_id", "selector", "context"]
+    both = selections.merge(exact, on=keys, suffixes=("", "_exact"))
+    assert len(both) == len(exact)
+    for row in both.itertuples():
+        known = np.isfinite(row.scores)
+        assert known.sum() == (9 if row.selector in ("unmask-one", "kl") else 12)
+        assert row.scores[known] == pytest.approx(row.scores_exact[known], abs=1e-4)
+        assert known[row.positions].all()
+    costs = selections.groupby("selector")["num_evaluations"].first()
+    assert (costs["unmask-one"], costs["kl"], costs["gradient"]) == (9 + 1 + 3, 9 + 2 + 3, 3)
+    assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == 2 * 2 * 60 * 3
+    single = read_table(folder, "candidates")["loss_single_nats"].combine_chunks().flatten()
+    assert single.null_count == 2 * 60 * 3  # nulls, where a NaN would be a number
+
+    sample = read_table(folder, "screening").to_pandas()
+    assert 10 < sample["window_id"].nunique() < 50
+    for row in sample.merge(both, on=keys).itertuples():
+        for i, k in enumerate((1, 2, 8)):
+            assert row.recall[i] == pytest.approx(len({*row.positions[:k]} & {*row.positions_exact[:k]}) / k)
+            lost = row.gain_sparse_nats_exact[i] - row.gain_sparse_nats[i]
+            assert row.gain_lost_nats[i] == pytest.approx(lost, abs=1e-5)
+    print_summary(folder, every=True)
+    printed = capsys.readouterr().out
+    assert "screened to 9 candidates by gradient" in printed
+    print_summary(folder, as_json=True)
+    found = json.loads(capsys.readouterr().out)["screening"]
+    kl = [e for e in found if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8)]
+    of = sample[(sample["selector"] == "kl") & (sample["context"] == "real")]
+    assert kl[0]["recall"]["mean"] == pytest.approx(np.stack(of["recall"])[:, 2].mean())
+    assert kl[0]["num_windows"] == len(of)
+    page = write_report(folder, tmp_path / "report.html", overwrite=False, num_windows=5, seed=0)
+    assert page.stat().st_size > 10_000
+    show_window(folder, 3, "unmask-one", 8, "real", terminal())
+    assert "target" in capsys.readouterr().out
+    assert check_tables(folder)[0] == []
+
+
+@pytest.mark.parametrize("screen", [7, 13])
+def test_a_screen_holds_the_largest_k_and_no_more_than_there_are(tiny_config: Config, screen: int) -> None:
+    with pytest.raises(UserError, match=f"influence.screen = {screen}"):
+        with_settings(tiny_config, screen=screen).check_k()

@@ -1,0 +1,106 @@
+"""Compact and masked paths, against each other and against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+import torch
+from tiny_models import KINDS, NORMED, VOCAB, build
+from tiny_windows import FULL, LOCAL, PATHS, M, windows
+
+from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import log_probs, target_losses
+from olmo_sparsity.measure.visibility import compact_rows, visible_mask
+
+
+def sets(num: int, size: int) -> torch.Tensor:
+    rng = np.random.default_rng(4)
+    return torch.from_numpy(
+        np.stack([rng.permutation(M)[:size] for _ in range(num)]).astype(np.int64).reshape(num, size)
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, M])
+def test_visibility_against_its_definition(size: int) -> None:
+    tokens, _ = windows(7)
+    visible = sets(7, size)
+    rows, positions = compact_rows(tokens, visible, LOCAL)
+    mask = visible_mask(visible, FULL, LOCAL)
+    for w in range(7):
+        expected = [i for i in range(FULL) if i >= M or i in visible[w].tolist()]
+        assert positions[w].tolist() == expected
+        assert rows[w].tolist() == [int(tokens[w, i]) for i in expected]
+        assert mask[w].tolist() == [i in expected for i in range(FULL)]
+
+
+@KINDS
+@pytest.mark.parametrize("size", [0, 1, 8, M // 2, M])
+def test_the_paths_agree(kind: ModelConfig, size: int) -> None:
+    model = build(kind).eval()
+    tokens, targets = windows(20)
+    visible = sets(20, size)[:, None, :]
+    compact, plain, masked = (
+        target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible)[0] for path in PATHS
+    )
+    assert (compact - masked).abs().max() < 1e-5
+    assert (plain - masked).abs().max() < 1e-5
+
+
+@KINDS
+def test_every_path_is_the_definition(kind: ModelConfig) -> None:
+    model = build(kind).eval()
+    tokens, targets = windows(2)
+    visible = sets(2, 3)
+    for path in PATHS:
+        losses, _ = target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible[:, None, :])
+        for w in range(2):
+            seen = {*visible[w].tolist(), *range(M, FULL)}
+            expected = reference.target_loss(model, tokens[w].tolist(), list(range(FULL)), seen, int(targets[w]))
+            assert float(losses[w, 0]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [0, 1, 8])
+def test_hidden_tokens_change_the_loss_by_exactly_0(path: str, size: int) -> None:
+    model = build(NORMED).eval()
+    tokens, targets = windows(10)
+    visible = sets(10, size)
+    other = torch.where(visible_mask(visible, FULL, LOCAL), tokens, (tokens * 7 + 3) % VOCAB)
+    assert not torch.equal(other, tokens)
+    evaluator = Evaluator(model, LOCAL, path)
+    before, after = (target_losses(evaluator, t, targets, visible[:, None, :])[0] for t in (tokens, other))
+    assert torch.equal(before, after)
+
+
+def test_visible_tokens_and_their_positions_do_change_it() -> None:
+    model = build(NORMED).eval()
+    tokens, targets = windows(10)
+    evaluator = Evaluator(model, LOCAL)
+    one, another = (
+        target_losses(evaluator, tokens, targets, torch.full((10, 1, 1), j, dtype=torch.int64))[0] for j in (2, 3)
+    )
+    swapped = tokens.clone()
+    swapped[:, 3] = tokens[:, 2]  # the same token, one position nearer
+    moved, _ = target_losses(evaluator, swapped, targets, torch.full((10, 1, 1), 3, dtype=torch.int64))
+    assert (one - another).abs().min() > 1e-6
+    assert (one - moved).abs().max() > 1e-6
+
+
+def test_divergences_and_batching() -> None:
+    model = build(NORMED).eval()
+    tokens, targets = windows(5)
+    singles = torch.arange(M).view(1, M, 1).expand(5, -1, -1)
+    everything = torch.arange(M).expand(5, -1)
+    log_p = log_probs(Evaluator(model, LOCAL), tokens, everything)
+    big = target_losses(Evaluator(model, LOCAL, batch_tokens=10**6), tokens, targets, singles, log_p)
+    small = target_losses(Evaluator(model, LOCAL, batch_tokens=1), tokens, targets, singles, log_p)
+    for a, b in zip(big, small, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    p = log_p.double().exp()
+    for j in (0, 9):
+        log_q = log_probs(Evaluator(model, LOCAL), tokens, singles[:, j]).double()
+        expected = (p * (p.log() - log_q)).sum(-1)
+        assert torch.allclose(big[1][:, j].double(), expected, atol=1e-5)
+        assert torch.allclose(big[0][:, j].double(), -log_q[torch.arange(5), targets], atol=1e-5)

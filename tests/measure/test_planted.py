@@ -1,0 +1,222 @@
+"""What is planted, and where; and that selectors find it in a model that was trained to use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import log_probs
+from olmo_sparsity.measure.planted import (
+    NEEDLES,
+    NOISE,
+    SOLVER_CONTEXT,
+    TASKS,
+    VALUES,
+    correlated_windows,
+    needle_windows,
+    sequence,
+    solver_tokenizer,
+    training_document,
+    write_solver_text,
+)
+from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.visibility import compact_rows
+from olmo_sparsity.measure.window_influence import measure_context
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.text.vocabulary import read_tokenizer
+
+LOCAL, FULL, M = 2, 14, 12
+# Vocabulary: 0 the query, 1..8 noise, 9..12 values of the first planted token, 13..16 of the second, 17..32 the target.
+FIRST, SECOND, ANSWER, VOCAB = 9, 13, 17, 40
+
+
+def planted(rng: np.random.Generator, num: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """(tokens [num, FULL], targets [num], planted positions [num, 2]); the target tells both planted values."""
+    tokens = rng.integers(1, 9, (num, FULL))
+    places = np.stack([rng.permutation(M)[:2] for _ in range(num)])
+    values = rng.integers(0, 4, (num, 2))
+    rows = np.arange(num)
+    tokens[rows, places[:, 0]] = FIRST + values[:, 0]
+    tokens[rows, places[:, 1]] = SECOND + values[:, 1]
+    tokens[:, -1] = 0
+    return torch.from_numpy(tokens), torch.from_numpy(ANSWER + 4 * values[:, 0] + values[:, 1]), places
+
+
+@pytest.fixture(scope="module")
+def solver() -> OLMoWithPositions:
+    """A model trained on such sequences, some of their long-range tokens hidden at random."""
+    config = Config(
+        model=ModelConfig(d_model=64, n_heads=4, n_layers=2, mlp_ratio=4, layer_norm_with_affine=True),
+        context=ContextConfig(local_len=LOCAL, full_len=FULL),
+        influence=InfluenceConfig(k=[1, 2]),
+    )
+    model = build_model(olmo_model_config(config, VOCAB, 0), seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+    rng = np.random.default_rng(0)
+    for step in range(400):
+        tokens, targets, _ = planted(rng, 256)
+        size = int(rng.integers(0, M + 1))
+        visible = torch.from_numpy(rng.random((256, M)).argsort(axis=1)[:, :size])
+        logits = model(*compact_rows(tokens, visible, LOCAL), last_logits_only=True)[:, 0]
+        loss = F.cross_entropy(logits, targets)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, (step + 1) / 50, (400 - step) / 100)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_unmask_one_finds_exactly_the_planted_tokens_and_they_recover_everything(solver: OLMoWithPositions) -> None:
+    tokens, targets, places = planted(np.random.default_rng(1), 200)
+    evaluator = Evaluator(solver, LOCAL)
+    log_p_short = log_probs(evaluator, tokens, torch.zeros(200, 0, dtype=torch.int64))
+    loss_short = -log_p_short.gather(1, targets[:, None])[:, 0]
+    settings = InfluenceConfig(k=[1, 2], selectors=["unmask-one", "kl", "random"])
+    scored = WindowScores(
+        evaluator, tokens, targets, log_p_short, np.arange(200), "real", seed=0, max_k=2, with_kl=True
+    )
+    measured = measure_context(scored, settings)
+    assert loss_short.mean() > 2.5  # nearly log 16: the local tokens tell nothing
+    assert measured.loss_long.mean() < 0.05
+    for selector in ("unmask-one", "kl"):
+        found = np.sort(measured.positions[selector], axis=1)
+        assert (found == np.sort(places, axis=1)).all(), selector
+        one, two = measured.loss_sparse[selector].mean(axis=0)
+        assert two < 0.05
+        assert one == pytest.approx(np.log(4), abs=0.15)  # one of two planted values known
+    assert measured.loss_sparse["random"].mean() > 2.0
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_run: Path) -> Tokenizer:
+    return read_tokenizer(tiny_run / "tokenizer.json")
+
+
+def base_windows(num: int, full_len: int = 40) -> tuple[np.ndarray, list[str]]:
+    rows = np.random.default_rng(0).integers(1, 300, (num, full_len + 1))
+    return rows, [f"d{i}" for i in range(num)]
+
+
+@pytest.mark.parametrize("suite", NEEDLES)
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_needle_is_where_the_truth_says_and_nothing_else_changed(
+    tokenizer: Tokenizer, suite: str, copies: int
+) -> None:
+    base, doc_ids = base_windows(60)
+    planted = needle_windows(suite, copies, base, doc_ids, 30, tokenizer, 0)
+    pattern = r" \d{3,5}" if suite == "needle-number" else r" [A-Z][a-z]{4,6}"
+    for row, natural, truth in zip(planted.rows, base, planted.truth, strict=True):
+        size = int(truth.sum()) // copies
+        needle = row[-size:].tolist()
+        assert 2 <= size <= 4
+        assert re.fullmatch(pattern, tokenizer.decode(needle))
+        where = np.flatnonzero(truth).reshape(copies, size)
+        for copy in where:
+            assert copy.tolist() == list(range(copy[0], copy[0] + size))
+            assert row[copy].tolist() == needle
+        unchanged = np.ones(41, dtype=bool)
+        unchanged[:30] = ~truth
+        unchanged[-size:] = False
+        assert (row[unchanged] == natural[unchanged]).all()
+    assert planted.num_planted == copies
+    assert planted.doc_ids == doc_ids
+
+
+def test_a_needle_is_a_function_of_seed_and_window_alone(tokenizer: Tokenizer) -> None:
+    base, doc_ids = base_windows(20)
+    every, again = (needle_windows("needle-name", 1, base, doc_ids, 30, tokenizer, 0).rows for _ in range(2))
+    few = needle_windows("needle-name", 1, base[:5], doc_ids[:5], 30, tokenizer, 0).rows
+    other = needle_windows("needle-name", 1, base, doc_ids, 30, tokenizer, 1).rows
+    assert (every == again).all()
+    assert (every[:5] == few).all()
+    assert (every != other).any(axis=1).all()
+
+
+def test_places_of_needles_are_uniform(tokenizer: Tokenizer) -> None:
+    base, doc_ids = base_windows(3000)
+    truth = needle_windows("needle-number", 1, base, doc_ids, 30, tokenizer, 0).truth
+    assert set(truth.sum(axis=1)) == {4}  # three digits and the space: under this tokenizer a token each
+    counts = np.bincount(truth.argmax(axis=1), minlength=30)[:27]
+    assert counts == pytest.approx(np.full(27, 3000 / 27), abs=45)
+    both = needle_windows("needle-number", 2, base, doc_ids, 10, tokenizer, 0).truth
+    places, counts = np.unique([np.flatnonzero(row)[[0, 4]] for row in both], axis=0, return_counts=True)
+    assert places.tolist() == [[0, 4], [0, 5], [0, 6], [1, 5], [1, 6], [2, 6]]  # every way to place two of four in ten
+    assert counts == pytest.approx(np.full(6, 500), abs=90)
+
+
+def test_no_room_for_a_needle(tokenizer: Tokenizer) -> None:
+    base, doc_ids = base_windows(2)
+    with pytest.raises(UserError, match="nothing can be planted"):
+        needle_windows("needle-name", 16, base, doc_ids, 30, tokenizer, 0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_target_is_the_planted_function(task: str) -> None:
+    suite, k, modulus = TASKS[task]
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(200):
+        words, places = sequence(rng, task)
+        assert len(words) == 33
+        assert words[-2] == task
+        planted = [i for i, word in enumerate(words) if word in VALUES]
+        assert planted == places
+        assert len(places) == k
+        assert max(places) < 32 - SOLVER_CONTEXT.local_len
+        assert set(words) - set(VALUES) <= {*NOISE, *words[-2:]}
+        total = sum(VALUES.index(words[i]) for i in planted) % modulus
+        assert words[-1] == f"{suite.removeprefix('planted-')}={total}"
+        seen |= set(places)
+    assert len(seen) == 24
+
+
+def test_training_documents_are_sequences_without_some_of_their_words() -> None:
+    whole, shares = 0, []
+    for seed in range(600):
+        words, _ = sequence(np.random.default_rng(seed), "sum4")
+        document = training_document(np.random.default_rng(seed), "sum4")
+        assert len(document) == 33
+        end = document.index("sum4") + 2  # behind the target
+        assert document[end - 9 : end] == words[24:]
+        kept = document[: end - 9]
+        rest = iter(words[:24])
+        assert all(word in rest for word in kept)  # in order
+        assert set(document[end:]) <= set(NOISE)
+        whole += len(kept) == 24
+        shares.append(len(kept) / 24)
+    assert whole / 600 == pytest.approx(0.2, abs=0.06)  # a third by half, and some by chance
+    assert min(shares) < 0.1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_correlated_windows_are_those_sequences(task: str) -> None:
+    tokenizer = solver_tokenizer()
+    planted = correlated_windows(task, 30, seed=0)
+    assert (correlated_windows(task, 10, seed=0).rows == planted.rows[:10]).all()
+    values = [tokenizer.token_to_id(word) for word in VALUES]
+    assert (np.isin(planted.rows[:, :24], values) == planted.truth).all()
+    assert not np.isin(planted.rows[:, 24:], values).any()
+    assert (planted.truth.sum(axis=1) == TASKS[task][1]).all()
+
+
+def test_the_solver_text_is_one_row_a_document(tmp_path: Path) -> None:
+    text, tokenizer_path = write_solver_text(tmp_path / "solver", seed=0)
+    tokenizer = read_tokenizer(tokenizer_path)
+    lines = text.read_text().splitlines()
+    assert len(lines) == 60_000
+    assert len(set(lines)) > 59_990
+    for line in lines[:100]:
+        ids = tokenizer.encode(json.loads(line)["text"]).ids
+        assert len(ids) == SOLVER_CONTEXT.row_len + 1
+        assert tokenizer.token_to_id("<|endoftext|>") not in ids  # no word is unknown

@@ -1,0 +1,89 @@
+"""The model against OLMo itself, against transformers, and against a float64 implementation of ours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+import torch
+from olmo.model import OLMo
+from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build
+
+from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.export.hugging_face import to_transformers
+from olmo_sparsity.model.olmo import build_model
+from olmo_sparsity.training.positions import pose_positions
+
+
+def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    tokens = torch.from_numpy(rng.integers(1, VOCAB, (num_rows, length)))
+    return tokens, torch.from_numpy(pose_positions(rng, num_rows, length, 24, min(4, length)))
+
+
+@KINDS
+def test_with_positions_in_order_it_is_olmo_to_the_last_bit(kind: ModelConfig) -> None:
+    model = build(kind)
+    stock = OLMo(model.config)
+    assert list(stock.state_dict()) == list(model.state_dict())
+    stock.load_state_dict(model.state_dict())
+    tokens, _ = rows(4, 20)
+    positions = torch.arange(20).expand(4, -1)
+    ours, theirs = model(tokens, positions), stock(tokens).logits
+    assert torch.equal(ours, theirs)
+    ours.square().mean().backward()
+    theirs.square().mean().backward()
+    gradients = dict(stock.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, gradients[name].grad), name
+
+
+def test_with_pose_positions_it_is_transformers_olmo() -> None:
+    model = build(PLAIN).eval()
+    theirs = to_transformers(model)
+    tokens, positions = rows(8, 16)
+    assert (positions != torch.arange(16)).any()
+    with torch.no_grad():
+        ours, other = model(tokens, positions)[..., :VOCAB], theirs(input_ids=tokens, position_ids=positions).logits
+    assert torch.allclose(ours, other, atol=1e-5, rtol=0)
+    assert not torch.allclose(model(tokens, torch.arange(16).expand(8, -1))[..., :VOCAB], other, atol=1e-2)
+
+
+@KINDS
+def test_it_is_the_definition_in_float64(kind: ModelConfig) -> None:
+    model = build(kind).eval()
+    tokens, positions = rows(3, 10)
+    with torch.no_grad():
+        log_q = model.last_logits(tokens, positions).log_softmax(-1)
+    for row in range(3):
+        expected = reference.target_loss(model, tokens[row].tolist(), positions[row].tolist(), set(range(10)), 7)
+        assert -float(log_q[row, 7]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_row_does_not_feel_the_others_of_its_batch() -> None:
+    model = build(NORMED).eval()
+    tokens, positions = rows(6, 12)
+    with torch.no_grad():
+        together = model.last_logits(tokens, positions)
+        alone = torch.cat([model.last_logits(tokens[i : i + 1], positions[i : i + 1]) for i in range(6)])
+    assert torch.allclose(together, alone, atol=1e-5, rtol=0)
+
+
+def test_the_compiled_model_follows_its_positions() -> None:
+    model = build(NORMED).eval()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        tokens, positions = rows(4, 12)
+        for chosen in (positions, torch.arange(12).expand(4, -1)):
+            assert torch.allclose(compiled(tokens, chosen), model(tokens, chosen), atol=1e-6)
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    a = build_model(build(PLAIN).config, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(456)
+    b, c = build_model(a.config, 5), build_model(a.config, 6)
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(a.transformer.wte.weight, c.transformer.wte.weight)

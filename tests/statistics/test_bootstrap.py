@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import linregress
+
+from olmo_sparsity.statistics import bootstrap
+from olmo_sparsity.statistics.bootstrap import (
+    attained_estimates,
+    document_sums,
+    document_units,
+    estimates,
+    line_of_sums,
+)
+
+
+def ratio(total: Any) -> dict[str, np.ndarray]:
+    return {"ratio": total["x"] / total["y"]}
+
+
+def interval_of_mean(values: np.ndarray, counts: np.ndarray, num_resamples: int = 2000) -> tuple[float, float]:
+    found = estimates({"x": values, "y": counts}, ratio, num_resamples)["ratio"]
+    assert found is not None
+    return float(found["low"]), float(found["high"])  # type: ignore[arg-type]
+
+
+def width(estimate: Any) -> float:
+    return float(estimate["high"] - estimate["low"])
+
+
+def test_the_interval_is_the_textbook_one_for_a_mean_over_independent_documents() -> None:
+    values = np.random.default_rng(0).normal(1.0, 2.0, 1500)
+    low, high = interval_of_mean(values, np.ones(1500))
+    half = 1.96 * values.std(ddof=1) / np.sqrt(1500)
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_any_function_of_sums_by_brute_force() -> None:
+    """The same draws, one at a time, in plain loops."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(1, 1, 25), rng.uniform(1, 2, 25)
+    found = estimates({"x": x, "y": y}, ratio, num_resamples=200)["ratio"]
+    draws = np.random.default_rng(0).integers(0, 25, (200, 25))
+    by_hand = [sum(x[i] for i in draw) / sum(y[i] for i in draw) for draw in draws]
+    assert found == pytest.approx(
+        {"mean": x.sum() / y.sum(), "low": np.percentile(by_hand, 2.5), "high": np.percentile(by_hand, 97.5)}
+    )
+
+
+def test_dependent_windows_widen_the_interval_as_they_should() -> None:
+    of_document = np.random.default_rng(1).normal(0, 1, 400)
+    codes = np.repeat(np.arange(400), 5)
+    by_document = interval_of_mean(document_sums(of_document[codes], codes, 400), np.full(400, 5.0))
+    by_window = interval_of_mean(of_document[codes], np.ones(2000))
+    assert np.ptp(by_document) / np.ptp(by_window) == pytest.approx(np.sqrt(5), rel=0.1)
+
+
+def test_differences_are_paired() -> None:
+    rng = np.random.default_rng(2)
+    a = rng.normal(0, 1, 300)
+    b = a + rng.normal(0, 0.05, 300) + 0.1  # strongly correlated
+    sums = {"a": a, "b": b, "shuffled": rng.permutation(b), "n": np.ones(300)}
+
+    def differences(total: Any) -> dict[str, np.ndarray]:
+        return {name: (total[name] - total["a"]) / total["n"] for name in ("b", "shuffled")}
+
+    found = estimates(sums, differences)
+    assert found["b"] is not None and abs(found["b"]["mean"] - 0.1) < 0.01  # type: ignore[operator]
+    assert width(found["b"]) < 0.1 * width(found["shuffled"])
+    # The same holds between calls: same documents, same draws. (A matrix product of another shape rounds otherwise.)
+    alone = estimates({"x": a, "y": np.ones(300)}, ratio)["ratio"]
+    among_others = estimates({"z": b, "x": a, "y": np.ones(300)}, ratio)["ratio"]
+    assert alone == pytest.approx(among_others, rel=1e-12)
+
+
+def test_few_documents_have_no_interval() -> None:
+    found = estimates({"x": np.ones(19), "y": np.ones(19)}, ratio)
+    assert found == {"ratio": {"mean": 1.0, "low": None, "high": None}}
+    assert attained_estimates({"x": np.ones(19), "y": np.ones(19)}, ratio) == {"ratio": (1, None, None)}
+
+
+def test_what_is_undefined_is_none() -> None:
+    assert estimates({"x": np.ones(30), "y": np.zeros(30)}, ratio) == {"ratio": None}
+    once = np.zeros(30)
+    once[0] = 1.0  # a third of the resamples do not hold it
+    assert estimates({"x": np.ones(30), "y": once}, ratio) == {"ratio": {"mean": 30.0, "low": None, "high": None}}
+
+
+def test_whole_numbers_have_bounds_that_were_attained() -> None:
+    values = np.random.default_rng(0).normal(0.0, 1.0, 100)
+
+    def step(total: Any) -> dict[str, np.ndarray]:
+        return {"step": np.where(total["x"] > 0, 5, 1)}
+
+    assert attained_estimates({"x": values - values.mean() + 1e-9}, step) == {"step": (5, 1, 5)}
+    assert attained_estimates({"x": values + 10}, step) == {"step": (5, 5, 5)}
+
+
+def moments(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"n": np.ones_like(x), "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
+
+
+def line(total: Any) -> dict[str, np.ndarray]:
+    return line_of_sums(**total)
+
+
+@pytest.mark.parametrize(("slope", "noise"), [(0.8, 0.3), (-2.5, 0.5), (0.0, 1.0), (6.0, 0.1)])
+def test_slopes_and_correlation_against_scipy_and_an_svd(slope: float, noise: float) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.normal(3.0, 0.7, 400)
+    y = slope * x + rng.normal(-1.0, noise, 400)
+    found = estimates(moments(x, y), line)
+    expected = linregress(x, y)
+    main = np.linalg.svd(np.stack([x - x.mean(), y - y.mean()], axis=1), full_matrices=False)[2][0]
+    for name, value in (
+        ("ols_slope", expected.slope),
+        ("correlation", expected.rvalue),
+        ("tls_slope", main[1] / main[0]),
+    ):
+        assert found[name] is not None and found[name]["mean"] == pytest.approx(value, rel=1e-9), name  # type: ignore[index]
+    low, high = found["ols_slope"]["low"], found["ols_slope"]["high"]  # type: ignore[index]
+    assert high - low == pytest.approx(2 * 1.96 * expected.stderr, rel=0.15)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "defined"),
+    [
+        (np.full(30, 0.3), np.arange(30.0), set()),
+        (np.arange(30.0), np.full(30, 0.3), {"ols_slope", "tls_slope"}),
+        (np.full(30, 0.3), np.full(30, 0.1), set()),
+        (np.tile([1.0, -1.0, 0.0, 0.0], 10), np.tile([0.0, 0.0, 1.0, -1.0], 10), {"ols_slope", "correlation"}),
+    ],
+    ids=["x constant", "y constant", "a point", "a round cloud"],
+)
+def test_a_degenerate_cloud_has_no_slope(x: np.ndarray, y: np.ndarray, defined: set[str]) -> None:
+    found = estimates(moments(x, y), line)
+    assert {name for name, value in found.items() if value is not None} == defined
+    assert all(found[name]["mean"] == pytest.approx(0.0, abs=1e-12) for name in defined)  # type: ignore[index]
+
+
+def clustered(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, y, document) of windows, of 200 documents with 1 to 8 windows each; all of one share two random effects."""
+    document = np.repeat(np.arange(200), rng.integers(1, 9, 200))
+    effect_x, effect_y = rng.exponential(0.5, 200)[document], rng.normal(0, 0.4, 200)[document]
+    x = effect_x + rng.normal(0, 0.4, len(document))
+    y = 1.0 + effect_y + 0.3 * effect_x + rng.normal(0, 0.4, len(document))
+    return x, y, document
+
+
+TRUE_RATIO = 0.5 / (1.0 + 0.3 * 0.5)
+
+
+def coverage(sums_of: Callable[..., tuple[np.ndarray, np.ndarray]], repetitions: int, num_resamples: int) -> float:
+    """How often the 95% interval of mean x / mean y holds the truth."""
+    rng = np.random.default_rng(6)
+    covered = 0
+    for _ in range(repetitions):
+        low, high = interval_of_mean(*sums_of(*clustered(rng)), num_resamples)
+        covered += low <= TRUE_RATIO <= high
+    return covered / repetitions
+
+
+def test_95_percent_intervals_cover_a_known_truth_95_percent_of_the_time() -> None:
+    def by_document(x: np.ndarray, y: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return document_sums(x, document, 200), document_sums(y, document, 200)
+
+    found = coverage(by_document, repetitions=2000, num_resamples=800)  # own standard error: 0.5%
+    assert 0.93 <= found <= 0.97, found
+
+
+def test_intervals_over_windows_would_cover_far_less() -> None:
+    found = coverage(lambda x, y, document: (x, y), repetitions=400, num_resamples=300)
+    assert found < 0.9, found
+
+
+def names(document: np.ndarray) -> pd.Series:
+    return pd.Series([f"{d:016x}" for d in document])
+
+
+def test_up_to_the_limit_each_document_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = np.array([7, 7, 3, 9, 3, 1, 5, 0])
+    for limit in (6, 10_000):
+        monkeypatch.setattr(bootstrap, "MAX_UNITS", limit)
+        for doc_ids in (names(document), names(document).astype("string[pyarrow]"), names(document).astype("category")):
+            units, num_units = document_units(doc_ids)
+            assert (units.tolist(), num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
+
+
+def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 100)
+    document = np.random.default_rng(8).permutation(np.repeat(np.arange(1050), 3))
+    units, num_units = document_units(names(document))
+    assert num_units == 100
+    of_document = pd.Series(units).groupby(document)
+    assert (of_document.nunique() == 1).all()  # all windows of a document in one group
+    sizes = np.bincount(of_document.first())
+    assert sorted(set(sizes.tolist())) == [10, 11]
+    again, _ = document_units(names(document))
+    assert np.array_equal(units, again)  # so that numbers of two calls are paired
+    in_order, _ = document_units(names(np.arange(1050)))
+    # Neighbours are no more often in one group, or in the next, than any two documents are.
+    for step in (0, 1):
+        assert np.mean((np.diff(in_order) - step) % 100 == 0) < 0.03
+    assert abs(np.corrcoef(in_order, np.arange(1050))[0, 1]) < 0.1
+
+
+def sorted_documents(rng: np.random.Generator, num_documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As ``clustered``, but the documents come in the order of their random effects, as a sorted corpus may: groups of
+    neighbours would vary far too much, groups of every so-and-so-many-th far too little."""
+    document = np.repeat(np.arange(num_documents), rng.integers(1, 9, num_documents))
+    effect_x = np.sort(rng.exponential(0.5, num_documents))[document]
+    x = effect_x + rng.normal(0, 0.4, len(document))
+    y = 1.0 + 0.3 * effect_x + rng.normal(0, 0.4, len(document))
+    return x, y, document
+
+
+def sums_by_unit(x: np.ndarray, y: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    units, num_units = document_units(pd.Series(document.astype(str)))
+    return document_sums(x, units, num_units), document_sums(y, units, num_units)
+
+
+def test_groups_of_documents_have_intervals_as_wide_as_documents_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    data = [sorted_documents(rng, 4500) for _ in range(16)]
+    every = [np.ptp(interval_of_mean(*sums_by_unit(*one), 1000)) for one in data]
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 1500)
+    assert len(sums_by_unit(*data[0])[0]) == 1500
+    pooled = [np.ptp(interval_of_mean(*sums_by_unit(*one), 1000)) for one in data]
+    # One ratio has a standard error of about 4%: 3% by the draws of both, 2% by the number of groups.
+    assert np.mean(np.divide(pooled, every)) == pytest.approx(1.0, abs=0.03)
+    assert np.divide(pooled, every) == pytest.approx(np.ones(16), abs=0.16)
+
+
+def test_intervals_of_groups_cover_a_known_truth_95_percent_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "MAX_UNITS", 200)
+    rng = np.random.default_rng(10)
+    covered = 0
+    for _ in range(1000):
+        x, y = sums_by_unit(*sorted_documents(rng, 500))
+        assert len(x) == 200
+        low, high = interval_of_mean(x, y, num_resamples=400)
+        covered += low <= TRUE_RATIO <= high
+    assert 0.93 <= covered / 1000 <= 0.97, covered  # own standard error: 0.7%

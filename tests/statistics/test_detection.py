@@ -1,0 +1,169 @@
+"""Precision and recall against brute force; the validation end to end; a model that is known to copy."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Messages
+
+from olmo_sparsity.config import Config, ValidationConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.planted import SOLVER_CONTEXT, VALUES, correlated_windows, solver_tokenizer
+from olmo_sparsity.measure.validation import find_planted, validate
+from olmo_sparsity.statistics.detection import detection, hits
+from olmo_sparsity.tables.reading import read_table
+
+
+def test_hits_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    ranked = np.stack([rng.permutation(9) for _ in range(40)])
+    truth = [rng.permutation(9)[: rng.integers(1, 5)] for _ in range(40)]
+    found = hits(ranked, truth)
+    for w in range(40):
+        for r in range(1, 10):
+            assert found[w, r - 1] == len(set(ranked[w, :r].tolist()) & set(truth[w].tolist()))
+
+
+class Adder:
+    """Knows the answer of a planted sum exactly as far as the visible tokens tell it."""
+
+    def __init__(self) -> None:
+        self.tokenizer = solver_tokenizer()
+        self.values = [self.tokenizer.token_to_id(word) for word in VALUES]
+
+    def last_logits(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        logits = torch.full((len(tokens), self.tokenizer.get_vocab_size()), -9.0)
+        for row, ids in zip(logits, tokens.tolist(), strict=True):
+            seen = [self.values.index(token) for token in ids if token in self.values]
+            k = int(self.tokenizer.id_to_token(ids[-1]).removeprefix("sum"))
+            for total in range(13):
+                missing = k - len(seen)
+                ways = [1.0]
+                for _ in range(missing):
+                    ways = np.convolve(ways, np.ones(4)).tolist()
+                left = total - sum(seen)
+                probability = ways[left] / 4**missing if 0 <= left < len(ways) else 0.0
+                row[self.tokenizer.token_to_id(f"sum={total}")] = np.log(probability + 1e-6)
+        return logits
+
+
+def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_planted(tiny_config: Config) -> None:
+    selectors = ["unmask-one", "mask-one", "kl", "greedy", "lasso"]
+    settings = ValidationConfig(selectors=selectors, k=[1, 2])
+    config = dataclasses.replace(tiny_config, validation=settings)
+    evaluator = Evaluator(Adder(), SOLVER_CONTEXT.local_len, "plain")  # type: ignore[arg-type]
+    planted = correlated_windows("sum1", 40, seed=0)
+    losses, found = find_planted(evaluator, planted, np.arange(40), config, torch.device("cpu"))
+    where = planted.truth.argmax(axis=1)
+    for name in selectors:
+        assert (found[name][:, 0] == where).all(), name
+    assert losses["loss_short_nats"] == pytest.approx(np.full(40, np.log(4)), abs=0.01)
+    assert losses["loss_long_nats"] == pytest.approx(np.zeros(40), abs=0.01)
+    assert losses["loss_planted_nats"] == pytest.approx(losses["loss_long_nats"], abs=1e-6)
+    planted = correlated_windows("sum2", 40, seed=0)
+    _, found = find_planted(evaluator, planted, np.arange(40), config, torch.device("cpu"))
+    truth = [np.flatnonzero(row) for row in planted.truth]
+    both = {name: hits(found[name], truth)[:, 1] == 2 for name in selectors}
+    assert both["mask-one"].all()  # without either of them the sum is not known
+    # Of two values in 0..3 one alone tells something of every sum but 3, of which 4 of 16 pairs and 1 of 4 partners make.
+    three = planted.rows[:, -1] == solver_tokenizer().token_to_id("sum=3")
+    assert 0 < three.sum() < 40
+    for name in ("unmask-one", "kl"):
+        assert (both[name] == ~three).all(), name
+
+
+@pytest.fixture(scope="module")
+def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    settings = ValidationConfig(num_windows=25, k=[1, 2, 4, 8], needle_copies=[1, 2], solver_steps=3)
+    config = dataclasses.replace(tiny_config, validation=settings)
+    run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("validation") / "run", symlinks=True))
+    return config, validate(config, run)
+
+
+def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
+    _, tables = validated
+    planted, found = (read_table(tables, name).to_pandas() for name in ("planted", "found"))
+    assert len(planted) == 25 * 8
+    assert len(found) == 25 * 8 * 9
+    for ranked, window_id in zip(found["ranked_positions"], found["window_id"], strict=True):
+        assert sorted(ranked) == list(range(12 if window_id < 100 else 24))
+    numbers = detection(tables)
+    cells = [(suite["suite"], suite["num_planted"]) for suite in numbers["suites"]]
+    assert cells == [
+        ("needle-name", 1), ("needle-name", 2), ("needle-number", 1), ("needle-number", 2),
+        ("planted-sum", 1), ("planted-sum", 2), ("planted-sum", 4), ("planted-parity", 2),
+    ]  # fmt: skip
+    for suite in numbers["suites"]:
+        of = planted[(planted["suite"] == suite["suite"]) & (planted["num_planted"] == suite["num_planted"])]
+        assert suite["loss_long_nats"]["mean"] == pytest.approx(of["loss_long_nats"].mean(), abs=1e-6)
+        num_long_range = 12 if "needle" in suite["suite"] else 24
+        assert suite["chance"] == pytest.approx(of["planted_positions"].str.len().mean() / num_long_range)
+        for one in suite["selectors"]:
+            ranked = found[found["selector"] == one["selector"]].set_index("window_id")["ranked_positions"]
+            at_truth, precision, recall = [], [], []
+            for window_id, truth in zip(of["window_id"], of["planted_positions"], strict=True):
+                wanted = set(truth)
+                at_truth.append(len(wanted & set(ranked[window_id][: len(wanted)])) / len(wanted))
+                precision.append(len(wanted & set(ranked[window_id][:4])) / 4)
+                recall.append(len(wanted & set(ranked[window_id][:4])) / len(wanted))
+            assert one["precision_at_truth"]["mean"] == pytest.approx(np.mean(at_truth))
+            at_4 = next(entry for entry in one["at_k"] if entry["k"] == 4)
+            assert at_4["precision"]["mean"] == pytest.approx(np.mean(precision))
+            assert at_4["recall"]["mean"] == pytest.approx(np.mean(recall))
+            local, full = (8, 20) if "needle" in suite["suite"] else (8, 32)
+            distances = [full - np.mean(truth) for truth in of["planted_positions"]]
+            for i, third in enumerate(one["by_distance"]):
+                low, high = (local + (full - local) * j / 3 for j in (i, i + 1))
+                inside = [a for a, d in zip(at_truth, distances, strict=True) if low < d <= high]
+                assert third["num_windows"] == len(inside)
+                if inside:
+                    assert third["precision_at_truth"]["mean"] == pytest.approx(np.mean(inside))
+
+
+def test_a_finished_validation_is_left_alone(messages: Messages, validated: tuple[Config, Path]) -> None:
+    config, tables = validated
+    run = tables.parent.parent
+    messages.clear()
+    assert validate(config, run) == tables
+    assert "already measured (200 windows)" in messages[-1]
+    other = [dataclasses.replace(config, validation=dataclasses.replace(config.validation, seed=1))]
+    for key, value in (("max_windows_per_document", 1), ("lasso_masks", 7), ("seed", 9), ("path", "masked")):
+        changed = dataclasses.replace(config.influence, **{key: value})
+        other.append(dataclasses.replace(config, influence=changed))
+    for one in other:
+        with pytest.raises(UserError, match="other settings"):
+            validate(one, run, tables)
+
+
+def test_a_solver_that_was_begun_elsewhere_is_trained_anew(validated: tuple[Config, Path], tmp_path: Path) -> None:
+    """Half a solver, of other threads or of a run that was moved, is no reason to stop, nor to touch the run."""
+    config, tables = validated
+    run = Path(shutil.copytree(tables.parent.parent, tmp_path / "moved", symlinks=True))
+    manifest = run / "solver" / "seed0-steps3" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"status": "complete"', '"status": "running"'))
+    again = validate(config, run, tmp_path / "again")
+    assert read_table(again, "found").equals(read_table(tables, "found"))
+    assert (run / "checkpoints").is_dir()
+
+
+def test_a_moved_run_keeps_its_solver(messages: Messages, validated: tuple[Config, Path], tmp_path: Path) -> None:
+    config, tables = validated
+    moved = Path(shutil.copytree(tables.parent.parent, tmp_path / "moved", symlinks=True))
+    messages.clear()
+    again = validate(config, moved, tmp_path / "again")
+    assert not any("trained" in line for line in messages)
+    for name in ("planted", "found"):
+        assert read_table(again, name).equals(read_table(tables, name))
+
+
+def test_more_found_than_there_is(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(tiny_config, validation=ValidationConfig(k=[1, 20]))
+    with pytest.raises(UserError, match="only 12 long-range tokens"):
+        validate(config, tiny_run, tmp_path / "v")
+    assert not (tmp_path / "v").exists()

@@ -1,0 +1,441 @@
+"""Shares of a measurement, processes that are killed at every step, and processes that begin at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import context_curve
+from olmo_sparsity.measure import measurement as parts
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.measurement import is_measured, measure_parts
+from olmo_sparsity.measure.shares import Share, share_of_process
+from olmo_sparsity.model.devices import take_own_gpu
+from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers
+from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.tables.merging import check_tables
+from olmo_sparsity.tables.parts import close, missing_parts
+from olmo_sparsity.tables.reading import read_table
+
+ROOT = Path(__file__).parents[2]
+FACTS = {"kind": "validation", "run_id": "abc", "num_windows": 23, "context": {"num_long_range": 4}}
+
+
+def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+    number = len(chosen)
+    loss = np.sqrt(chosen).astype(np.float32)
+    planted = {
+        "window_id": chosen,
+        "suite": ["s"] * number,
+        "doc_id": [f"{i}" for i in chosen],
+        "num_planted": [1] * number,
+        "planted_positions": [[2]] * number,
+        "planted_distance_tokens": [3.0] * number,
+        "token_texts": [["a"]] * number,
+        "target_text": ["b"] * number,
+        "loss_short_nats": loss,
+        "loss_long_nats": loss,
+        "loss_planted_nats": loss,
+    }
+    found = {"window_id": chosen, "selector": ["kl"] * number, "ranked_positions": [[3, 1, 2, 0]] * number}
+    return {"planted": planted, "found": found}
+
+
+def measure_made_up(folder: Path, share: Share = parts.WHOLE, overwrite: bool = False, **facts: object) -> None:
+    measure_parts(folder, {**FACTS, **facts}, 4, measure_part, overwrite, lambda line: None, share)
+
+
+def part_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("*/*.parquet"))}
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up measurement in 6 parts, by one process without interruption."""
+    monkeypatch.setattr(parts, "environment", dict)  # it asks git
+    measure_made_up(tmp_path / "whole")
+    return tmp_path / "whole"
+
+
+def in_a_child(action: Callable[[], None]) -> int:
+    """Runs in a forked process; returns its number."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException as error:
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+# --- who measures what -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shard", "variables", "share"),
+    [
+        (None, {}, Share(0, 1)),
+        ("0/1", {}, Share(0, 1)),
+        ("2/3", {}, Share(2, 3)),
+        (None, {"RANK": "1", "WORLD_SIZE": "2"}, Share(1, 2, is_leader=False)),
+        ("1/3", {"RANK": "0", "WORLD_SIZE": "2"}, Share(2, 6)),
+        ("1/3", {"RANK": "1", "WORLD_SIZE": "2"}, Share(3, 6, is_leader=False)),
+        (None, {"RANK": "3"}, Share(0, 1)),  # of some other launcher
+    ],
+)
+def test_shares(shard: str | None, variables: dict[str, str], share: Share) -> None:
+    assert share_of_process(shard, False, variables) == share
+
+
+@pytest.mark.parametrize("shard", ["2/2", "0/0", "1", "a/b", "-1/2", "1/2/3", ""])
+def test_a_shard_that_is_none_is_refused(shard: str) -> None:
+    with pytest.raises(UserError, match="I from 0 to N - 1"):
+        share_of_process(shard, False, {})
+
+
+def test_a_share_may_not_overwrite() -> None:
+    assert share_of_process("0/1", True, {}) == Share(0, 1)
+    for shard, variables in (("0/2", {}), (None, {"RANK": "0", "WORLD_SIZE": "2"})):
+        with pytest.raises(UserError, match="would delete what the others measure"):
+            share_of_process(shard, True, variables)
+
+
+def test_a_rank_without_its_world_is_refused() -> None:
+    with pytest.raises(UserError, match="RANK = 2"):
+        share_of_process(None, False, {"RANK": "2", "WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) -> None:
+    out = tmp_path / "out"
+    for index in reversed(range(count)):
+        before = set(part_bytes(out))
+        measure_made_up(out, Share(index, count))
+        new = {int(name[-13:-8]) for name in set(part_bytes(out)) - before}
+        assert new == set(range(index, 6, count))
+        complete = read_json(out / "manifest.json")["status"] == "complete"
+        assert complete == (close(out) == 0) == (index == 0)
+    assert part_bytes(out) == part_bytes(whole)
+    sessions = [read_json(path)["share"] for path in (out / "sessions").iterdir()]
+    assert sorted(sessions) == [f"{index}/{count}" for index in range(min(count, 6))]  # those that had something to do
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_shares_of_a_real_measurement(
+    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, count: int
+) -> None:
+    for index in range(count):
+        measure(tiny_config, tiny_run, tmp_path / "out", share=Share(index, count))
+    assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
+    for table in ("windows", "selections"):
+        assert read_table(tmp_path / "out", table).equals(read_table(tiny_tables, table))
+
+
+def test_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    take_own_gpu("auto")  # not under torchrun
+    for rank, device in (("3", "auto"), ("5", "cuda"), ("2", "cpu"), ("2", "cuda:0")):
+        for name, value in (("RANK", rank), ("WORLD_SIZE", "8"), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", "8")):
+            monkeypatch.setenv(name, value)
+        take_own_gpu(device)
+    assert chosen == [3, 1]
+
+
+# --- one folder, several processes -----------------------------------------------------------------------------------
+
+
+def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child kills itself before the 1st, 2nd, ... step that the file system sees; the next one goes on."""
+    monkeypatch.setattr(parts, "environment", dict)
+    measure_made_up(tmp_path / "whole", num_windows=10)
+    expected = part_bytes(tmp_path / "whole")
+    write_table = pq.write_table
+    steps = [(os, "replace"), (os, "fsync"), (os, "link"), (Path, "mkdir"), (Path, "write_text"), (Path, "unlink")]
+    kills = 0
+    for at in range(1, 200):
+
+        def killed_at_a_step(at: int = at, to: Path = tmp_path / f"out{at}") -> None:
+            counter = iter(range(1, 10_000))
+
+            def deadly(real: Callable[..., Any]) -> Callable[..., Any]:
+                def step(*arguments: Any, **options: Any) -> Any:
+                    if next(counter) != at:
+                        return real(*arguments, **options)
+                    if real is write_table:  # in the middle of writing
+                        real(*arguments, **options)
+                        os.truncate(arguments[1], arguments[1].stat().st_size // 2)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+                return step
+
+            for owner, name in steps:
+                setattr(owner, name, deadly(getattr(owner, name)))
+            pq.write_table = deadly(write_table)
+            measure_made_up(to, num_windows=10)
+
+        out = tmp_path / f"out{at}"
+        _, status = os.waitpid(in_a_child(killed_at_a_step), 0)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+        kills += 1
+        before = {path: path.stat().st_ino for path in out.glob("*/*.parquet")}
+        for name, content in part_bytes(out).items():
+            assert content == expected[name]
+        assert is_measured(out, "validation", "abc", False, lambda line: None) <= (len(before) == 6)
+        measure_made_up(out, num_windows=10)
+        assert part_bytes(out) == expected
+        parts_kept = {path for path, inode in before.items() if path.stat().st_ino == inode}
+        assert len(before) - len(parts_kept) <= 1  # of the part in flight, a table that was there already
+        assert read_json(out / "manifest.json")["status"] == "complete"
+        assert not list(out.rglob("*.partial"))
+    assert kills > 20
+
+
+def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> None:
+    """They meet at the empty folder and at the last part; two measure the same share besides."""
+    for attempt in range(10):
+        out, (wait, begin) = tmp_path / f"out{attempt}", os.pipe()
+
+        def work(index: int, out: Path = out, wait: int = wait, begin: int = begin) -> None:
+            os.close(begin)
+            os.read(wait, 1)  # which ends when the parent closes the other end
+            is_measured(out, "validation", "abc", False, lambda line: None)
+            measure_made_up(out, Share(index, 3))
+
+        children = [in_a_child(lambda index=index, work=work: work(index)) for index in (0, 1, 2, 2)]  # type: ignore[misc]
+        os.close(begin)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+        assert read_json(out / "manifest.json")["status"] == "complete"
+        assert part_bytes(out) == part_bytes(whole)
+        assert not list(out.rglob("*.partial"))
+        os.close(wait)
+
+
+def test_a_folder_that_fills_while_it_is_looked_at_is_no_foreign_one(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others begin, and finish, just after its manifest was looked for and not found."""
+    out, really_is_file, looks = tmp_path / "out", Path.is_file, []
+
+    def slow_look(path: Path) -> bool:
+        answer = really_is_file(path)
+        if path == out / "manifest.json" and not looks:
+            looks.append(answer)
+            shutil.copytree(whole, out)
+        return answer
+
+    monkeypatch.setattr(Path, "is_file", slow_look)
+    assert not is_folder_of_kind(out, "validation")
+    assert looks == [False]
+    assert is_folder_of_kind(out, "validation")
+
+
+def test_who_begins_late_does_not_reopen_what_is_finished(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last look at the folder was before the others wrote anything."""
+    before = (whole / "manifest.json").read_text()
+    seen: list[str] = []
+    monkeypatch.setattr(parts, "close", lambda folder: seen.append(read_json(folder / "manifest.json")["status"]))
+    measure_made_up(whole, Share(1, 2))
+    assert seen == ["complete"]
+    assert (whole / "manifest.json").read_text() == before
+
+
+def test_another_measurement_that_came_first_stays(whole: Path) -> None:
+    before = part_bytes(whole)
+    with pytest.raises(UserError, match="other settings"):
+        measure_made_up(whole, run_id="other")
+    assert part_bytes(whole) == before
+    assert read_json(whole / "manifest.json")["run_id"] == "abc"
+    measure_made_up(whole, run_id="other", overwrite=True)
+    assert pq.read_schema(whole / "planted" / "part-00000.parquet").metadata[b"run_id"] == b"other"
+    assert read_json(whole / "manifest.json")["run_id"] == "other"
+
+
+def test_parts_keep_the_size_they_were_begun_with(whole: Path, tmp_path: Path) -> None:
+    measure_made_up(tmp_path / "out", Share(0, 2))
+    measure_parts(tmp_path / "out", dict(FACTS), 7, measure_part, False, lambda line: None)
+    assert part_bytes(tmp_path / "out") == part_bytes(whole)
+
+
+@pytest.mark.parametrize("table", ["planted", "found"])
+def test_a_part_that_went_lost_is_measured_again(whole: Path, table: str) -> None:
+    expected, said = part_bytes(whole), []
+    (whole / table / "part-00004.parquet").unlink()
+    assert missing_parts(whole, read_json(whole / "manifest.json")) == [4]
+    assert not is_measured(whole, "validation", "abc", False, said.append)
+    assert "1 of 6 parts are gone" in said[0]
+    measure_made_up(whole)
+    assert part_bytes(whole) == expected
+    assert is_measured(whole, "validation", "abc", False, said.append)
+
+
+def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
+    dead = in_a_child(lambda: None)
+    os.waitpid(dead, 0)
+    living = os.getppid()
+    hour_ago = time.time() - 7200
+    kept = [f".a.json.{HOST}.{living}.0123abcd.partial", ".a.json.elsewhere-1.7.0123abcd.partial", "notes.txt"]
+    gone = [f".a.json.{HOST}.{dead}.0123abcd.partial", ".b.json.elsewhere-1.7.0123abcd.partial", "old.partial"]
+    for name in (*kept, *gone):
+        (tmp_path / name).touch()
+    for name in (gone[1], gone[2], kept[0]):
+        os.utime(tmp_path / name, (hour_ago, hour_ago))
+    own = partial_path(tmp_path / "a.json")
+    own.touch()
+    remove_leftovers(tmp_path, tmp_path / "nowhere")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
+# --- as it is used ---------------------------------------------------------------------------------------------------
+
+
+def run_program(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **variables
+    }  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+
+
+@pytest.fixture
+def asked(tiny_run: Path, tmp_path: Path) -> list[str]:
+    return ["--run", str(tiny_run), "--out", str(tmp_path / "out")]
+
+
+def test_torchrun(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
+    done = run_program(str(ROOT / "scripts" / "influence-torchrun.sh"), *asked, cwd=tmp_path, PROCESSES="2")
+    assert done.returncode == 0, done.stderr
+    assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
+    sessions = [read_json(path)["share"] for path in (tmp_path / "out" / "sessions").iterdir()]
+    assert sorted(sessions) == ["0/2", "1/2"]
+    assert "60 windows of" in done.stdout
+    assert "already measured" in done.stderr
+    assert done.stderr.count("unmask-one, kl") == 1  # of two ranks one says what is measured
+
+
+def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
+    script = str(ROOT / "scripts" / "influence-slurm-array.sh")
+    tasks = [
+        run_program(script, *asked, cwd=tmp_path, SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_TASK_COUNT="2") for task in "10"
+    ]
+    assert [task.returncode for task in tasks] == [0, 0], tasks[0].stderr
+    assert "share 1 of 2 is done; 2 parts are left to the others" in tasks[0].stderr
+    assert tasks[0].stdout == ""
+    assert "60 windows of" in tasks[1].stdout
+    assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
+
+
+@pytest.mark.parametrize("command", ["influence", "validate", "context-curve"])
+def test_mistakes_of_shards(tiny_yaml: Path, tmp_path: Path, command: str) -> None:
+    """Each command refuses them before anything is made."""
+    for options, said in (
+        (("--shard", "0/2"), "run `olmo-sparsity train` first, alone"),
+        (("--shard", "2/2"), "I from 0 to N - 1"),
+        (("--shard", "1/2", "--overwrite"), "delete what the others measure"),
+    ):
+        run = tmp_path / "run"
+        refused = CliRunner().invoke(app, [command, "--config", str(tiny_yaml), "--run", str(run), *options])
+        assert isinstance(refused.exception, UserError)
+        assert said in str(refused.exception)
+        assert not run.exists()
+
+
+@pytest.mark.parametrize("command", ["validate", "context-curve"])
+def test_other_commands_take_shards(
+    tiny_run: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--num-windows", "6", "validation.solver_steps=2", "influence.windows_per_part=20"]
+    options += ["--selector", "nearest"] if command == "validate" else []
+    run = shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
+    monkeypatch.setattr(context_curve, "WINDOWS_PER_PART", 4)
+    shown = []
+    for shard in ("0/2", "1/2"):
+        asked = [command, "--run", str(run), "--out", str(tmp_path / "out"), *options, "--shard", shard]
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == 0, done.output
+        shown.append(done.stdout)
+    assert not shown[0]
+    assert shown[1]
+    parts_there = sorted(part_bytes(tmp_path / "out"))
+    assert len(parts_there) > 1
+    assert check_tables(tmp_path / "out")[0] == []
+
+
+def test_killed_between_the_tables_of_a_part(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part is not there yet: it is measured again, the ones before it are not."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import kills
+
+    def until_killed(folder: Path, table: str, part: int, *rest: Any) -> None:
+        if (table, part) == ("windows", 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        really_write(folder, table, part, *rest)
+
+    out, really_write = tmp_path / "out", parts.write_part
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "write_part", until_killed)
+        os.waitpid(in_a_child(lambda: measure(tiny_config, tiny_run, out)), 0)
+    before = kills.finished_parts(out)
+    assert {path.name for path in before} == {"part-00000.parquet"}
+    assert Path("selections", "part-00001.parquet") in kills.parts_of(out)
+    assert len(before) == 2
+    measure(tiny_config, tiny_run, out)
+    after = kills.finished_parts(out)
+    assert all(after[path] == inode for path, inode in before.items())
+    assert after.keys() == kills.parts_of(tiny_tables).keys()
+    assert kills.differences(tiny_tables, out) == []
+
+
+def test_killed_at_random_moments(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What benchmarks/kills.py does at length to a real command, here to the engine alone."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import kills
+
+    config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, windows_per_part=5))
+    began = time.monotonic()
+    measure(config, tiny_run, tmp_path / "whole")
+    seconds = time.monotonic() - began
+    assert read_table(tmp_path / "whole", "windows").equals(read_table(tiny_tables, "windows"))
+    moments, out = random.Random(0), tmp_path / "out"
+    for _ in range(6):
+        before = kills.finished_parts(out)
+        child = in_a_child(lambda: measure(config, tiny_run, out))
+        time.sleep(moments.uniform(0, seconds / 2))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        after = kills.finished_parts(out)
+        assert all(after.get(path) == inode for path, inode in before.items())
+    measure(config, tiny_run, out)
+    assert kills.differences(tmp_path / "whole", out) == []
+    (out / "windows" / "part-00003.parquet").write_bytes(b"")
+    (out / "windows" / "part-00004.parquet").unlink()
+    assert len(kills.differences(tmp_path / "whole", out)) == 2

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_up import SEES_TARGET, made_up_tables
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
+
+
+@pytest.fixture
+def copy(tiny_tables: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_tables, tmp_path / "tables"))
+
+
+@pytest.mark.parametrize("table", ["windows", "selections"])
+def test_pandas_polars_and_duckdb_read_the_same(tiny_tables: Path, table: str) -> None:
+    ours = read_table(tiny_tables, table)
+    assert ours.schema.equals(schemas(12)[table])
+    files = str(tiny_tables / table / "*.parquet")
+    from_pandas = pd.read_parquet(tiny_tables / table)
+    from_polars = pl.read_parquet(files)
+    from_duckdb = duckdb.sql(f"select * from '{files}'").fetchall()
+    expected = ours.to_pylist()
+    assert list(from_pandas.columns) == from_polars.columns == ours.column_names
+    assert from_polars.to_dicts() == expected
+    assert [dict(zip(ours.column_names, row, strict=True)) for row in from_duckdb] == expected
+    assert len(from_pandas) == len(expected)
+    for column in ("window_id", "doc_id"):
+        assert from_pandas[column].tolist() == [row[column] for row in expected]
+
+
+def test_metadata_says_what_it_is(tiny_tables: Path) -> None:
+    metadata = pq.read_schema(part_path(tiny_tables, "windows", 0)).metadata
+    assert metadata[b"schema_version"].decode() == SCHEMA_VERSION
+    assert metadata[b"run_id"].decode() == read_json(tiny_tables / "manifest.json")["run_id"]
+    assert metadata[b"full_len"] == b"20"
+
+
+def test_another_schema_is_refused(copy: Path) -> None:
+    path = part_path(copy, "windows", 1)
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"schema_version": "99"}), path)
+    with pytest.raises(UserError, match="schema version 99"):
+        read_table(copy, "windows")
+    pq.write_table(table.drop_columns(["loss_long_nats"]), path)
+    with pytest.raises(UserError, match="measure again"):
+        read_table(copy, "windows")
+
+
+def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Path) -> None:
+    path = part_path(copy, "selections", 0)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(UserError, match="cut short"):
+        read_table(copy, "selections")
+    path.unlink()
+    with pytest.raises(UserError, match="missing"):
+        read_table(copy, "selections")
+    write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), "status": "running"})
+    with pytest.raises(UserError, match="unfinished"):
+        read_table(copy, "windows")
+    with pytest.raises(UserError, match="is no influence folder"):
+        read_table(tmp_path, "windows")
+    with pytest.raises(UserError, match="no influence tables"):
+        read_table(tmp_path / "nothing", "windows")
+
+
+SIZES = (1, 50, 7, 32)  # windows in each part
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up_tables(tmp_path_factory.mktemp("uneven") / "tables", part_sizes=SIZES)
+
+
+def test_parts_come_one_by_one_and_hold_whole_windows(uneven: Path) -> None:
+    for table, rows_per_window in (("windows", 1), ("selections", 2 * len(SEES_TARGET))):
+        first = 0
+        for number, (part, size) in enumerate(zip(read_parts(uneven, table), SIZES, strict=True)):
+            assert part.equals(pq.read_table(part_path(uneven, table, number)).replace_schema_metadata(None))
+            ids, counts = np.unique(part["window_id"], return_counts=True)
+            assert ids.tolist() == list(range(first, first + size))
+            assert set(counts.tolist()) == {rows_per_window}
+            first += size
+        assert first == 90
+    (columns,) = {tuple(part.column_names) for part in read_parts(uneven, "selections", ["context", "window_id"])}
+    assert set(columns) == {"context", "window_id"}
+
+
+def test_a_part_is_opened_only_when_it_is_its_turn(uneven: Path, tmp_path: Path) -> None:
+    """The reader holds one part, so it says that a part is missing only when it comes to it."""
+    tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
+    part_path(tables, "windows", 2).unlink()
+    parts = read_parts(tables, "windows")
+    assert [next(parts).num_rows, next(parts).num_rows] == [1, 50]
+    with pytest.raises(UserError, match=r"part-00002\.parquet: this part is missing"):
+        next(parts)
+
+
+def test_a_part_damaged_inside_is_refused_when_it_is_read(uneven: Path, tmp_path: Path) -> None:
+    tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
+    path = part_path(tables, "selections", 1)
+    content = bytearray(path.read_bytes())
+    column = pq.read_metadata(path).row_group(0).column(0)
+    assert column.path_in_schema == "window_id"
+    start = column.dictionary_page_offset or column.data_page_offset
+    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    parts = read_parts(tables, "selections", ["window_id"])
+    next(parts)
+    for read in (lambda: next(parts), lambda: read_window(tables, "selections", 1)):
+        with pytest.raises(UserError, match=r"part-00001\.parquet: damaged") as error:
+            read()
+        assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("window_id", [0, 1, 50, 57, 89])
+def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
+    for table in ("windows", "selections"):
+        expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] == window_id]
+        assert len(expected) == (1 if table == "windows" else 18)
+        assert read_window(uneven, table, window_id) == expected
+    (row,) = read_window(uneven, "windows", window_id, ["doc_id"])
+    assert set(row) == {"window_id", "doc_id"}
+    assert read_window(uneven, "windows", 90) == []
+
+
+@pytest.mark.parametrize("window_ids", [[], [89, 0], range(40, 60), [90, 57, 57], range(90)])
+def test_the_rows_of_some_windows(uneven: Path, window_ids: Sequence[int]) -> None:
+    for table in ("windows", "selections"):
+        expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] in window_ids]
+        assert read_windows(uneven, table, window_ids) == expected
+
+
+def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    whole = pq.ParquetFile.read
+    monkeypatch.setattr(
+        pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or whole(self, columns=columns)
+    )
+    read_window(uneven, "windows", 52)
+    assert read == [["window_id"]] * 3 + [None]
+    read.clear()
+    read_windows(uneven, "windows", {52, 3})
+    assert read == [["window_id"]] * 2 + [None, ["window_id"], None]
+
+
+def test_rows_by_choice_against_a_filter(uneven: Path) -> None:
+    for part in read_parts(uneven, "selections"):
+        rows = part.to_pylist()
+        found = list(rows_by_choice(part))
+        choices = [(selector, context) for selector, context, _ in found]
+        assert choices == list(dict.fromkeys((row["selector"], row["context"]) for row in rows))
+        for selector, context, of in found:
+            assert of.tolist() == [
+                i for i, row in enumerate(rows) if (row["selector"], row["context"]) == (selector, context)
+            ]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2)])
+def test_list_rows(kind: pa.DataType) -> None:
+    column = pa.chunked_array([pa.array([[1, 2], [3, 4]], kind), pa.array([[5, 6]], kind)])
+    assert list_rows(column).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert list_rows(column.slice(1)).tolist() == [[3, 4], [5, 6]]
+    assert list_rows(column).dtype == np.float32

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import datasets
+import pandas as pd
+import pytest
+import zstandard
+
+from olmo_sparsity.config import DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.corpus import (
+    C4_SHARDS,
+    SMALL_FILES,
+    Document,
+    make_document,
+    read_documents,
+    read_shard,
+    shards_of,
+    split_of,
+)
+
+TEXTS = ["A first text.", "Second, with an é and a 漢.", "third\nwith two lines", "fourth"]
+
+
+def lines(texts: list[str] = TEXTS, field: str = "text") -> bytes:
+    return b"".join(json.dumps({field: t, "url": "u"}).encode() + b"\n" for t in texts)
+
+
+def texts_of(source: Path | str, **options: object) -> list[str]:
+    data = DataConfig(source=str(source), **options)  # type: ignore[arg-type]
+    return [document.text for document in read_documents(data)]
+
+
+def write_all_kinds(folder: Path) -> dict[str, Path]:
+    paths = {kind: folder / f"x.{kind}" for kind in ("jsonl", "json", "jsonl.gz", "json.gz", "json.zst", "parquet")}
+    paths["jsonl"].write_bytes(lines())
+    paths["json"].write_bytes(lines())
+    paths["jsonl.gz"].write_bytes(gzip.compress(lines(TEXTS[:1])) + gzip.compress(lines(TEXTS[1:])))  # two members
+    paths["json.gz"].write_bytes(gzip.compress(lines()))
+    press = zstandard.ZstdCompressor()
+    paths["json.zst"].write_bytes(press.compress(lines(TEXTS[:2])) + press.compress(lines(TEXTS[2:])))  # two frames
+    pd.DataFrame({"text": TEXTS, "n": range(4)}).to_parquet(paths["parquet"])
+    return paths
+
+
+def test_every_kind_of_file_gives_the_same_documents(tmp_path: Path) -> None:
+    for path in write_all_kinds(tmp_path).values():
+        assert texts_of(path) == TEXTS, path.name
+
+
+def test_txt_is_one_document_and_folders_and_globs_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("whole\n\nfile")
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    (tmp_path / "ignored.md").write_text("no")
+    assert texts_of(tmp_path) == [*TEXTS, "whole\n\nfile"]
+    assert texts_of(tmp_path / "*.txt") == ["whole\n\nfile"]
+
+
+def test_a_shard_is_a_file_or_many_small_ones(tmp_path: Path) -> None:
+    for number in range(SMALL_FILES + 2):
+        (tmp_path / f"{number:05d}.txt").write_text(f"text {number}")
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    (tmp_path / "b.jsonl").write_bytes(lines())
+    shards = shards_of(DataConfig(source=str(tmp_path)))
+    assert [len(shard.paths) for shard in shards] == [SMALL_FILES, 2, 1, 1]
+    assert texts_of(tmp_path) == [*(f"text {number}" for number in range(SMALL_FILES + 2)), *TEXTS, *TEXTS]
+
+
+def test_text_and_token_files_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    (tmp_path / "b.npy").write_bytes(bytes(4))
+    with pytest.raises(UserError, match=r"both text \(a\.jsonl\) and token files \(b\.npy\)"):
+        texts_of(tmp_path)
+
+
+def test_another_text_field(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines(field="body"))
+    assert texts_of(tmp_path / "a.jsonl", text_field="body") == TEXTS
+
+
+BROKEN = {
+    "not JSON": b"{oops\n",
+    "no text": b'{"other": 1}\n',
+    "no text in": b'{"text": 3}\n',
+    "not JSON .RecursionError": b'{"text": ' + b"[" * 100_000 + b"\n",
+    "not JSON .ValueError": b'{"text": ' + b"1" * 5000 + b"}\n",
+    "half a surrogate": b'{"text": "\\ud800"}\n',
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BROKEN))
+def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(TEXTS[:2]) + BROKEN[kind] + b"\n" + lines(TEXTS[2:]) + lines(["  "]))
+    with pytest.raises(UserError, match=rf"a\.jsonl:3: .*{kind}.*data\.on_error=skip"):
+        texts_of(path)
+    data = DataConfig(source=str(path), on_error="skip")
+    (shard,) = shards_of(data)
+    items = list(read_shard(data, shard))
+    assert [item.text for item in items if isinstance(item, Document)] == TEXTS
+    assert Counter(item for item in items if isinstance(item, str)) == {"broken": 1, "empty": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("empty.jsonl", b"", "is empty"),
+        ("x.docx", b"abc", "cannot tell"),
+        ("x.parquet", b"abc", "not a Parquet file"),
+        ("cut.json.gz", gzip.compress(lines() * 500)[:-200], "cut short or damaged"),
+    ],
+)
+def test_unusable_sources(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        texts_of(tmp_path / name)
+
+
+def test_an_empty_folder_and_a_missing_column(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no file"):
+        texts_of(tmp_path)
+    pd.DataFrame({"body": TEXTS}).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"no column 'text'.*body"):
+        texts_of(tmp_path)
+
+
+def test_the_split_is_a_function_of_the_text_alone() -> None:
+    documents = [make_document(f"text number {i}", source) for i in range(4000) for source in ("a", "b")]
+    splits = [split_of(d, 25.0) for d in documents]
+    assert splits[::2] == splits[1::2]
+    share = splits.count("validation") / len(splits)
+    assert abs(share - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5
+
+
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"text": [f"{i} {TEXTS[0]}" * 50 for i in range(3000)]}).to_parquet(path)
+    content = bytearray(path.read_bytes())
+    content[500:3000] = bytes(2500)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.parquet: damaged near record"):
+        texts_of(path)
+
+
+def test_builtin_texts_that_begin_alike_share_a_split() -> None:
+    documents = list(read_documents(DataConfig()))
+    assert len(documents) == len({d.doc_id for d in documents}) > 40_000
+    splits: dict[str, set[str]] = {}
+    for document in documents:
+        begins = document.text.split(" -- " if document.source == "boolq" else ". ")[0]
+        splits.setdefault(begins, set()).add(split_of(document, 10.0))
+    assert max(len(found) for found in splits.values()) == 1
+    assert len(splits) < 0.95 * len(documents)  # there are many such texts
+
+
+def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c4.jsonl").write_bytes(lines([f"text {i}" for i in range(20)]))
+    load = datasets.load_dataset
+    asked = []
+
+    def stand_in(*args: object, **options: object) -> object:
+        asked.append((args, options))
+        return load("json", data_files=str(tmp_path / "c4.jsonl"), split="train", streaming=True)
+
+    monkeypatch.setattr(datasets, "load_dataset", stand_in)
+    data = DataConfig(source="c4")
+    documents = list(islice(read_documents(data), 25))
+    assert [d.text for d in documents] == [f"text {i % 20}" for i in range(25)]
+    files = [f"en/c4-train.{number:05d}-of-01024.json.gz" for number in (0, 1)]
+    assert [(args, options["data_files"]) for args, options in asked] == [
+        (("allenai/c4",), {"train": file}) for file in files
+    ]
+    assert {options["revision"] for _, options in asked} == {data.c4_revision}
+    assert all(options["streaming"] is True for _, options in asked)
+    assert len({shard.name for shard in shards_of(data)}) == C4_SHARDS
+
+
+def test_c4_offline_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_args: object, **_options: object) -> object:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(UserError, match=r"hub cannot be reached.*data\.source=builtin"):
+        list(read_documents(DataConfig(source="c4")))

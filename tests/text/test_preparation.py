@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import write_corpus
+from olmo.data.memmap_dataset import MemMapDataset
+
+from olmo_sparsity.config import DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text import corpus, encoding
+from olmo_sparsity.text import preparation as tokens
+from olmo_sparsity.text.preparation import describe, prepare, store_folder
+from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
+from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
+
+SPLITS = ("train", "validation")
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_corpus(tmp_path_factory.mktemp("bpe") / "words.jsonl", 100, seed=1)
+    texts = (json.loads(line)["text"] for line in path.read_text().splitlines())
+    train_bpe(texts, 400, "<|endoftext|>").save(str(path.with_name("tokenizer.json")))
+    return path.with_name("tokenizer.json")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    source = write_corpus(tmp_path / "words.jsonl", 300, seed=5)
+    return DataConfig(source=str(source), tokenizer="bpe:300", cache_dir=str(tmp_path / "cache"), validation_percent=30)
+
+
+@pytest.fixture
+def shards(tmp_path: Path, tokenizer_file: Path) -> DataConfig:
+    """Five files of 40, 41, ... documents, one process."""
+    (tmp_path / "texts").mkdir()
+    for number, name in enumerate("abcde"):
+        write_corpus(tmp_path / "texts" / f"{name}.jsonl", 40 + number, seed=number)
+    return DataConfig(
+        source=str(tmp_path / "texts"),
+        tokenizer=str(tokenizer_file),
+        cache_dir=str(tmp_path / "cache"),
+        validation_percent=30.0,
+        processes=1,
+    )
+
+
+def elsewhere(data: DataConfig, name: str, **changes: Any) -> DataConfig:
+    return dataclasses.replace(data, cache_dir=f"{data.cache_dir}-{name}", **changes)
+
+
+def documents_of(store: TokenStore) -> list[list[int]]:
+    return [store.tokens[a:b].tolist() for a, b in zip(store.begins.tolist(), store.ends.tolist(), strict=True)]
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    """All that a preparation left, but for its manifest."""
+    names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(name): (folder / name).read_bytes() for name in names if name.name != "manifest.json"}
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The manifest without times, and without what may differ between equal preparations."""
+    manifest = read_json(folder / "manifest.json")
+    del manifest["speed"], manifest["data"]
+    for shard in manifest["shards"]:
+        del shard["seconds"]
+    return manifest
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["one file", "five files"])
+def test_the_store_holds_every_document_once_closed_by_eos(kind: str, data: DataConfig, shards: DataConfig) -> None:
+    data = data if kind == "one file" else shards
+    folder = prepare(data)
+    tokenizer, eos = read_tokenizer(folder / "tokenizer.json"), read_json(folder / "manifest.json")["eos_id"]
+    expected: dict[str, list[corpus.Document]] = {split: [] for split in SPLITS}
+    for document in corpus.read_documents(data):
+        expected[corpus.split_of(document, data.validation_percent)].append(document)
+    ids = {}
+    for split, documents in expected.items():
+        store = open_store(folder, split)
+        found = documents_of(store)
+        assert all(document[-1] == eos and eos not in document[:-1] for document in found)
+        assert [tokenizer.decode(document[:-1]) for document in found] == [document.text for document in documents]
+        assert store.doc_ids.tolist() == [document.doc_id for document in documents]
+        assert store.source_of(np.arange(store.num_documents)) == [document.source for document in documents]
+        assert store.lengths.tolist() == list(map(len, found))
+        places = np.arange(len(store.tokens))
+        assert store.document_of(places).tolist() == np.repeat(np.arange(len(found)), store.lengths).tolist()
+        ids[split] = set(store.doc_ids.tolist())
+    assert not ids["train"] & ids["validation"]
+
+
+@pytest.mark.parametrize("changed", ["characters", "documents", "threads"])
+def test_neither_batches_nor_threads_show(changed: str, data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = prepare(elsewhere(data, "whole", processes=1))
+    if changed == "threads":
+        data = dataclasses.replace(data, processes=3)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 700 if changed != "documents" else 10**9)
+    monkeypatch.setattr(encoding, "BATCH_DOCUMENTS", 7 if changed == "documents" else 10**9)
+    again = prepare(data)
+    assert written(again) == written(whole)
+    assert facts_of(again) == facts_of(whole)
+
+
+def test_several_processes_write_what_one_writes(shards: DataConfig) -> None:
+    one, two = prepare(shards), prepare(elsewhere(shards, "two", processes=2))
+    assert written(two) == written(one)
+    assert facts_of(two) == facts_of(one)
+    assert two.name == one.name
+    assert not (two / "shards").exists()
+
+
+def test_olmo_reads_every_token_file(shards: DataConfig) -> None:
+    folder = prepare(shards)
+    entry = read_json(folder / "manifest.json")["splits"]["train"]
+    paths = [folder / file["path"] for file in entry["files"]]
+    assert len(paths) == 5
+    store = open_store(folder, "train")
+    theirs = MemMapDataset(*paths, chunk_size=16, memmap_dtype=np.uint16)
+    assert len(theirs) == sum(file["tokens"] // 16 for file in entry["files"])  # it drops the rest of each
+    chunk = 0
+    for start, file in zip(store.tokens.starts.tolist(), entry["files"], strict=True):  # type: ignore[union-attr]
+        for at in range(start, start + file["tokens"] - 15, 16):
+            assert theirs[chunk]["input_ids"].tolist() == store.tokens[at : at + 16].tolist()
+            chunk += 1
+
+
+def test_many_files_are_read_like_one_array() -> None:
+    rng = np.random.default_rng(0)
+    whole = rng.integers(1000, size=60).astype(np.uint16)
+    files = TokenFiles(np.split(whole, [0, 13, 13, 40, 60]))
+    assert (len(files), files.dtype) == (60, np.uint16)
+    for begin in range(-3, 63):
+        for end in range(-3, 63):
+            assert files[begin:end].tolist() == whole[begin:end].tolist()
+    for index in (np.array(59), np.arange(60), rng.integers(60, size=(4, 3, 2)), np.zeros((0, 3), dtype=np.int64)):
+        assert files[index].shape == index.shape
+        assert files[index].dtype == np.uint16
+        assert np.array_equal(files[index], whole[index])
+        assert np.array_equal(files.take(index), whole.take(index))
+    assert files[np.int64(13)] == whole[13]
+    for outside in (60, -1):
+        with pytest.raises(IndexError, match="outside"):
+            files[np.array([0, outside])]
+    with pytest.raises(TypeError, match="in pieces"):
+        np.asarray(files)
+
+
+def test_what_was_done_is_told(shards: DataConfig) -> None:
+    source = Path(shards.source) / "c.jsonl"
+    source.write_text('{broken\n{"text": " "}\n' + source.read_text() + "{broken\n")
+    folder = prepare(dataclasses.replace(shards, on_error="skip"))
+    manifest = read_json(folder / "manifest.json")
+    texts = [d.text for d in corpus.read_documents(dataclasses.replace(shards, on_error="skip"))]
+    assert manifest["documents"] == len(texts) == 210
+    assert manifest["tokens"] == sum(len(open_store(folder, split).tokens) for split in SPLITS)
+    assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
+    assert manifest["skipped"] == {"broken": 2, "empty": 1}
+    assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
+    said = "\n".join(describe(folder))
+    for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
+        assert words in said
+
+
+# --- interruptions ---------------------------------------------------------------------------------------------------
+
+# Stands still in the middle of one file, in whatever process reads it.
+STUCK = """
+import sys, time
+from olmo_sparsity.cli import app as cli
+from olmo_sparsity.text import corpus
+
+read = corpus.read_shard
+
+def read_until_stuck(data, shard):
+    for number, item in enumerate(read(data, shard)):
+        if shard.name == "c.jsonl" and number == 5:
+            time.sleep(60)
+        yield item
+
+corpus.read_shard = read_until_stuck
+if __name__ == "__main__":
+    cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "processes"), [(signal.SIGKILL, 2), (signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGTERM, 1)]
+)
+def test_a_kill_loses_the_shards_in_flight(
+    number: signal.Signals, processes: int, shards: DataConfig, tmp_path: Path
+) -> None:
+    whole = prepare(elsewhere(shards, "whole"))
+    script = tmp_path / "stuck.py"
+    script.write_text(STUCK)
+    keys = ("source", "tokenizer", "cache_dir", "validation_percent")
+    overrides = [f"data.{key}={getattr(shards, key)}" for key in keys]
+    process = subprocess.Popen(
+        [sys.executable, str(script), "prepare", *overrides, f"data.processes={processes}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    folder = store_folder(shards)
+    sizes = {path.stem: path.stat().st_size for path in Path(shards.source).iterdir()}
+    done = [name for name in sizes if name != "c" and (processes == 2 or sizes[name] > sizes["c"])]  # the largest first
+    assert done
+    while process.poll() is None and len(list(folder.glob("shards/*.record.json"))) < len(done):
+        time.sleep(0.01)
+    time.sleep(0.05)
+    if number != signal.SIGKILL:
+        os.killpg(process.pid, number)  # as a terminal does, and a batch system
+    else:
+        process.send_signal(number)
+    output, _ = process.communicate(timeout=60)  # until the last process that could write there is gone
+    assert process.returncode == (-number if number == signal.SIGKILL else 130), output
+    assert ("goes on from here" in output) == (number != signal.SIGKILL)
+    assert "Traceback" not in output
+    with pytest.raises(UserError, match="no such file"):
+        open_store(folder, "train")
+    finished = {path: path.stat().st_mtime_ns for path in folder.glob("train/tokens-*.bin")}
+    assert {path.name for path in finished} == {f"tokens-{'abcde'.index(name):05d}.bin" for name in done}
+    again = prepare(shards)
+    assert again == folder
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert written(again) == written(whole)
+    assert facts_of(again) == facts_of(whole)
+    assert read_json(again / "manifest.json")["speed"]["shards"] == 5 - len(done)
+
+
+@pytest.mark.parametrize("when", ["before the index", "before the manifest"])
+def test_killed_when_all_shards_are_done_nothing_is_read_again(
+    when: str, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    whole = prepare(elsewhere(shards, "whole"))
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "_join_split" if when == "before the index" else "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(shards)
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus, "read_shard", killed)
+        folder = prepare(shards)
+    assert written(folder) == written(whole)
+    assert facts_of(folder) == facts_of(whole)
+
+
+def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is killed while it writes; the others wait for it, one of them goes on, and the rest find it done."""
+    really_write = tokens._write_store
+    begun = tmp_path / "begun"
+
+    def write(*arguments: object) -> None:
+        with open(begun, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(begun.read_text().split()) == 1:
+            time.sleep(60)  # until it is killed
+        really_write(*arguments)  # type: ignore[arg-type]
+        time.sleep(0.3)  # so that whoever does not wait comes in between
+
+    monkeypatch.setattr(tokens, "_write_store", write)
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                open_store(prepare(data), "train")
+                os._exit(0)
+            except BaseException as error:
+                os.write(2, f"{error!r}\n".encode())
+                os._exit(1)
+        children.append(child)
+    while not begun.is_file() or "\n" not in begun.read_text():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    first = int(begun.read_text().split()[0])
+    assert len(begun.read_text().split()) == 1
+    os.kill(first, signal.SIGKILL)
+    ended = {child: os.waitpid(child, 0)[1] for child in children}
+    assert {child for child, status in ended.items() if status != 0} == {first}
+    assert len(begun.read_text().split()) == 2
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_documents", [1, 39, 40, 41, 100, 209, 210, 500])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_max_documents_takes_the_first_ones(
+    max_documents: int, processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processes == 3:  # three at once, but here; the processes themselves are tested above
+        run_in_threads(monkeypatch)
+    everything = [document.doc_id for document in corpus.read_documents(shards)]
+    folder = prepare(dataclasses.replace(shards, max_documents=max_documents, processes=processes))
+    assert read_json(folder / "manifest.json")["documents"] == min(max_documents, 210)
+    stores = [open_store(folder, split) for split in SPLITS]
+    assert {i for store in stores for i in store.doc_ids.tolist()} == set(everything[:max_documents])
+    wanted = next(n for n in range(1, 6) if sum([40, 41, 42, 43, 44][:n]) >= min(max_documents, 210))
+    assert len(list(folder.glob("train/tokens-*.bin"))) == wanted
+
+
+def run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import contextmanager
+
+    from olmo_sparsity.text import workers
+
+    @contextmanager
+    def pool(processes: int, counts: Any) -> Any:
+        with ThreadPoolExecutor(processes) as threads:
+            yield lambda job: threads.submit(encoding.write_shard, job, counts)
+
+    monkeypatch.setattr(workers, "_worker_pool", pool)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_max_tokens_ends_behind_the_document_that_reaches_it(
+    processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processes == 3:
+        run_in_threads(monkeypatch)
+    whole = open_store(prepare(shards), "train")
+    shards = dataclasses.replace(shards, processes=processes)
+    for document in (0, 20, 75, whole.num_documents - 1):
+        for max_tokens, last in ((int(whole.ends[document]), document), (int(whole.ends[document]) - 1, document)):
+            folder = prepare(dataclasses.replace(shards, max_tokens=max_tokens))
+            store = open_store(folder, "train")
+            assert store.doc_ids.tolist() == whole.doc_ids[: last + 1].tolist()
+            assert store.tokens[: len(store.tokens)].tolist() == whole.tokens[: whole.ends[last]].tolist()
+
+
+def test_no_more_is_read_than_the_limits_ask_for(shards: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(shards.source) / "d.jsonl").write_text("{broken\n")  # behind the limit
+    read = []
+    read_shard = corpus.read_shard
+
+    def watched(data: DataConfig, shard: corpus.Shard) -> Any:
+        read.append(shard.name)
+        return read_shard(data, shard)
+
+    monkeypatch.setattr(corpus, "read_shard", watched)
+    assert read_json(prepare(dataclasses.replace(shards, max_documents=60)) / "manifest.json")["documents"] == 60
+    assert read == ["a.jsonl", "b.jsonl"]
+    with pytest.raises(UserError, match=r"d\.jsonl:1: not JSON"):
+        prepare(dataclasses.replace(shards, max_documents=200))
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_without_text_leaves_nothing_behind(data: DataConfig) -> None:
+    Path(data.source).write_text('{"text": " "}\n')
+    with pytest.raises(UserError, match="no document with text"):
+        prepare(dataclasses.replace(data, tokenizer="dolma-v1.5"))
+    assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_a_broken_line_is_named_by_whichever_process_meets_it(shards: DataConfig) -> None:
+    source = Path(shards.source) / "b.jsonl"
+    source.write_text(source.read_text() + "{broken\n")
+    with pytest.raises(UserError, match=r"b\.jsonl:42: not JSON"):
+        prepare(dataclasses.replace(shards, processes=2))
+
+
+def test_a_text_cannot_close_its_own_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "before <|endoftext|> after " * 20}) + "\n")
+    folder = prepare(DataConfig(source=str(tmp_path / "a.jsonl"), tokenizer="dolma-v1.5", cache_dir=str(tmp_path)))
+    manifest = read_json(folder / "manifest.json")
+    stored = [t for split in SPLITS for t in open_store(folder, split).tokens.tolist()]  # type: ignore[union-attr]
+    assert stored.count(manifest["eos_id"]) == 1
+    assert manifest["dtype"] == "<u2"
+
+
+def test_dolma2_needs_32_bits(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "a.jsonl", 5)
+    data = DataConfig(source=str(tmp_path / "a.jsonl"), tokenizer="dolma2", cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(UserError, match=r"data\.token_dtype = uint16: the tokenizer has \d+ entries"):
+        prepare(dataclasses.replace(data, token_dtype="uint16"))
+    assert read_json(prepare(data) / "manifest.json")["dtype"] == "<u4"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokenizer": "bpe:12"}, "between 300"),
+        ({"tokenizer": "nowhere.json"}, "no such file"),
+        ({"eos_token": "<eos>", "tokenizer": "dolma-v1.5"}, "no such token"),
+        ({"source": "nowhere"}, "no such file, folder or glob"),
+    ],
+)
+def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare(dataclasses.replace(data, **change))
+    assert not list(Path(data.cache_dir).glob("*"))
+
+
+def test_a_cut_token_file_is_refused(data: DataConfig) -> None:
+    folder = prepare(data)
+    path = folder / "train" / "tokens-00000.bin"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"tokens-00000\.bin: \d+ bytes where"):
+        open_store(folder, "train")

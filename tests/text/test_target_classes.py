@@ -1,0 +1,274 @@
+# ruff: noqa: RUF001  (curly quotation marks are meant)
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from olmo_sparsity.text.target_classes import CLASSES, FUNCTION_WORDS, INFLECTIONS, target_class
+
+
+def class_of(long_range: Sequence[str], local: Sequence[str], target: str, multiplier: int = 1, offset: int = 0) -> str:
+    """The class of a hand-written window; equal texts get equal ids."""
+    texts = [*long_range, *local]
+    ids = {text: i * multiplier + offset for i, text in enumerate(dict.fromkeys([*texts, target]))}
+    return target_class([ids[text] for text in texts], texts, ids[target], target, len(long_range))
+
+
+def local_class(local: Sequence[str], target: str) -> str:
+    """The same with nothing to repeat in the long range."""
+    return class_of([" zzz"] * 3, local, target)
+
+
+@pytest.mark.parametrize(
+    ("long_range", "local", "target", "expected"),
+    [
+        ([" a", " rapid", " trans", "it"], [" the", " rapid"], " trans", "induction"),
+        ([" rapid", " trans"], [" rapid"], " trans", "induction"),  # the whole long range, one local token
+        ([" rapid", " trans"], [" trans", " rapid"], " trans", "induction"),  # the target alone may be local
+        ([" of", " the"], [" made", " of"], " the", "induction"),  # function words and punctuation, too
+        ([" end", "."], [" the", " end"], ".", "induction"),
+        ([" rapid", " trans"], [" rapid", " trans", " rapid"], " trans", "other"),  # also in the local tokens
+        ([" a", " rapid"], [" trans", " rapid"], " trans", "other"),  # across the border
+        ([" rapid", " trans"], [" rapid", " trans", " and", " rapid"], " trans", "other"),
+        ([" rapid", " a", " trans"], [" rapid"], " trans", "repeat"),  # both there, but not side by side
+        ([" trans", " rapid"], [" rapid"], " trans", "repeat"),  # the wrong way round
+        ([" go", " go"], [" go"], " go", "induction"),
+        ([" go", " go"], [" go", " go"], " go", "other"),
+        ([" rapid", " trans"], [], " trans", "repeat"),  # nothing local that could be completed
+        ([], [" rapid", " trans", " rapid"], " trans", "other"),
+    ],
+)
+def test_induction(long_range: list[str], local: list[str], target: str, expected: str) -> None:
+    assert class_of(long_range, local, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("long_range", "local", "target", "expected"),
+    [
+        ([" bike", " was"], [" the", " man", "'s"], " bike", "repeat"),
+        ([" bike", " was"], [" bike", " of"], " bike", "other"),  # local as well
+        ([" the", " bike"], [" under"], " the", "function-word"),
+        ([" The", " bike"], [".", " "], " The", "function-word"),
+        ([".", " Bike"], [" under"], ".", "other"),
+        (["\n", " Bike"], [" under"], "\n", "other"),
+        ([" $", " Bike"], [" under"], " $", "other"),
+        (["\ufffd", " Bike"], [" under"], "\ufffd", "other"),  # who knows whose part
+        (["ing", " a"], [" pull"], "ing", "continues-word"),  # inflections recur everywhere
+        (["’s", " a"], [" man"], "’s", "continues-word"),
+        (["ow", " a"], [" b"], "ow", "repeat"),
+        (["in", " a"], [" prote"], "in", "repeat"),  # part of a word, no function word
+        ([" s", " a"], [" big"], " s", "repeat"),  # begins a word, no inflection
+        ([" Lee", " met"], [" with", " Ann"], " Lee", "repeat"),  # before name
+        (["19", " the"], [" in", " "], "19", "repeat"),  # before number
+        ([" bike", " was"], [" the"], " bikes", "other"),  # another token
+    ],
+)
+def test_repeat(long_range: list[str], local: list[str], target: str, expected: str) -> None:
+    assert class_of(long_range, local, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "target", "expected"),
+    [
+        ([" (", "a", " man"], ")", "closing"),
+        ([" a", " man"], "),", "closing"),  # opened before the window
+        ([" ex", "."], " ]", "closing"),
+        ([" man"], "}", "closing"),
+        ([" man"], "»", "closing"),
+        ([" “", "go"], "”", "closing"),
+        ([" “", "go"], ".”", "closing"),
+        ([" (", "go"], "?)", "closing"),
+        ([" ``", "go"], "''", "closing"),
+        ([" smile"], " :)", "other"),
+        ([" a"], " (", "other"),
+        ([" a"], " “", "other"),
+        # straight: odd and even
+        ([' "', "go"], '"', "closing"),
+        ([' "', " go"], ' "', "closing"),
+        ([' "', "go"], '."', "closing"),
+        ([' "go", he said, "', "stop"], '"', "closing"),
+        ([" click"], ' "', "other"),
+        ([' "', "go", '"', " and"], ' "', "other"),
+        # apostrophes
+        ([" don"], "'t", "continues-word"),
+        ([" don"], "’t", "continues-word"),
+        ([" ‘", "don"], "’t", "continues-word"),
+        ([" dogs"], "'", "other"),
+        ([" dogs"], "’", "other"),
+        ([" the"], " ’", "other"),
+        ([" ‘", "go"], "’", "closing"),
+        ([" ‘", "go", "’", " the", " dogs"], "’", "other"),
+        ([" ‘", "I", "’m", " here"], "’", "closing"),  # the apostrophe closed nothing
+        ([" go", "."], "’", "closing"),
+        ([" go"], ".’", "closing"),
+        ([" '", "go", "."], "'", "other"),
+        ([], "’", "other"),
+    ],
+)
+def test_closing(local: list[str], target: str, expected: str) -> None:
+    assert local_class(local, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "target", "expected"),
+    [
+        ([" in"], " 2011", "number"),
+        ([" 20"], "24", "number"),
+        ([" covid"], "19", "number"),  # the token, not the word
+        ([" cost"], " $5", "number"),
+        ([" about"], " 1,000.50", "number"),
+        ([" at"], " 12:30", "number"),
+        ([" at"], " 5%", "number"),
+        ([" at"], " ٣", "number"),  # digits of any script
+        ([" cost"], " $", "other"),
+        ([" the"], "-", "other"),
+        ([" the"], " 19th", "other"),
+        ([" 19"], "th", "other"),
+    ],
+)
+def test_number(local: list[str], target: str, expected: str) -> None:
+    assert local_class(local, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "target", "expected"),
+    [
+        ([" pull"], "ing", "continues-word"),
+        ([" Mc"], "Donald", "continues-word"),  # before name
+        ([" prote"], "in", "continues-word"),  # before function word
+        ([" é"], "té", "continues-word"),
+        ([" Моск"], "ва", "continues-word"),
+        ([" don", "'"], "t", "continues-word"),
+        ([" pull", ""], "ing", "continues-word"),  # an empty text between
+        ([" pull"], " ing", "other"),
+        ([" pull"], "\ning", "other"),
+        ([" long-"], "ter", "other"),
+        ([" '"], "ing", "other"),
+        ([" caf\ufffd"], "s", "other"),
+        ([" pull"], "\ufffd", "other"),
+        ([" pull"], "", "other"),
+        ([" 7"], "ing", "other"),
+    ],
+)
+def test_continues_word(local: list[str], target: str, expected: str) -> None:
+    assert local_class(local, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "target", "expected"),
+    [
+        ([" to"], " London", "name"),
+        ([" to"], " Lond", "name"),
+        ([" the"], " NASA", "name"),
+        ([" in"], " Élan", "name"),
+        ([" the", " ("], "NASA", "name"),
+        ([" the", " Anglo", "-"], "Saxon", "name"),
+        ([" in"], " May", "name"),  # before function word
+        ([" to"], " london", "other"),
+        ([" went", "."], " London", "other"),
+        ([" went", "?", ' "', " "], "London", "other"),
+        ([" went", ".)", " "], " London", "other"),
+        ([" went", ":", " "], " London", "other"),
+        ([" went", "\n"], "London", "other"),
+        ([" went", "\n", " "], " London", "other"),
+        ([" went"], "\nLondon", "other"),  # the line break is the target's own
+        ([" went", "!"], " The", "function-word"),
+        ([" and"], " I", "function-word"),
+        ([" and"], " I'm", "other"),
+        ([" and"], " I’ll", "other"),
+        ([" and"], " II", "name"),
+    ],
+)
+def test_name(local: list[str], target: str, expected: str) -> None:
+    assert local_class(local, target) == expected
+
+
+def test_name_with_nothing_before_it() -> None:
+    assert class_of([], [], " London") == "other"
+    assert class_of([""], ["", " "], "London") == "other"
+    assert class_of([""], [""], "ing") == "other"
+
+
+@pytest.mark.parametrize(
+    ("local", "target", "expected"),
+    [
+        ([" man"], " the", "function-word"),
+        ([" man", " ("], "the", "function-word"),
+        ([" man", "."], " You", "function-word"),
+        ([" built", "-"], "in", "function-word"),
+        ([" man"], " cannot", "function-word"),
+        ([" man"], " then,", "other"),
+        ([" man"], " mountain", "other"),
+        ([" man"], "", "other"),
+        ([" man"], " ", "other"),
+        ([" man"], "\ufffd", "other"),
+        ([" man"], ",", "other"),
+    ],
+)
+def test_function_word_and_other(local: list[str], target: str, expected: str) -> None:
+    assert local_class(local, target) == expected
+
+
+def test_each_class_goes_before_the_next() -> None:
+    """Targets that fit two classes get the earlier one."""
+    assert class_of([" (", ")"], [" ("], ")") == "induction"  # and closing
+    assert class_of([" in", " London", " in"], [" near"], " London") == "repeat"  # and name
+    assert class_of([" in", " London", " in"], [" from", " in"], " London") == "induction"  # and repeat
+    assert class_of([" 7)", " a"], [" of"], " 7)") == "repeat"
+    assert class_of([")", " a"], [" of"], ")") == "closing"  # punctuation is no repeat
+    assert local_class([" Mc"], "Donald") == "continues-word"  # and name
+    assert local_class([" and"], " It") == "name"  # and function-word
+    assert list(CLASSES) == [
+        "induction",
+        "repeat",
+        "closing",
+        "number",
+        "continues-word",
+        "name",
+        "function-word",
+        "other",
+    ]
+
+
+def test_lists_are_lower_case_and_definitions_are_sentences() -> None:
+    assert all(word == word.lower().strip() for word in FUNCTION_WORDS | INFLECTIONS)
+    assert not FUNCTION_WORDS & INFLECTIONS
+    assert all(text.endswith(".") and text.count(". ") <= 1 for text in CLASSES.values())
+
+
+def test_imports_the_standard_library_alone() -> None:
+    code = "import sys, olmo_sparsity.text.target_classes; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+TEXTS = st.one_of(
+    st.sampled_from(
+        ["", " ", "\n", " the", "The", "ing", " I", "'s", "’", "‘", '"', ' "', ")", ".", ":", "7", "\ufffd"]
+    ),
+    st.text(max_size=4),
+)
+
+
+@given(
+    st.lists(TEXTS, max_size=12), st.lists(TEXTS, max_size=12), TEXTS, st.sampled_from([-7, -1, 3]), st.integers(-9, 9)
+)
+def test_any_window_has_a_class_whatever_the_ids(
+    long_range: list[str], local: list[str], target: str, multiplier: int, offset: int
+) -> None:
+    name = class_of(long_range, local, target)
+    assert name in CLASSES
+    assert class_of(long_range, local, target, multiplier, offset) == name
+
+
+def test_the_readme_gives_the_definitions() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for name, definition in CLASSES.items():
+        assert f"| `{name}` | {definition} |" in readme

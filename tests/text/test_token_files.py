@@ -1,0 +1,183 @@
+"""Token files that OLMo's or dolma's tools wrote, read where they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from olmo_sparsity.config import Config, DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.opened_run import open_run
+from olmo_sparsity.storage.files import read_json, sha256_file
+from olmo_sparsity.text import encoding
+from olmo_sparsity.text.preparation import describe, prepare
+from olmo_sparsity.text.store import open_store
+
+EOS = 3
+VOCAB = 400
+SPLITS = ("train", "validation")
+
+
+def save_tokenizer(path: Path, vocab_size: int = VOCAB) -> Path:
+    vocabulary = {f"w{number}": number for number in range(vocab_size)}
+    vocabulary["<|endoftext|>"] = vocabulary.pop(f"w{EOS}")
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(path))
+    return path
+
+
+def random_documents(seed: int, count: int) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [[*rng.integers(EOS + 1, VOCAB, rng.integers(1, 30)).tolist(), EOS] for _ in range(count)]
+
+
+@pytest.fixture
+def documents() -> dict[str, list[list[int]]]:
+    return {"a.npy": random_documents(0, 200), "b.npy": random_documents(1, 90), "c.npy": random_documents(2, 1)}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    (tmp_path / "tokens").mkdir()
+    return DataConfig(
+        source=str(tmp_path / "tokens"),
+        tokenizer=str(save_tokenizer(tmp_path / "tokenizer.json")),
+        cache_dir=str(tmp_path / "cache"),
+        validation_percent=30,
+        processes=1,
+    )
+
+
+def write(data: DataConfig, files: dict[str, list[list[int]]], dtype: str = "<u2") -> None:
+    for name, documents in files.items():
+        np.array([token for document in documents for token in document], dtype=dtype).tofile(Path(data.source) / name)
+
+
+@pytest.mark.parametrize(("dtype", "token_dtype"), [("<u2", "auto"), ("<u2", "uint16"), ("<u4", "uint32")])
+def test_they_are_read_where_they_lie(
+    dtype: str,
+    token_dtype: str,
+    data: DataConfig,
+    documents: dict[str, list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encoding, "SCAN_TOKENS", 37)  # most blocks end inside a document
+    write(data, documents, dtype)
+    folder = prepare(dataclasses.replace(data, token_dtype=token_dtype))  # type: ignore[arg-type]
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["dtype"] == dtype
+    everything = [(name, document) for name, found in documents.items() for document in found]
+    seen: dict[tuple[str, tuple[int, ...]], str] = {}
+    for split in SPLITS:
+        assert not list(folder.glob(f"{split}/tokens*"))
+        store = open_store(folder, split)
+        sources = store.source_of(np.arange(store.num_documents))
+        for source, begin, end in zip(sources, store.begins.tolist(), store.ends.tolist(), strict=True):
+            seen[source, tuple(store.tokens[begin:end].tolist())] = split
+            assert (store.document_of(np.arange(begin, end)) == store.begins.tolist().index(begin)).all()
+        # A split is some of the documents, in their order.
+        expected = [document for name, document in everything if seen.get((name, tuple(document))) == split]
+        assert [store.tokens[a:b].tolist() for a, b in zip(store.begins, store.ends, strict=True)] == expected
+        files = manifest["splits"][split]["files"]
+        assert [Path(file["path"]) for file in files] == [(Path(data.source) / name).resolve() for name in documents]
+        assert [file["sha256"] for file in files] == [sha256_file(Path(data.source) / name) for name in documents]
+    assert len(seen) == len(everything) == manifest["documents"]
+    share = open_store(folder, "validation").num_documents / len(everything)
+    assert abs(share - 0.3) < 5 * (0.3 * 0.7 / len(everything)) ** 0.5
+    hashes = {manifest["splits"][split]["tokens_sha256"] for split in SPLITS}
+    assert len(hashes) == 2  # the same files, other documents of them
+
+
+def test_names_and_splits_come_from_the_tokens_alone(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    write(data, documents)
+    first = {split: set(open_store(prepare(data), split).doc_ids.tolist()) for split in SPLITS}
+    for path in Path(data.source).iterdir():
+        path.unlink()
+    write(data, {"other.bin": [document for found in reversed(documents.values()) for document in found]}, "<u4")
+    second = prepare(dataclasses.replace(data, token_dtype="uint32"))
+    assert {split: set(open_store(second, split).doc_ids.tolist()) for split in SPLITS} == first
+    assert not first["train"] & first["validation"]
+
+
+def test_several_processes_find_the_same(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    write(data, documents)
+    one = prepare(data)
+    two = prepare(dataclasses.replace(data, processes=2, cache_dir=f"{data.cache_dir}2"))
+    for split in SPLITS:
+        for name in ("begins", "ends", "doc_ids"):
+            assert (one / split / f"{name}.bin").read_bytes() == (two / split / f"{name}.bin").read_bytes()
+    assert read_json(one / "manifest.json")["splits"] == read_json(two / "manifest.json")["splits"]
+
+
+def test_an_open_end_and_empty_documents_are_told(data: DataConfig) -> None:
+    write(data, {"a.bin": [[5, 6, EOS], [EOS], [7, 8, EOS], [EOS], [9, 10, 11]], "b.bin": [[12, EOS]]})
+    folder = prepare(data)
+    found = []
+    for split in SPLITS:
+        store = open_store(folder, split)
+        found += [store.tokens[a:b].tolist() for a, b in zip(store.begins, store.ends, strict=True)]
+    assert sorted(found) == [[5, 6, EOS], [7, 8, EOS], [9, 10, 11], [12, EOS]]
+    assert read_json(folder / "manifest.json")["skipped"] == {"empty": 2}
+    assert "a.bin: its last document has no EOS" in "\n".join(describe(folder))
+    assert "b.bin: its last" not in "\n".join(describe(folder))
+
+
+def test_limits(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    write(data, documents)
+    few = prepare(dataclasses.replace(data, max_documents=205))
+    everything = [document for found in documents.values() for document in found]
+    stores = [open_store(few, split) for split in SPLITS]
+    kept = [s.tokens[a:b].tolist() for s in stores for a, b in zip(s.begins, s.ends, strict=True)]
+    assert sorted(kept) == sorted(everything[:205])
+    whole = open_store(prepare(data), "train")
+    cut = open_store(prepare(dataclasses.replace(data, max_tokens=int(whole.lengths[:50].sum()))), "train")
+    assert cut.doc_ids.tolist() == whole.doc_ids[:50].tolist()
+
+
+def test_a_file_that_was_changed_is_noticed(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    write(data, documents)
+    folder = prepare(data)
+    path = Path(data.source) / "b.npy"
+    with open(path, "ab") as file:
+        file.write(bytes(2))
+    with pytest.raises(UserError, match=r"b\.npy: \d+ bytes where \d+ were written; bring back the file"):
+        open_store(folder, "train")
+
+
+def test_other_files_are_told_from_tokens(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+    source = Path(data.source)
+
+    def refused(message: str, **changes: str) -> None:
+        with pytest.raises(UserError, match=message):
+            prepare(dataclasses.replace(data, **changes))  # type: ignore[arg-type]
+        assert not list(Path(data.cache_dir).glob("*"))
+
+    np.save(source / "a.npy", np.arange(5, dtype=np.uint16))
+    refused(r"a\.npy: a NumPy file with a header")
+    write(data, {"a.npy": documents["a.npy"]})
+    refused(r"bpe:400: .* holds token files, and no tokenizer can be trained on those", tokenizer="bpe:400")
+    refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 400 entries", token_dtype="uint32")
+    smaller = save_tokenizer(source.parent / "small.json", 50)
+    refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 50 entries", tokenizer=str(smaller))
+    refused(r"closes no document in these token files", eos_token="w1")
+    write(data, {"a.npy": documents["a.npy"]}, "<u4")
+    refused(r"every second token is 0, as if these were 32 bits each; set data\.token_dtype=uint32")
+    (source / "a.npy").write_bytes(bytes(7))
+    refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens")
+    (source / "a.npy").write_bytes(b"")
+    refused("no document")
+
+
+def test_what_cannot_be_left_out_is_said(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """The model was trained on text: the same documents as token files are not known to be the same."""
+    trained_on = Path(read_json(tiny_run / "manifest.json")["token_store"])
+    np.asarray(open_store(trained_on, "train").tokens).tofile(tmp_path / "same.npy")
+    said: list[str] = []
+    for source, remarks in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
+        config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, data=source))
+        said.clear()
+        assert open_run(config, tiny_run, said.append).split == "held-out"
+        assert len([line for line in said if "cannot be left out" in line]) == remarks

@@ -1,0 +1,33 @@
+"""Tiny models of two kinds, built in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from olmo_sparsity.config import Config, ContextConfig, ModelConfig
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+
+PLAIN = ModelConfig(d_model=32, n_heads=2, n_layers=3, mlp_ratio=8, init_std=0.2)
+
+
+NORMED = dataclasses.replace(
+    PLAIN, attention_layer_norm=True, layer_norm_type="rms", layer_norm_with_affine=True, weight_tying=False
+)
+
+
+VOCAB, EOS = 100, 0
+
+
+KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"])
+
+
+def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
+    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=24))
+    model = build_model(olmo_model_config(config, VOCAB, EOS), seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight") or name.endswith("ln_f.weight"):
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)  # ones would hide a norm that is left out
+    return model

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pose_laws import assert_law, law_of_shifts, law_of_starts, rows_of
+
+from olmo_sparsity.config import Config, PoseConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.preparation import prepare
+from olmo_sparsity.text.store import TokenStore, open_store
+from olmo_sparsity.training.batches import IGNORE_INDEX, RowSource, batch_at, row_source
+
+
+@pytest.fixture(scope="module")
+def store(tiny_config: Config) -> TokenStore:
+    return open_store(prepare(tiny_config.data), "train")
+
+
+@pytest.fixture(scope="module")
+def rows(store: TokenStore, tiny_config: Config) -> RowSource:
+    return row_source(store, 8, 20)
+
+
+def numbered(store: TokenStore) -> TokenStore:
+    """The same documents, each token its own index: a batch then says where it was cut."""
+    return dataclasses.replace(store, tokens=np.arange(len(store.tokens)))
+
+
+def of_lengths(lengths: list[int]) -> TokenStore:
+    """Documents of these lengths, each token its own index."""
+    offsets = np.cumsum([0, *lengths])
+    nothing = np.zeros(len(lengths), dtype=np.uint64)
+    ends = np.array([len(lengths)])
+    return TokenStore(np.arange(offsets[-1]), offsets[:-1], offsets[1:], nothing, ["made up"], ends, "train", "")
+
+
+LENGTHS = [5, 40, 3, 9, 10, 25, 1, 64]  # of rows of 8 tokens and a target, the first, third and seventh hold none
+
+
+@st.composite
+def pose_configs(draw: st.DrawFn) -> PoseConfig:
+    if draw(st.booleans()) and draw(st.booleans()):
+        return PoseConfig(method="randpos")
+    return PoseConfig(
+        num_chunks=draw(st.integers(1, 8)),
+        vary_chunks=draw(st.booleans()),
+        cuts=draw(st.sampled_from(["uniform", "capped"])),
+        skips=draw(st.sampled_from(["sorted", "successive"])),
+        contents=draw(st.sampled_from(["contiguous", "uniform", "matched"])),
+        seam_targets=draw(st.sampled_from(["document", "row", "none"])),
+    )
+
+
+def law_by_hand(skips: str, draws: list[float], bound: int) -> list[int]:
+    if skips == "sorted":
+        return [0, *sorted(int(draw * (bound + 1)) for draw in draws)]
+    shifts = [0]
+    for draw in draws:
+        shifts.append(shifts[-1] + int(draw * (bound - shifts[-1] + 1)))
+    return shifts
+
+
+def batch_by_hand(
+    lengths: list[int], row_len: int, max_position: int, pose: PoseConfig, num_rows: int, seed: int, step: int
+) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """(tokens, positions, targets) of documents whose tokens are their own indices: the same draws, row by row."""
+    rng = np.random.default_rng([seed, step])
+    places = [(d, start) for d, length in enumerate(lengths) for start in range(length - row_len)]
+    place = rng.integers(len(places), size=num_rows)
+    num_chunks = [pose.num_chunks] * num_rows
+    if pose.method == "randpos":
+        order = rng.random((num_rows, max_position))
+    else:
+        if pose.vary_chunks:
+            num_chunks = rng.integers(1, pose.num_chunks + 1, size=num_rows).tolist()
+        order = rng.random((num_rows, row_len - 1))
+        first = rng.random(num_rows) if pose.cuts == "capped" and pose.num_chunks > 1 else None
+        skip_draws = rng.random((num_rows, pose.num_chunks - 1))
+        text_draws = rng.random((num_rows, pose.num_chunks - 1)) if pose.contents == "uniform" else None
+        start_draws = rng.random(num_rows) if pose.contents == "matched" else None
+
+    rows: tuple[list[list[int]], list[list[int]], list[list[int]]] = ([], [], [])
+    for b in range(num_rows):
+        document, start = places[place[b]]
+        spare = lengths[document] - row_len - 1
+        if pose.method == "randpos":
+            positions = sorted(sorted(range(max_position), key=lambda p: order[b][p])[:row_len])
+            within = list(range(row_len))
+        else:
+            cuts = sorted(range(1, row_len), key=lambda p: order[b][p - 1])
+            if first is not None and num_chunks[b] > 1:
+                cut = 1 + int(first[b] * min((row_len + 1) // 2, row_len - num_chunks[b] + 1))
+                cuts = [cut, *(p for p in cuts if p > cut)]
+            cuts = cuts[: num_chunks[b] - 1]
+            chunk = [sum(cut <= t for cut in cuts) for t in range(row_len)]
+            bound = max_position - row_len
+            if start_draws is not None:
+                bound = min(bound, spare)
+            skips = law_by_hand(pose.skips, list(skip_draws[b][: num_chunks[b] - 1]), bound)
+            positions = [t + skips[chunk[t]] for t in range(row_len)]
+            within = list(range(row_len))
+            if text_draws is not None:
+                shifts = law_by_hand(pose.skips, list(text_draws[b][: num_chunks[b] - 1]), spare - start)
+                within = [t + shifts[chunk[t]] for t in range(row_len)]
+            if start_draws is not None:
+                within = positions
+                start = int(start_draws[b] * (spare - skips[-1] + 1))
+        tokens = [sum(lengths[:document]) + start + t for t in within]
+        targets = [token + 1 for token in tokens]
+        for t in range(row_len - 1):
+            if pose.seam_targets == "row":
+                targets[t] = tokens[t + 1]
+            elif pose.seam_targets == "none" and (tokens[t + 1] - tokens[t], positions[t + 1] - positions[t]) != (1, 1):
+                targets[t] = IGNORE_INDEX
+        for all_rows, row in zip(rows, (tokens, positions, targets), strict=True):
+            all_rows.append(row)
+    return rows
+
+
+@given(pose_configs(), st.integers(8, 30), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=200)
+def test_a_batch_is_what_its_draws_say_row_by_row(pose: PoseConfig, max_position: int, seed: int) -> None:
+    batch = batch_at(row_source(of_lengths(LENGTHS), 8, max_position), pose, 12, seed, 3)
+    expected = batch_by_hand(LENGTHS, 8, max_position, pose, 12, seed, 3)
+    for name, rows in zip(("tokens_BT", "positions_BT", "targets_BT"), expected, strict=True):
+        assert getattr(batch, name).tolist() == rows
+        assert getattr(batch, name).dtype == torch.int64
+
+
+@given(pose_configs(), st.integers(8, 30), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=200)
+def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
+    pose: PoseConfig, max_position: int, seed: int
+) -> None:
+    source = row_source(of_lengths(LENGTHS), 8, max_position)
+    batch = batch_at(source, pose, 50, seed, 0)
+    index, positions, targets = (x.numpy() for x in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
+    document = source.store.document_of(index)
+    assert (document == document[:, :1]).all()
+    assert (index[:, -1] + 1 < source.store.ends[document[:, 0]]).all()
+    text_steps, steps = np.diff(index, axis=1), np.diff(positions, axis=1)
+    assert (text_steps >= 1).all() and (steps >= 1).all()
+    assert positions.min() >= 0 and positions.max() < max_position
+    seam = (text_steps > 1) | (steps > 1)
+    if pose.method == "pose":
+        assert (positions[:, 0] == 0).all()
+        assert seam.sum(axis=1).max() <= pose.num_chunks - 1
+    if pose.contents == "matched":
+        assert (text_steps == steps).all()
+    if pose.contents == "contiguous":
+        assert (text_steps == 1).all()
+    assert (targets[:, -1] == index[:, -1] + 1).all()
+    assert (targets[:, :-1][~seam] == index[:, :-1][~seam] + 1).all()
+    at_seams = {"document": index[:, :-1] + 1, "row": index[:, 1:], "none": np.full(seam.shape, IGNORE_INDEX)}
+    assert (targets[:, :-1][seam] == at_seams[pose.seam_targets][seam]).all()
+    assert batch.num_targets == targets.size - (seam.sum() if pose.seam_targets == "none" else 0)
+
+
+def test_a_target_that_is_not_trained_is_what_torch_leaves_out() -> None:
+    source = row_source(of_lengths(LENGTHS), 8, 30)
+    batch = batch_at(source, PoseConfig(num_chunks=4, seam_targets="none"), 20, 0, 0)
+    logits = torch.randn(20, 8, 200)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
+    trained = [(b, t) for b in range(20) for t in range(8) if batch.targets_BT[b, t] >= 0]
+    log_q = logits.log_softmax(-1)
+    assert 20 * 4 < len(trained) == batch.num_targets < 20 * 8
+    assert float(loss) == pytest.approx(-sum(float(log_q[b, t, batch.targets_BT[b, t]]) for b, t in trained), rel=1e-4)
+
+
+def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> dict[Any, float]:
+    """The probability of every (tokens, positions), by enumeration of all that can be drawn."""
+    law: Counter[Any] = Counter()
+    contiguous = tuple(range(row_len))
+
+    def put(begin: int, within: tuple[int, ...], positions: tuple[int, ...], p: float) -> None:
+        law[tuple(begin + t for t in within), positions] += p  # type: ignore[assignment]
+
+    num_places = sum(max(length - row_len, 0) for length in lengths)
+    for document, length in enumerate(lengths):
+        begin, spare = sum(lengths[:document]), length - row_len - 1
+        for start in range(spare + 1):  # empty where no row fits
+            if pose.method == "randpos":
+                subsets = list(combinations(range(max_position), row_len))
+                for positions in subsets:
+                    put(begin + start, contiguous, positions, 1 / num_places / len(subsets))
+                continue
+            for cuts, p_cuts in law_of_starts(row_len, pose.num_chunks, pose.cuts).items():
+
+                def moved(shifts: tuple[int, ...], cuts: tuple[int, ...] = cuts) -> tuple[int, ...]:
+                    return tuple(t + (0, *shifts)[sum(cut <= t for cut in cuts)] for t in range(row_len))
+
+                bound = max_position - row_len
+                if pose.contents == "matched":
+                    bound = min(bound, spare)
+                for skips, p_skips in law_of_shifts(bound, pose.num_chunks - 1, pose.skips).items():
+                    positions, p = moved(skips), p_cuts * p_skips / num_places
+                    if pose.contents == "contiguous":
+                        put(begin + start, contiguous, positions, p)
+                    elif pose.contents == "uniform":
+                        for shifts, p_text in law_of_shifts(spare - start, pose.num_chunks - 1, pose.skips).items():
+                            put(begin + start, moved(shifts), positions, p * p_text)
+                    else:
+                        room = spare - (0, *skips)[-1] + 1
+                        for again in range(room):
+                            put(begin + again, positions, positions, p / room)
+    return law
+
+
+@pytest.mark.parametrize(
+    ("lengths", "row_len", "max_position", "pose"),
+    [
+        ([7, 5], 3, 5, PoseConfig(num_chunks=1, contents="uniform")),
+        ([7, 2, 5], 3, 5, PoseConfig()),
+        ([7, 2, 5], 3, 5, PoseConfig(cuts="capped", num_chunks=3, skips="successive")),
+        ([7, 5], 4, 6, PoseConfig(cuts="capped", contents="uniform")),
+        ([7, 5], 3, 5, PoseConfig(contents="uniform")),
+        ([6, 5], 3, 4, PoseConfig(contents="uniform", num_chunks=3)),
+        ([6, 5], 3, 4, PoseConfig(contents="uniform", num_chunks=3, skips="successive")),
+        ([9, 4, 5], 3, 6, PoseConfig(contents="matched")),
+        ([9, 4, 5], 3, 6, PoseConfig(contents="matched", num_chunks=3)),
+        ([9, 4, 5], 4, 7, PoseConfig(contents="matched", num_chunks=3, skips="successive", cuts="capped")),
+        ([6, 2, 4], 3, 5, PoseConfig(method="randpos")),
+    ],
+)
+def test_rows_follow_their_law(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> None:
+    batch = batch_at(row_source(of_lengths(lengths), row_len, max_position), pose, 30_000, 1, 0)
+    law = law_of_rows(lengths, row_len, max_position, pose)
+    assert_law(zip(rows_of(batch.tokens_BT.numpy()), rows_of(batch.positions_BT.numpy()), strict=True), law)
+
+
+@given(pose_configs(), st.lists(st.integers(0, 12), max_size=3), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=60)
+def test_shares_put_together_are_the_whole_batch(pose: PoseConfig, ends: list[int], seed: int) -> None:
+    source = row_source(of_lengths(LENGTHS), 8, 20)
+    whole = batch_at(source, pose, 12, seed, 7)
+    bounds = [0, *sorted(ends), 12]
+    parts = [batch_at(source, pose, 12, seed, 7, slice(*pair)) for pair in pairwise(bounds)]
+    for name in ("tokens_BT", "positions_BT", "targets_BT"):
+        assert [len(getattr(part, name)) for part in parts] == np.diff(bounds).tolist()
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+    assert {part.num_targets for part in parts} == {whole.num_targets}  # of the batch, in each of its shares
+
+
+def test_only_the_text_of_the_share_is_read() -> None:
+    """The token file ends where the share does: to read any later row is an error."""
+    source = row_source(of_lengths([400] * 30), 8, 20)
+    whole = batch_at(source, PoseConfig(), 12, 0, 0)
+    for i in range(12):
+        end = int(whole.targets_BT[i].max()) + 1
+        short = dataclasses.replace(source, store=dataclasses.replace(source.store, tokens=source.store.tokens[:end]))
+        share = batch_at(short, PoseConfig(), 12, 0, 0, slice(i, i + 1))
+        assert torch.equal(share.targets_BT, whole.targets_BT[i : i + 1])
+
+
+def test_a_batch_is_a_function_of_seed_and_step(rows: RowSource) -> None:
+    pose = PoseConfig(num_chunks=3)
+    first, _, again = batch_at(rows, pose, 32, 0, 5), batch_at(rows, pose, 32, 0, 6), batch_at(rows, pose, 32, 0, 5)
+    for name in ("tokens_BT", "positions_BT", "targets_BT"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+    for seed, step in ((0, 6), (1, 5)):
+        assert not torch.equal(first.tokens_BT, batch_at(rows, pose, 32, seed, step).tokens_BT)
+
+
+def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Config) -> None:
+    source = row_source(numbered(store), 8, 20)
+    starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
+    counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
+    allowed = np.zeros(len(store.tokens), dtype=bool)
+    for begin, end in zip(store.begins, store.ends, strict=True):
+        allowed[begin : max(begin, end - 8)] = True
+    assert not counts[~allowed].any()
+    mean = 40_000 / allowed.sum()
+    assert abs(counts[allowed].var() / mean - 1) < 0.1  # as a Poisson law has it
+
+
+def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:
+    source = row_source(numbered(store), 8, 300)  # most documents are shorter
+    batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), 2000, 0, 0)
+    document = store.document_of(batch.tokens_BT.numpy())
+    assert (document == document[:, :1]).all()
+
+
+def test_a_corpus_without_one_long_document(store: TokenStore) -> None:
+    with pytest.raises(UserError, match=r"none of its \d+ documents holds a row of 4000 tokens"):
+        row_source(store, 4000, 5000)
+
+
+def test_positions_may_reach_beyond_the_measured_context(store: TokenStore) -> None:
+    batch = batch_at(row_source(store, 8, 40), PoseConfig(num_chunks=2), 2000, 0, 0)
+    assert 30 < batch.positions_BT.max() < 40

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from watched_runs import metrics
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.metrics import check_trackers, metrics_writer
+from olmo_sparsity.training.step import SummedLoss
+
+
+def with_trackers(config: Config, *trackers: str) -> Config:
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, trackers=list(trackers)))
+
+
+def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Path) -> None:
+    """All places where a window fits, instead of the drawn ones: the means agree within four standard errors."""
+    record = metrics(tiny_run)[-1]
+    found = record["loss_by_position_nats"]
+    assert len(found) == 20
+    assert record["loss_within_train_len_nats"] == pytest.approx(sum(found[:8]) / 8, abs=1e-5)
+    assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(found[8:]) / 12, abs=1e-5)
+    assert metrics(tiny_run)[4]["loss_by_position_nats"] is None
+
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
+    rows = []
+    for document in range(store.num_documents):
+        begin, end = int(store.begins[document]), int(store.ends[document])
+        rows += [torch.tensor(store.tokens[at : at + 21].astype("int64")) for at in range(begin, end - 20)]
+    tokens = torch.stack(rows)
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    log_q = model(tokens[:, :-1], torch.arange(20).expand(len(tokens), -1)).log_softmax(-1)
+    losses = -log_q.gather(2, tokens[:, 1:, None])[..., 0]
+    errors = losses.std(dim=0) / math.sqrt(32)
+    assert ((losses.mean(dim=0) - torch.tensor(found)).abs() < 4 * errors).all()
+    assert (losses[:, 5].mean() - torch.tensor(found[5])).abs() > 0  # drawn rows, not all
+
+
+def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def logits(self: SummedLoss, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(tokens_BT.shape))
+        return whole(self, tokens_BT, positions_BT)
+
+    whole = SummedLoss.logits
+    monkeypatch.setattr(SummedLoss, "logits", logits)
+    settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=8, compile="never")
+    train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    assert {columns for _, columns in shapes} == {8, 20}
+    assert max(rows * columns for rows, columns in shapes) == 8 * 8
+    assert sum(rows for rows, columns in shapes if columns == 20) == settings.eval_rows
+
+
+def test_lines_behind_the_step_and_a_cut_one_are_dropped(tiny_config: Config, tmp_path: Path) -> None:
+    lines = [json.dumps({"step": step}) for step in range(1, 8)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 8, "lo')
+    with metrics_writer(tmp_path, 5, tiny_config, "run") as write:
+        write({"step": 6, "loss_nats": 1.0})
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert records[-1] == {"step": 6, "loss_nats": 1.0}
+
+
+def test_tensorboard_gets_the_numbers_of_metrics_jsonl(tiny_config: Config, tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(with_trackers(tiny_config, "tensorboard"), tmp_path / "run")
+    events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    for key in ("loss_nats", "learning_rate", "validation_loss_nats", "loss_beyond_train_len_nats"):
+        expected = [(r["step"], r[key]) for r in metrics(tmp_path / "run") if r[key] is not None]
+        found = [(event.step, event.value) for event in events.Scalars(key)]
+        assert [step for step, _ in found] == [step for step, _ in expected]
+        assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=1e-6)
+
+
+def test_wandb_is_told_who_the_run_is_and_what_it_does(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in that takes what the real one takes: name, id, resume, config; then numbers by step."""
+    begun: list[dict[str, Any]] = []
+    logged: list[tuple[int, dict[str, float]]] = []
+
+    class Tracked:
+        def __enter__(self) -> Tracked:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            logged.append((step, values))
+
+    def init(**arguments: Any) -> Tracked:
+        begun.append(arguments)
+        return Tracked()
+
+    module = types.ModuleType("wandb")
+    module.init = init  # type: ignore[attr-defined]
+    module.__spec__ = importlib.util.spec_from_loader("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    train(with_trackers(tiny_config, "wandb"), tmp_path / "run")
+    (told,) = begun
+    assert (told["name"], told["resume"]) == ("run", "allow")
+    assert told["id"] == read_json(tmp_path / "run" / "manifest.json")["run_id"]
+    assert told["config"]["training"]["steps"] == 12
+    assert [step for step, _ in logged] == list(range(1, 13))
+    for (_, values), record in zip(logged, metrics(tmp_path / "run"), strict=True):
+        assert values["loss_nats"] == record["loss_nats"]
+        assert ("validation_loss_nats" in values) == (record["validation_loss_nats"] is not None)
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_trackers([])
+    with pytest.raises(UserError, match=r"tensorboard is not installed; pip install 'olmo-sparsity\[tensorboard\]'"):
+        check_trackers(["tensorboard"])

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Messages
+from filelock import FileLock
+from watched_runs import SLOWED, metrics, wait_for_lines, weights
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.devices import pick_device
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training import loop as training
+from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.training.loop import train
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_equal(a[key], b[key])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    else:
+        assert a == b
+
+
+def test_a_run_is_a_folder_and_the_loss_falls(tiny_run: Path, tiny_config: Config) -> None:
+    manifest = read_json(tiny_run / "manifest.json")
+    assert manifest["status"] == "complete"
+    assert manifest["tokens"] == 12 * 16 * 8
+    assert manifest["environment"]["packages"]["torch"] == torch.__version__
+    records = metrics(tiny_run)
+    assert [r["step"] for r in records] == list(range(1, 13))
+    assert records[-1]["loss_nats"] < records[0]["loss_nats"] - 0.3
+    assert records[5]["validation_loss_nats"] > records[11]["validation_loss_nats"]
+    assert records[4]["validation_loss_nats"] is None
+    rates = [r["learning_rate"] for r in records]
+    assert max(rates) == pytest.approx(tiny_config.training.learning_rate)
+    assert rates[0] < rates[1] < rates[2] > rates[-1]
+
+
+def test_the_same_config_gives_the_same_run_to_the_last_bit(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    train(tiny_config, tmp_path / "again")
+    assert metrics(tmp_path / "again") == metrics(tiny_run)
+    assert_equal(weights(tmp_path / "again"), weights(tiny_run))
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, seed=1))
+    train(other, tmp_path / "other")
+    assert metrics(tmp_path / "other")[0]["loss_nats"] != metrics(tiny_run)[0]["loss_nats"]
+
+
+def test_compiled_on_two_threads_it_is_the_same_to_the_last_bit_too(tiny_config: Config, tmp_path: Path) -> None:
+    """Rows enough that the compiled backward is shared between the threads, and adds to the same embeddings."""
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("torch.compile needs a C++ compiler, and there is none here")
+    settings = dataclasses.replace(
+        tiny_config.training, steps=6, batch_rows=1024, compile="always", threads=2, precision="bf16", log_every=1
+    )
+    config = dataclasses.replace(tiny_config, training=settings)
+    try:
+        for name in ("one", "two", "three"):
+            train(config, tmp_path / name)
+    finally:
+        torch.set_num_threads(1)
+    for name in ("two", "three"):
+        assert metrics(tmp_path / name) == metrics(tmp_path / "one")
+        assert_equal(weights(tmp_path / name), weights(tmp_path / "one"))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_and_started_again_it_continues_exactly(
+    messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
+) -> None:
+    run = tmp_path / "stopped"
+    command = [sys.executable, "-c", SLOWED.format(pause=0.15), "train", "--config", str(tiny_yaml), "--run", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    wait_for_lines(run, process, 6)
+    process.send_signal(stop)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == (-9 if stop is signal.SIGKILL else 130), errors
+    if stop is not signal.SIGKILL:
+        assert "goes on from there" in errors
+        assert "Traceback" not in errors
+    assert read_json(run / "manifest.json")["status"] == "running"
+    messages.clear()
+    train(tiny_config, run)
+    assert any("continuing at step" in line for line in messages)
+    assert metrics(run) == metrics(tiny_run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_a_finished_run_is_left_alone_and_another_config_is_refused(
+    messages: Messages, tiny_run: Path, tiny_config: Config
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}
+    messages.clear()
+    train(tiny_config, tiny_run)
+    assert "already trained" in messages[0]
+    changed = dataclasses.replace(tiny_config, pose=dataclasses.replace(tiny_config.pose, num_chunks=2))
+    with pytest.raises(UserError, match=r"pose\.num_chunks = 3, not 2"):
+        train(changed, tiny_run)
+    assert {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()} == before
+
+
+def test_a_strangers_folder_is_not_touched(tiny_config: Config, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="is no run folder of olmo-sparsity"):
+            train(tiny_config, tmp_path, overwrite=overwrite)
+    for manifest in ('{"name": "my extension"}', '{"kind": "influence"}'):
+        (tmp_path / "manifest.json").write_text(manifest)
+        for overwrite in (False, True):
+            with pytest.raises(UserError, match="is no run folder of olmo-sparsity"):
+                train(tiny_config, tmp_path, overwrite=overwrite)
+    with pytest.raises(UserError, match="this is a file"):
+        train(tiny_config, tmp_path / "thesis.tex")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_overwrite_trains_anew(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    (run / "figures").mkdir()
+    train(tiny_config, run, overwrite=True)
+    assert not (run / "figures").exists()
+    assert_equal(weights(run), weights(tiny_run))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_overwrite_of_a_linked_folder_keeps_the_link(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    real = Path(shutil.copytree(tiny_run, tmp_path / "real", symlinks=True))
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "real.deleted").mkdir()
+    train(tiny_config, tmp_path / "link", overwrite=True)
+    assert_equal(weights(real), weights(tiny_run))
+    assert (tmp_path / "real.deleted").is_dir()
+
+
+def test_killed_just_before_its_end_a_run_still_ends_well(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    train(tiny_config, run)
+    assert read_json(run / "manifest.json")["status"] == "complete"
+    assert read_json(run / "manifest.json")["validation_loss_nats"] == manifest["validation_loss_nats"]
+
+
+def test_killed_just_after_its_beginning_a_run_goes_on(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json.partial").write_text("{")
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+    assert (run / "config.yaml").read_text() == (tiny_run / "config.yaml").read_text()
+
+
+def test_the_validation_loss_is_that_of_held_out_rows(tiny_run: Path, tiny_config: Config) -> None:
+    folder = Path(read_json(tiny_run / "manifest.json")["token_store"])
+    source = row_source(open_store(folder, "validation"), 8, 20)
+    batch = batch_at(source, tiny_config.pose, 32, training.VALIDATION_SEED, 0)
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    with torch.no_grad():
+        log_q = model(batch.tokens_BT, batch.positions_BT).log_softmax(-1)
+    expected = -float(log_q.gather(2, batch.targets_BT[..., None]).mean())
+    assert metrics(tiny_run)[-1]["validation_loss_nats"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_one_step_is_adamw_on_clipped_gradients(tiny_config: Config, tmp_path: Path) -> None:
+    """The first step against torch's plain AdamW, with decay and clipping that matter."""
+    settings = dataclasses.replace(
+        tiny_config.training, steps=1, warmup_steps=0, max_grad_norm=0.05, weight_decay=5.0, learning_rate=1e-2
+    )
+    config = dataclasses.replace(tiny_config, training=settings)
+    train(config, tmp_path / "run")
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    folder = Path(manifest["token_store"])
+    vocab = read_json(folder / "manifest.json")
+    model = build_model(olmo_model_config(config, vocab["vocab_size"], vocab["eos_id"]), 0)
+    batch = batch_at(row_source(open_store(folder, "train"), 8, 20), config.pose, 16, 0, 0)
+    logits = model(batch.tokens_BT, batch.positions_BT)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten()).backward()
+    norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
+    assert norm > 0.05
+    assert metrics(tmp_path / "run")[0]["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    for parameter in model.parameters():
+        parameter.grad *= 0.05 / norm
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    norms = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 5.0}, {"params": norms, "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), fused=False).step()
+    for name, value in weights(tmp_path / "run")["model.pt"].items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-5), name
+
+
+def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_config: Config) -> None:
+    missing = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source="nowhere"))
+    with pytest.raises(UserError, match="no such file"):
+        train(missing, tiny_run, overwrite=True)
+    assert read_json(tiny_run / "manifest.json")["status"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("status", "cut"), [("running", ("step12",)), ("running", ("step12", "step8")), ("complete", ("step12",))]
+)
+def test_a_cut_checkpoint_is_passed_over(
+    messages: Messages, tiny_run: Path, tiny_config: Config, tmp_path: Path, status: str, cut: tuple[str, ...]
+) -> None:
+    """From the checkpoint before it, or from the start, to the same run; a finished run's last one, too."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
+    for name in cut:
+        path = run / "checkpoints" / name / "optim.pt"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    messages.clear()
+    train(tiny_config, run)
+    for name in cut:
+        assert any(
+            f"{name}/optim.pt: missing, cut short or changed" in line and "passed over" in line for line in messages
+        )
+        assert (run / "checkpoints" / f"damaged-{name}").is_dir()
+    assert any("continuing at step 8" in line for line in messages) == (len(cut) == 1)
+    assert metrics(run) == metrics(tiny_run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_a_finished_run_without_its_last_checkpoint_is_not_finished(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_path: Path) -> None:
+    settings = dataclasses.replace(tiny_config.training, checkpoint_every=2, keep_checkpoints=2, keep_every=4)
+    train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["latest", "step10", "step12", "step4", "step8"]
+
+
+def test_a_run_from_before_a_key_was_added_had_its_default(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    manifest = read_json(run / "manifest.json")
+    del manifest["config"]["training"]["z_loss"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    train(tiny_config, run)
+    other = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, z_loss=1e-4))
+    with pytest.raises(UserError, match=r"training\.z_loss = 0\.0, not 0\.0001"):
+        train(other, run)
+
+
+def test_keys_that_change_no_weight_may_change_on_the_way(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    settings = dataclasses.replace(tiny_config.training, checkpoint_every=1, keep_checkpoints=1, parallel="fsdp")
+    train(dataclasses.replace(tiny_config, training=settings), run)
+    assert_equal(weights(run), weights(tiny_run))
+
+
+def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:
+    split = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, micro_batch_rows=4))
+    train(split, tmp_path / "split")
+    for ours, whole in zip(metrics(tmp_path / "split"), metrics(tiny_run), strict=True):
+        assert ours["loss_nats"] == pytest.approx(whole["loss_nats"], abs=1e-4)
+
+
+def test_two_processes_do_not_train_one_run_at_once(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    """The second is refused at once, by whatever name it calls the folder, and touches nothing."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
+    shutil.rmtree(run / "checkpoints" / "step12")
+    (tmp_path / "link").symlink_to(run)
+    before = sorted(run.rglob("*"))
+    with FileLock(tmp_path / ".run.lock"):
+        for name in ("run", "link"):
+            with pytest.raises(UserError, match="another process is training this run"):
+                train(tiny_config, tmp_path / name)
+    assert sorted(run.rglob("*")) == before
+    train(tiny_config, run)
+    assert_equal(weights(run), weights(tiny_run))
+    assert not (tmp_path / ".run.lock").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: Path) -> None:
+    wild = dataclasses.replace(
+        tiny_config.training, learning_rate=1e30, max_grad_norm=1e30, warmup_steps=0, checkpoint_every=100
+    )
+    with pytest.raises(UserError, match=r"the loss is .*(nan|inf)"):
+        train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
+
+
+def test_a_run_whose_text_has_changed_is_not_continued(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
+    source = tmp_path / "words.jsonl"
+    source.write_text(corpus_file.read_text())
+    config = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source=str(source)))
+    train(config, tmp_path / "run")
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    source.write_text("".join(corpus_file.read_text().splitlines(keepends=True)[5:]))
+    with pytest.raises(UserError, match="its text has changed"):
+        train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
+def test_a_device_that_is_not_here(tiny_config: Config, tmp_path: Path, device: str) -> None:
+    if device.startswith("cuda") and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    elsewhere = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, device=device))
+    with pytest.raises(UserError, match="there is no such device here"):
+        train(elsewhere, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [pick_device(f"cuda{number}") for number in ("", ":0", ":3")] == [
+        torch.device(f"cuda{n}") for n in ("", ":0", ":3")
+    ]
+    for name in ("cuda:4", "cuda:", "cuda:x", "cuda:-1"):
+        with pytest.raises(UserError, match=f"{name}: there is no such device here"):
+            pick_device(name)

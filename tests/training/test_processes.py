@@ -1,0 +1,195 @@
+"""Training on two processes, as torchrun starts them; gloo, on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Messages
+from watched_runs import SLOWED, metrics, wait_for_lines, weights
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import list_checkpoints
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
+from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.processes import device_of_process, share_of_rows
+from olmo_sparsity.training.step import build_train_state
+
+# Threads of torch's that live when the interpreter ends can abort a process whose work is done.
+LAST_WORDS = """
+import atexit, sys
+from pathlib import Path
+def left():
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        try:
+            names.append(path.read_text().strip())
+        except OSError:  # it has ended
+            pass
+    sys.stderr.write(f"threads at the end: {' '.join(names)}\\n")  # at once: two processes share it
+atexit.register(left)
+"""
+LOSS = 2e-5  # nats: sums in another order, over 12 steps of AdamW
+
+
+def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
+    script = folder / "train.py"
+    script.write_text(LAST_WORDS + SLOWED.format(pause=pause))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--",
+        str(script),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def assert_threads_have_ended(errors: str) -> None:
+    left = re.findall("^.*threads at the end:(.*)$", errors, re.MULTILINE)
+    assert len(left) == 2, errors
+    if sys.platform == "linux":
+        assert all(left)
+    assert not any("gloo" in names for names in left), left
+
+
+def assert_same_course(run: Path, other: Path) -> None:
+    for ours, theirs in zip(metrics(run), metrics(other), strict=True):
+        for key in ("loss_nats", "validation_loss_nats", "loss_beyond_train_len_nats"):
+            assert (ours[key] is None) == (theirs[key] is None)
+            assert ours[key] == (None if theirs[key] is None else pytest.approx(theirs[key], abs=LOSS)), (
+                key,
+                ours["step"],
+            )
+    for name, value in weights(run)["model.pt"].items():
+        assert torch.allclose(value, weights(other)["model.pt"][name], atol=1e-3), name
+
+
+def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
+    messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path
+) -> None:
+    """Begun on two with DDP and stopped by SIGTERM; so with FSDP2; finished on two with FSDP2; its end again on one."""
+    run = tmp_path / "run"
+    arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
+
+    def stopped(parallel: str, after: int) -> tuple[int, str]:
+        """The step where the run was saved, and what was said; stopped after so many lines of metrics."""
+        process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
+        wait_for_lines(run, process, after)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+        assert "goes on from there" in errors
+        assert len(re.findall(rf"on 2 processes \({parallel}\)", errors)) == 1  # one of them talks
+        assert_threads_have_ended(errors)
+        return int(list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")), errors
+
+    first, _ = stopped("ddp", 3)
+    assert 3 <= first < 10
+    second, errors = stopped("fsdp", max(7, first + 1))  # past the evaluation at step 6
+    assert f"continuing at step {first}" in errors
+    assert max(7, first + 1) <= second < 12
+
+    process = start(tmp_path, 0, *arguments, "training.parallel=fsdp")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert f"continuing at step {second}" in errors
+    assert len(re.findall("trained 12 steps", errors)) == 1
+    assert_threads_have_ended(errors)
+    assert_same_course(run, tiny_run)
+
+    shutil.rmtree(run / "checkpoints" / "step12")
+    before = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
+    messages.clear()
+    train(tiny_config, run)
+    assert any(f"continuing at step {before}" in line for line in messages)
+    assert_same_course(run, tiny_run)
+    assert read_json(run / "manifest.json")["processes"] == 1
+
+
+# What the script calls of SLURM, on this machine: a step, a signal to it, the job back in the queue.
+SLURM = {
+    "srun": 'echo $$ > step.pid\nexec "$@"',
+    "scancel": '[ "$*" = "--signal=TERM 77" ] && kill -TERM "$(cat step.pid)"',
+    "scontrol": 'if [ "$1" = show ]; then echo localhost; else echo "$*" >> queue; fi',
+}
+
+
+def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
+    tiny_yaml: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    for name, body in SLURM.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    root, run, queue = Path(__file__).parents[2], tmp_path / "run", tmp_path / "queue"
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(root), "PROCESSES": "1",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
+    }  # fmt: skip
+
+    def job(*arguments: str) -> subprocess.Popen[str]:
+        command = [str(root / "scripts" / "train-slurm.sh"), *arguments]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    process = job("--config", str(tiny_yaml), "--run", str(run), "training.steps=1000000")
+    wait_for_lines(run, process, 3)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert queue.read_text() == "requeue 77\n"
+    saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
+    assert f"stopped and saved at step {saved}; the same command" in errors
+
+    # A job that comes back does not begin anew, though its arguments say so.
+    environment["SLURM_RESTART_COUNT"] = "1"
+    finished = job("--run", str(tiny_run), "--overwrite")
+    _, errors = finished.communicate(timeout=120)
+    assert finished.returncode == 0
+    assert "already trained" in errors
+    assert queue.read_text() == "requeue 77\n"
+
+
+def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
+    shares = [share_of_rows(12, ProcessInfo(rank, 4), "training.batch_rows") for rank in range(4)]
+    assert [i for share in shares for i in range(12)[share]] == list(range(12))
+    with pytest.raises(UserError, match=r"training\.batch_rows = 10: must be a multiple of .* 4"):
+        share_of_rows(10, ProcessInfo(0, 4), "training.batch_rows")
+
+
+def test_a_micro_batch_must_divide_what_a_process_has(tiny_config: Config) -> None:
+    training = dataclasses.replace(tiny_config.training, batch_rows=24, micro_batch_rows=8)
+    with pytest.raises(UserError, match=r"training\.micro_batch_rows = 8: must divide the 12 rows"):
+        build_train_state(torch.nn.Module(), training, "fp32", False, ProcessInfo(0, 2), torch.device("cpu"))  # type: ignore[arg-type]
+
+
+def test_places() -> None:
+    assert current_process({}) == SINGLE_PROCESS
+    found = current_process({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert found == ProcessInfo(5, 16, 1, 4)
+    assert not found.is_leader
+    with pytest.raises(UserError, match="RANK = 4, WORLD_SIZE = 4"):
+        current_process({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    cuda = torch.device("cuda")
+    assert device_of_process(cuda, SINGLE_PROCESS) == cuda
+    assert device_of_process(cuda, ProcessInfo(3, 4, 1, 2)) == torch.device("cuda", 1)
+    assert device_of_process(torch.device("cpu"), ProcessInfo(3, 4, 1, 4)) == torch.device("cpu")
+    with pytest.raises(UserError, match="4 processes and 2 GPUs"):
+        device_of_process(cuda, ProcessInfo(3, 4, 3, 4))

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from olmo_sparsity.config import SCHEDULERS, Config, TrainingConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.torchrun import SINGLE_PROCESS
+from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.training.step import (
+    SummedLoss,
+    build_schedule,
+    build_train_state,
+    deterministic,
+    resolve_compile,
+    train_step,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model(tiny_config: Config) -> OLMoWithPositions:
+    return build_model(olmo_model_config(tiny_config, 320, 0), 0)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 320, (6, 9), generator=generator)
+    targets = tokens[:, 1:].clone()
+    targets[torch.rand(targets.shape, generator=generator) < 0.4] = IGNORE_INDEX
+    assert 0 < int((targets == IGNORE_INDEX).sum(dim=1).min()) < int((targets == IGNORE_INDEX).sum(dim=1).max())
+    positions = torch.arange(8).expand(6, -1)
+    return Batch(tokens[:, :-1], positions, targets, int((targets != IGNORE_INDEX).sum()))
+
+
+def by_hand(model: OLMoWithPositions, batch: Batch, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what is minimised, cross-entropy), summed target by target."""
+    logits = model(batch.tokens_BT, batch.positions_BT)
+    minimised, nats = torch.zeros(()), torch.zeros(())
+    for row in range(6):
+        for t in range(8):
+            target = int(batch.targets_BT[row, t])
+            if target != -100:
+                log_z = logits[row, t].exp().sum().log()
+                nats = nats + log_z - logits[row, t, target]
+                minimised = minimised + log_z - logits[row, t, target] + z_loss * log_z**2
+    return minimised, nats
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.3])
+def test_the_loss_is_summed_over_the_trained_targets_alone(
+    model: OLMoWithPositions, batch: Batch, z_loss: float
+) -> None:
+    fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
+    with torch.no_grad():
+        minimised, nats = SummedLoss(model, "fp32", z_loss)(*fields)
+        expected = by_hand(model, batch, z_loss)
+    assert float(minimised) == pytest.approx(float(expected[0]), rel=1e-5)
+    assert float(nats) == pytest.approx(float(expected[1]), rel=1e-5)
+    assert (float(minimised) > float(nats) + 1) == (z_loss > 0)
+
+
+@pytest.mark.parametrize("rows_at_once", [None, 3, 2])
+def test_a_step_follows_the_gradient_of_the_mean_over_trained_targets(
+    tiny_config: Config, model: OLMoWithPositions, batch: Batch, rows_at_once: int | None
+) -> None:
+    """Micro-batches hold different numbers of trained targets: a mean of their means would differ."""
+    training = dataclasses.replace(tiny_config.training, batch_rows=6, micro_batch_rows=rows_at_once, z_loss=0.01)
+    learner = build_train_state(model, training, "fp32", False, SINGLE_PROCESS, CPU)
+    minimised, nats = by_hand(model, batch, 0.01)
+    gradients = torch.autograd.grad(minimised / batch.num_targets, list(model.parameters()))
+    expected = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+    found, grad_norm = train_step(learner, batch, 1e-3, 1e9)
+    assert float(found) == pytest.approx(float(nats.detach()), rel=1e-5)
+    assert float(grad_norm) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_schedules(scheduler: str) -> None:
+    settings = TrainingConfig(scheduler=scheduler, warmup_steps=20, final_lr_fraction=0.1)
+    rates = [build_schedule(settings).get_lr(1.0, step, 100) for step in range(101)]
+    if scheduler == "constant":
+        assert rates == [1.0] * 101
+        return
+    if scheduler != "cosine_linear_envelope":
+        assert rates[:21] == pytest.approx([step / 20 for step in range(21)])
+    at_60 = {
+        "cosine_with_warmup": 0.1 + 0.9 * (1 + math.cos(math.pi / 2)) / 2,
+        "linear_with_warmup": 1 - 0.9 / 2,
+        "inverse_sqrt_with_warmup": math.sqrt(20 / 60),
+        "max_scheduler": math.sqrt(20 / 60),
+        "constant_with_warmup": 1.0,
+        "cosine_linear_envelope": rates[60],
+    }
+    assert rates[60] == pytest.approx(at_60[scheduler])
+    assert max(rates) <= 1.0
+    assert (rates[100] < rates[30]) == (scheduler != "constant_with_warmup")
+
+
+@pytest.mark.parametrize("scheduler", ["inverse_sqrt_with_warmup", "max_scheduler"])
+def test_a_schedule_that_its_warm_up_defines_must_have_one(scheduler: str) -> None:
+    with pytest.raises(UserError, match=r"training\.warmup_steps = 0: must be positive"):
+        TrainingConfig(scheduler=scheduler, warmup_steps=0)
+
+
+def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = dataclasses.replace(tiny_config.training, compile="auto")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not resolve_compile(settings, CPU)
+    assert resolve_compile(dataclasses.replace(settings, compile="always"), CPU)
+    assert not resolve_compile(dataclasses.replace(settings, compile="never"), torch.device("cuda"))
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_determinism_is_left_as_it_was_found(warn_only: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        with deterministic():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.training.step import SummedLoss
+from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
+
+
+@pytest.mark.parametrize("weight_tying", [True, False])
+def test_operations_are_those_that_torch_counts(tiny_config: Config, weight_tying: bool) -> None:
+    config = dataclasses.replace(tiny_config, model=dataclasses.replace(tiny_config.model, weight_tying=weight_tying))
+    model = build_model(olmo_model_config(config, 320, 0), 0)
+    num_rows, row_len = 3, 8
+    tokens = torch.zeros(num_rows, row_len, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        SummedLoss(model, "fp32")(tokens, torch.arange(row_len).expand(num_rows, -1), tokens)[0].backward()
+    layers, width = config.model.n_layers, config.model.d_model
+    # Without a fused kernel attention goes to all tokens, and what is masked is computed and thrown away.
+    everywhere, causal = 4 * layers * width * row_len, 2 * layers * width * (row_len + 1)
+    counted = counter.get_total_flops() / (num_rows * row_len)
+    assert training_flops_per_token(model, row_len) == counted - 3 * (everywhere - causal)
+
+
+def test_the_peak_is_measured_once() -> None:
+    cpu = torch.device("cpu")
+    assert measured_peak(cpu, torch.float32) == measured_peak(cpu, torch.float32) > 1e8

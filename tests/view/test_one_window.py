@@ -1,0 +1,86 @@
+"""One window in a terminal, with colour and without."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from made_up import made_up_tables
+from rich.console import Console
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.view.one_window import show_window
+
+HOSTILE = ["[red]markup[/red]", " \x1b[31mescape", " \u202eturned", "\n"]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up_tables(tmp_path_factory.mktemp("show") / "tables", num_documents=30, words=HOSTILE)
+
+
+def shown(tables: Path, window: int = 5, coloured: bool = False, **options: object) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=coloured, color_system="truecolor" if coloured else None)
+    settings: dict = {"selector": None, "k": 2, "context": "real", **options}
+    show_window(tables, window, settings["selector"], settings["k"], settings["context"], console)
+    return out.getvalue()
+
+
+def test_marks_tell_what_colours_would(tables: Path) -> None:
+    said = shown(tables)
+    (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == 5)
+    (chosen,) = (
+        row
+        for row in read_table(tables, "selections").to_pylist()
+        if (row["window_id"], row["selector"], row["context"]) == (5, "kl", "real")
+    )
+    for rank, position in enumerate(chosen["positions"][:2]):
+        assert f"[{rank + 1}:{window['token_texts'][position].strip()}]" in said
+    assert "[3:" not in said
+    assert "\x1b" not in said
+    assert "does not see the target" in said
+    assert f"{window['loss_short_nats']:.3f} nats" in said
+    assert f"{chosen['loss_sparse_nats'][1]:.3f} nats" in said
+    assert " >>end<<" in said
+
+
+def test_colour_where_there_is_colour(tables: Path) -> None:
+    said = shown(tables, coloured=True)
+    assert "\x1b[" in said
+    assert "[1:" not in said
+
+
+def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    said = shown(tables, coloured=True)
+    assert "[1:" in said
+    assert "\x1b[38" not in said and "\x1b[48" not in said
+
+
+def test_hostile_text_is_only_text(tables: Path) -> None:
+    said = shown(tables, window=0, k=8)
+    assert "[red]markup[/red]" in said
+    assert "\x1b" not in said and "\u202e" not in said
+
+
+def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
+    said = shown(tables, context="null", k=3, selector="unmask-one")
+    assert "foreign: of document" in said
+    assert "measured at k = 1, 2, 8" in said
+    assert "sees the target: much of its gain is luck" in said
+
+
+@pytest.mark.parametrize(
+    ("window", "options", "said"),
+    [
+        (9999, {}, "no window 9999; they are numbered 0 to 44"),
+        (1, {"k": 9}, "--k 9: must lie between 0 and 8"),
+        (1, {"selector": "best"}, "--selector best: not measured"),
+    ],
+)
+def test_mistakes(tables: Path, window: int, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        shown(tables, window, **options)
