@@ -76,11 +76,11 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     gains = measurement.windows["gain_long_nats"]
     row = int(np.abs(gains.to_numpy() - float(gains.quantile(PERCENTILE / 100))).argmin())
     window_id = int(measurement.windows["window_id"].iloc[row])
-    (window,) = read_window(tables, "windows", window_id)
+    (window,) = read_window(tables, "windows", window_id=window_id)
     selector = ordered(measurement)[0]
     (chosen,) = (
         row
-        for row in read_window(tables, "selections", window_id)
+        for row in read_window(tables, "selections", window_id=window_id)
         if (row["selector"], row["context"]) == (selector, "real")
     )
 

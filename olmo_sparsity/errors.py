@@ -4,8 +4,12 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake of the user's, told in one line: what, where, and what to do. The command line exits with 2."""
+    """A mistake that the user can correct.
+
+    The message is one line that says where the mistake is, what is wrong and how to correct it. The command line prints it
+    and exits with code 2.
+    """
 
 
 class Interrupted(Exception):
-    """The user stopped the work; it was saved and can go on. The command line exits with 130."""
+    """The user stopped the command after its work was saved; running it again continues. Exit code 130."""

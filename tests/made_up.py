@@ -113,7 +113,7 @@ def made_up_tables(
             of = [row for row in rows if row["window_id"] in set(chosen.tolist())]
             of = [of[i] for i in rng.permutation(len(of))]
             columns = {name: [row[name] for row in of] for name in of[0]}
-            write_part(folder, table, part, columns, schemas(M)[table], {"run_id": "0"})
+            write_part(folder, table, part=part, columns=columns, schema=schemas(M)[table], metadata={"run_id": "0"})
     manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
     write_json(
         folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": CONTEXT}

@@ -177,21 +177,21 @@ def merge(
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with each folder.")] = False,
 ) -> None:
     """Gather the parts that were measured on machines without a common file system, or --check that a folder has all."""
-    from olmo_sparsity.tables.merging import check_tables, gather
+    from olmo_sparsity.tables.merging import check_tables, merge_folders
 
     if check == (out is not None):
         raise UserError("merge: either --check, or --out DIR to gather the folders in")
     if out is not None:
-        gather(folders, out)
+        merge_folders(folders, out)
     problems = 0
     for folder in [out] if out is not None else folders:
-        found, words = check_tables(folder)
-        problems += len(found)
-        for problem in found[:MAX_PROBLEMS]:
+        result = check_tables(folder)
+        problems += len(result.problems)
+        for problem in result.problems[:MAX_PROBLEMS]:
             typer.echo(problem, err=True)
-        if len(found) > MAX_PROBLEMS:
-            logger.info(f"{folder}: and {len(found) - MAX_PROBLEMS} more")
-        if not found:
-            print(words)
+        if len(result.problems) > MAX_PROBLEMS:
+            logger.info(f"{folder}: and {len(result.problems) - MAX_PROBLEMS} more")
+        if not result.problems:
+            print(result.summary)
     if problems:
         raise typer.Exit(2)

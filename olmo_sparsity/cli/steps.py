@@ -68,9 +68,9 @@ def figures_package() -> Any:
 
 def is_complete(tables: Path, share: Share) -> bool:
     """Return True where all parts are measured and this process is the one that shows the numbers."""
-    from olmo_sparsity.tables.parts import close
+    from olmo_sparsity.tables.parts import finalize
 
-    left = close(tables)
+    left = finalize(tables)
     if left:
         typer.echo(
             f"{tables}: share {share.index} of {share.count} is done; {left} parts are left to the others", err=True

@@ -49,9 +49,9 @@ def part_columns(
     store, full_len = windows.store, windows.full_len
     num_long_range = full_len - local_len
     tokens = windows.tokens(chosen)
-    document = windows.document[chosen]
+    document = windows.document_W[chosen]
     doc_ids = windows.doc_ids(chosen)
-    null_document = store.document_of(windows.null_start[chosen])
+    null_document = store.document_of(windows.null_start_W[chosen])
     real, null = measured["real"], measured["null"]
     texts = [token_texts(tokenizer, row) for row in tokens]
     columns: dict[str, dict[str, Any]] = {}
@@ -60,16 +60,22 @@ def part_columns(
         "doc_id": doc_ids,
         "source": store.source_of(document),
         "split": [split] * len(chosen),
-        "start_token": windows.start[chosen] - store.begins[document],
+        "start_token": windows.start_W[chosen] - store.begins_G[document],
         "token_ids": list(tokens[:, :-1]),
         "token_texts": [row[:-1] for row in texts],
         "target_id": tokens[:, -1],
         "target_text": [row[-1] for row in texts],
         "target_class": [
-            target_class(row[:-1].tolist(), words[:-1], int(row[-1]), words[-1], num_long_range)
+            target_class(
+                row[:-1].tolist(),
+                words[:-1],
+                target_id=int(row[-1]),
+                target_text=words[-1],
+                num_long_range=num_long_range,
+            )
             for row, words in zip(tokens, texts, strict=True)
         ],
-        "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids[null_document]],
+        "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids_G[null_document]],
         "null_token_ids": list(windows.null_tokens(chosen, num_long_range)),
         "loss_short_nats": loss_short,
         "loss_long_nats": real.loss_long,

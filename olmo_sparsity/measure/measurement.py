@@ -22,7 +22,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import read_json, unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
-from olmo_sparsity.tables.parts import close, missing_parts, write_part
+from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 from olmo_sparsity.tables.schemas import TABLES, schemas
 
 logger = logging.getLogger(__name__)
@@ -113,9 +113,11 @@ def measure_parts(
             columns = measure_part(windows_of(part))
             for table in reversed(TABLES[kind]):
                 if table in columns:
-                    write_part(folder, table, part, columns[table], schema_of[table], facts)
+                    write_part(
+                        folder, table, part=part, columns=columns[table], schema=schema_of[table], metadata=facts
+                    )
             bar.update(len(windows_of(part)))
-    close(folder)
+    finalize(folder)
 
 
 def _write_session(folder: Path, manifest: dict[str, Any], share: Share) -> None:

@@ -56,11 +56,11 @@ class OpenedRun:
         return sample_windows(
             self.store,
             full_len,
-            settings.num_windows,
-            settings.max_windows_per_document,
-            settings.seed,
-            self.excluded,
-            word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
+            num_windows=settings.num_windows,
+            max_per_document=settings.max_windows_per_document,
+            seed=settings.seed,
+            exclude_ids=self.excluded,
+            target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
         )
 
 
@@ -108,7 +108,7 @@ def open_run(config: Config, run: Path, max_position: Optional[int] = None) -> O
             limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
         text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
         measured = prepare(text, tokenizer_file=run / "tokenizer.json")
-        store, excluded = open_store(measured, "measured"), training_store.doc_ids
+        store, excluded = open_store(measured, "measured"), training_store.doc_ids_G
         if len({read_json(folder / "manifest.json")["made_from"] for folder in (trained_on, measured)}) > 1:
             logger.info(
                 f"{source}: documents of text are known by their characters, those of token files by their tokens, so what "

@@ -81,7 +81,7 @@ def agreement(folder: Path, measurement: Measurement, context: str = "real") -> 
     units, num_units = document_units(measurement.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(num_windows), units, num_units)}
     sums |= {(a, b, what): np.zeros(num_units) for a, b in pairs for what in (*ks, "ranked", "correlation")}
-    for part in read_parts(folder, "selections", ["window_id", "selector", "context", "positions", "scores"]):
+    for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "positions", "scores"]):
         rows, found = _agreement_of_part(part, measurement, context)
         for name, values in found.items():
             np.add.at(sums[name], units[rows], values)  # a part has few windows and the units are many

@@ -75,7 +75,7 @@ def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
     units, num_units = document_units(measurement.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
     sums |= {(*key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
-    for part in read_parts(folder, "selections", ["window_id", "selector", "context", "distance_tokens"]):
+    for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "distance_tokens"]):
         rows, distances_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["distance_tokens"])
         bins_RK = np.digitize(distances_RK, edges, right=True) - 1
         for selector, which, of in rows_by_choice(part):

@@ -27,7 +27,7 @@ def context_curve(folder: Path) -> dict[str, Any]:
     lengths = [int(n) for n in facts["num_visible_tokens"]]
     reference = facts["context"]["train_len"]
     doc_ids, losses = [], []
-    for part in read_parts(folder, "curve", ["doc_id", "loss_nats"]):
+    for part in read_parts(folder, "curve", columns=["doc_id", "loss_nats"]):
         doc_ids.append(part["doc_id"].to_pandas())
         losses.append(list_rows(part["loss_nats"]))
     losses_WN = np.concatenate(losses)

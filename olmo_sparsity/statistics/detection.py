@@ -47,7 +47,7 @@ def detection(folder: Path) -> dict[str, Any]:
     facts = read_manifest(folder, "validation")
     columns = ["window_id", "suite", "doc_id", "num_planted", "planted_positions", "planted_distance_tokens",
                "loss_short_nats", "loss_long_nats", "loss_planted_nats"]  # fmt: skip
-    planted = read_table(folder, "planted", columns).to_pandas()
+    planted = read_table(folder, "planted", columns=columns).to_pandas()
     found = read_table(folder, "found").to_pandas()
     of_cell = {(one["suite"], one["num_planted"]): one for one in facts["suites"]}
     suites = []

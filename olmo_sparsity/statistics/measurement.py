@@ -73,7 +73,7 @@ def load(folder: Path) -> Measurement:
     gains_CKW = np.empty((0, 0, len(windows)), np.float32)
     filled = np.empty((0, len(windows)), bool)
     columns = ["window_id", "selector", "context", "sees_target", "num_evaluations", "k", "gain_sparse_nats"]
-    for part in read_parts(folder, "selections", columns):
+    for part in read_parts(folder, "selections", columns=columns):
         rows_R, gains_RK = window_rows(windows, part["window_id"]), list_rows(part["gain_sparse_nats"])
         of_choice = list(rows_by_choice(part))
         if not choices:  # every window has the same, so the first part names all
@@ -109,7 +109,7 @@ def load(folder: Path) -> Measurement:
 def _load_windows(folder: Path) -> pd.DataFrame:
     """``Measurement.windows``: window_id int64, rising; doc_id strings held by Arrow; target_class categorical; float32."""
     found: dict[str, list[Any]] = {name: [] for name in ("window_id", "doc_id", "target_class", *NUMBERS)}
-    for part in read_parts(folder, "windows", list(found)):
+    for part in read_parts(folder, "windows", columns=list(found)):
         for name, chunks in found.items():
             chunks += part[name].chunks if name in ("doc_id", "target_class") else [part[name].to_numpy()]
     columns: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Files that appear whole, folders that are locked and owned, the record of the environment."""
+"""Atomic file writes, locks and ownership of folders, and the record of the environment."""

@@ -1,4 +1,4 @@
-"""The record of what produced a result: versions, commit and machine."""
+"""Records what a result was computed with: versions, commit and machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ PACKAGES = ("ai2-olmo", "torch", "numpy", "datasets", "tokenizers", "pyarrow", "
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that the package runs from, marked where it was changed; None where it is none."""
-    here = Path(__file__).parents[2]
-    if not (here / ".git").exists():
+    """Return the commit of the checkout that the package runs from, with ``-dirty`` appended if files were changed.
+
+    Return None for an installed package and where git is not available.
+    """
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
         return None
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=here,
+            cwd=checkout,
             capture_output=True,
             text=True,
             timeout=10,
@@ -31,19 +34,20 @@ def _commit() -> str | None:
     return described.stdout.strip() or None
 
 
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def environment() -> dict[str, Any]:
-    """Versions, commit and machine: what a result may depend on besides its configuration."""
-    versions: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
+    """Return what a result may depend on besides its configuration, as it is written into manifests."""
     return {
         "olmo_sparsity": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": {package: _version_of(package) for package in PACKAGES},
         "machine": platform.machine(),
         "system": platform.system(),
     }

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes: a reader sees a complete file or no file, even after a crash."""
 
 from __future__ import annotations
 
@@ -15,34 +15,40 @@ from typing import Any
 from olmo_sparsity.errors import UserError
 
 HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
-STALE_SECONDS = 3600  # another machine's file that is written to is touched every second
+STALE_SECONDS = 3600  # a partial file of another machine that did not change for so long is taken for abandoned
+PARTIAL_NAME = re.compile(r"\..*\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.partial")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of ours.
+    """Read a JSON object that this package wrote.
 
     Raises:
-        UserError: it is missing, or not what was written.
+        UserError: the file is missing, is not JSON, or holds something other than an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; {path.parent} is not what it should be, or was cut short") from None
+        raise UserError(
+            f"{path}: no such file; {path.parent} is not the folder that was expected, or it is incomplete"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{path}: not valid JSON, the file is damaged") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: a JSON object was expected")
+        raise UserError(f"{path}: expected a JSON object")
     return value
 
 
 def unique_name() -> str:
-    """A file name's part that no other process has, on no machine, and that says whose it is: host, process, chance."""
+    """Return a part of a file name, ``HOST.PID.RANDOM``, that no other process on any machine uses."""
     return f"{HOST}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
 
 
 def partial_path(path: Path) -> Path:
-    """Where a file is written before it is renamed to ``path``. Several processes may write the same file at once; the
-    dot hides what is not finished from those who read all files of a folder."""
+    """Return the temporary path where a file is written before it is renamed to ``path``.
+
+    The name is unique, so several processes may write the same file at once. It starts with a dot, so tools that read all
+    files of a folder skip it.
+    """
     return path.with_name(f".{path.name}.{unique_name()}.partial")
 
 
@@ -52,13 +58,13 @@ def _sync(path: Path) -> None:
 
 
 def rename_into_place(partial: Path, path: Path) -> None:
-    """Renames a finished partial file to its name, where it is whole even if the machine fails."""
+    """Flush a finished partial file to disk and rename it to ``path``, atomically."""
     _sync(partial)
     os.replace(partial, path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Write a text file atomically."""
     partial = partial_path(path)
     partial.write_text(text, encoding="utf-8")
     rename_into_place(partial, path)
@@ -69,37 +75,40 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object whole or not at all."""
+    """Write a JSON object atomically."""
     write_text(path, _json(value))
 
 
 def write_json_once(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object whole, unless the file is there: of several processes that begin at once, one writes it, and
-    none takes back what was written since."""
+    """Write a JSON object atomically, unless the file exists.
+
+    If several processes call this at once, exactly one of them writes the file, and a later version is never replaced.
+    """
     partial = partial_path(path)
     partial.write_text(_json(value), encoding="utf-8")
     _sync(partial)
     try:
-        os.link(partial, path)  # unlike a rename, it fails where the name is taken
+        os.link(partial, path)  # unlike a rename, a link fails if the name exists
     except FileExistsError:
         pass
-    except OSError:  # a file system without hard links
+    except OSError:  # the file system has no hard links
         if not path.exists():
             os.replace(partial, path)
     partial.unlink(missing_ok=True)
 
 
-def _may_be_written(partial: Path) -> bool:
-    """Is the process that a partial file belongs to alive, as far as can be told."""
-    found = re.fullmatch(r"\..*\.([A-Za-z0-9-]+)\.(\d+)\.[0-9a-f]{8}\.partial", partial.name)
-    if found and found.group(1) == HOST:
+def _may_be_in_use(partial: Path) -> bool:
+    """Return False if the process that wrote a partial file has certainly ended, or its file is stale."""
+    match = PARTIAL_NAME.fullmatch(partial.name)
+    if match and match["host"] == HOST:
+        pid = int(match["pid"])
         try:
-            os.kill(int(found.group(2)), 0)
+            os.kill(pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # another user's
+        except PermissionError:  # a process of another user
             return True
-        return int(found.group(2)) != os.getpid()
+        return pid != os.getpid()
     try:
         return time.time() - partial.stat().st_mtime < STALE_SECONDS
     except FileNotFoundError:
@@ -107,17 +116,17 @@ def _may_be_written(partial: Path) -> bool:
 
 
 def remove_leftovers(*folders: Path) -> None:
-    """Removes the partial files that killed processes left in these folders, not those that a living one writes."""
+    """Remove the partial files that killed processes left in these folders. Files of running processes are kept."""
     for folder in folders:
         for path in folder.glob("*.partial"):
-            if path.is_file() and not path.is_symlink() and not _may_be_written(path):
+            if path.is_file() and not path.is_symlink() and not _may_be_in_use(path):
                 path.unlink(missing_ok=True)
 
 
 def sha256_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

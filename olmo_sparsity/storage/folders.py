@@ -1,4 +1,4 @@
-"""Folders that this package owns: recognised by their manifest, locked while they are written."""
+"""Folders that this package owns: recognised by their manifest, and locked while they are written."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from olmo_sparsity.storage.files import read_json, write_json
 
 @contextmanager
 def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
-    """Only one process at a time, of all that name the same file, goes on. A killed one lets go.
+    """Hold a lock file for the duration of the context. The lock of a killed process is released.
 
     Args:
-        lock: the file; in the end it is removed.
-        busy: what to say where another process goes on; None: wait for it.
+        lock: path of the lock file; it is removed at the end.
+        busy: error message if another process holds the lock; None: wait for it.
 
     Raises:
-        UserError: the file cannot be made, or another process goes on and is not waited for.
+        UserError: the file cannot be created, or another process holds the lock and ``busy`` is given.
     """
     make_folder(lock.parent)
-    held = FileLock(lock)
+    file_lock = FileLock(lock)
     try:
-        held.acquire(timeout=-1 if busy is None else 0)
+        file_lock.acquire(timeout=-1 if busy is None else 0)
     except Timeout:
         raise UserError(str(busy)) from None
     except OSError as error:
@@ -36,15 +36,15 @@ def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)  # still held; who waits for it sees that it is gone, and makes a new one
-        held.release()
+        lock.unlink(missing_ok=True)  # while it is still held: a waiting process notices that, and creates a new file
+        file_lock.release()
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents.
+    """Create a folder and its parents, unless they exist.
 
     Raises:
-        UserError: it cannot be made, a file is in the way, say.
+        UserError: it cannot be created, for example because a file has its name.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,32 +53,37 @@ def make_folder(folder: Path) -> None:
 
 
 def is_folder_of_kind(folder: Path, kind: str) -> bool:
-    """Is this folder one of ours, of this kind (``run``, ``influence``, ``tokens``, ``hf``); False where nothing is there yet.
+    """Return True if a folder was written by this package and is of one kind (``run``, ``influence``, ``tokens``, ``hf``).
+
+    Return False if nothing is there yet.
 
     Raises:
-        UserError: something else is there, which is then neither written to nor deleted.
+        UserError: something else is there. It must be neither written to nor deleted.
     """
-    # Listed first: another process that begins here now writes its manifest before all else.
-    listed = list(folder.iterdir()) if folder.is_dir() else []
+    # List the files first: another process that starts now writes its manifest before anything else.
+    paths = list(folder.iterdir()) if folder.is_dir() else []
     if (folder / "manifest.json").is_file():
-        found = read_json(folder / "manifest.json").get("kind")
-        if found == kind:
+        actual = read_json(folder / "manifest.json").get("kind")
+        if actual == kind:
             return True
         raise UserError(
-            f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {found!r}); choose another"
+            f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {actual!r}); choose another"
         )
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: this is a file, where a {kind} folder was expected")
-    if any(not path.name.endswith(".partial") for path in listed):
+    if any(not path.name.endswith(".partial") for path in paths):
         raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
     return False
 
 
 def clear_folder(folder: Path) -> None:
-    """Deletes what one of our folders holds, all but its manifest. Cut short, what is left is an unfinished folder of
-    ours, for its manifest says so from the beginning."""
+    """Delete everything in one of our folders except its manifest.
+
+    The manifest is set to ``running`` first. If the deletion is interrupted, what remains is therefore an unfinished folder.
+    """
     write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "status": "running"})
-    for path in sorted(folder.iterdir(), reverse=True):  # windows before the tables that their parts vouch for
+    # In reverse order, ``windows`` goes before the tables that its parts vouch for.
+    for path in sorted(folder.iterdir(), reverse=True):
         if path.name == "manifest.json":
             continue
         if path.is_dir() and not path.is_symlink():

@@ -1,1 +1,1 @@
-"""What is written and read: schemas, part files, merging."""
+"""Result tables: schemas, part files, checked reading, and merging."""

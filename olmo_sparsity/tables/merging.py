@@ -1,5 +1,4 @@
-"""Are all windows of a measurement there, once each and undamaged; and parts measured in several folders -> one folder.
-Imports no torch."""
+"""Checks that a folder of tables is complete and undamaged, and merges parts that were measured in several folders."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,56 @@ import pyarrow.parquet as pq
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, write_json_once
 from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
-from olmo_sparsity.tables.parts import close, missing_parts, part_path
+from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas, tables_of
 
 logger = logging.getLogger(__name__)
 
-# What a row of each table is about, its window apart.
+# The columns that, together with the window, identify a row of each table.
 KEYS = {
     "selections": ["selector", "context"],
     "candidates": ["context"],
     "found": ["selector"],
     "screening": ["selector", "context"],
 }
-SAMPLED = ("screening",)  # tables of some of the windows
-# In what the manifests of two folders must agree, besides the run_id, for their parts to fit.
-SAME_FACTS = ("run_id", "num_windows", "num_parts", "windows_per_part", "windows_sha256", "solver_sha256", "context")
+SAMPLED = ("screening",)  # tables that hold a sample of the windows
+# The keys that must have the same value in the manifests of two folders whose parts are merged.
+SAME_IN_MANIFESTS = (
+    "run_id",
+    "num_windows",
+    "num_parts",
+    "windows_per_part",
+    "windows_sha256",
+    "solver_sha256",
+    "context",
+)
+
+
+@dataclass(frozen=True)
+class TablesCheck:
+    """What ``check_tables`` found out about a folder of tables.
+
+    Attributes:
+        problems: one line for each problem; empty if the tables are complete and undamaged.
+        summary: one line about the folder, valid if there are no problems.
+    """
+
+    problems: list[str]
+    summary: str
 
 
 def range_words(numbers: np.ndarray) -> str:
-    """``[0, 1, 2, 7]`` -> ``0-2, 7``; the first ten ranges of many."""
+    """Format rising numbers as ranges: ``[0, 1, 2, 7]`` -> ``0-2, 7``. Only the first ten ranges are listed."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:10]]
     return ", ".join(words) + (f" and {len(runs) - 10} more ranges" if len(runs) > 10 else "")
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder of tables, of whatever kind, finished or not.
+def _read_any_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a folder of tables of any kind, finished or not.
 
     Raises:
-        UserError: it is none.
+        UserError: it is no folder of tables.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
@@ -56,11 +77,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_part(path: Path, table: str, manifest: dict[str, Any]) -> pa.Table:
-    """One part, all of it read and held against its checksums.
+def read_verified_part(path: Path, table: str, *, manifest: dict[str, Any]) -> pa.Table:
+    """Read all of one part and verify its checksums, schema and measurement.
 
     Raises:
-        UserError: it is damaged, of another measurement or of another schema.
+        UserError: it is damaged, or belongs to another measurement or schema.
     """
     try:
         content = pq.ParquetFile(path, page_checksum_verification=True).read()
@@ -69,125 +90,166 @@ def read_part(path: Path, table: str, manifest: dict[str, Any]) -> pa.Table:
     metadata = content.schema.metadata or {}
     run_id, version = (metadata.get(key, b"none").decode(errors="replace") for key in (b"run_id", b"schema_version"))
     if run_id != manifest["run_id"]:
-        raise UserError(f"{path}: of another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}")
+        raise UserError(
+            f"{path}: from another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}"
+        )
     expected = schemas(manifest["context"]["num_long_range"])[table]
     if version != SCHEMA_VERSION or not content.schema.equals(expected, check_metadata=False):
         raise UserError(f"{path}: schema version {version}, or other columns than those of {table}, {SCHEMA_VERSION}")
     return content
 
 
-def _check_table(folder: Path, table: str, manifest: dict[str, Any]) -> list[str]:
-    """Problems of one table, a line each; one part at a time is in memory."""
+class _WindowCounts:
+    """Counts the rows of each window in the parts of one table, to find missing and repeated windows."""
+
+    def __init__(self, num_windows: int) -> None:
+        self.rows_W = np.zeros(num_windows, dtype=np.int64)
+        self.is_repeated_W = np.zeros(num_windows, dtype=bool)
+
+    def add(self, keys: pa.Table) -> None:
+        """Add the rows of one part, given its key columns."""
+        num_windows = len(self.rows_W)
+        counts_W = np.bincount(keys["window_id"].to_numpy(), minlength=num_windows)
+        distinct = keys.group_by(keys.column_names).aggregate([])["window_id"].to_numpy()
+        self.is_repeated_W |= (self.rows_W > 0) & (counts_W > 0)
+        self.is_repeated_W |= counts_W > np.bincount(distinct, minlength=num_windows)
+        self.rows_W += counts_W
+
+    def problems(self, table: Path) -> list[str]:
+        """Return one line for each kind of problem. A sampled table may lack windows."""
+        problems = []
+        missing = np.flatnonzero(self.rows_W == 0)
+        if missing.size and table.name not in SAMPLED:
+            problems.append(
+                f"{table}: windows {range_words(missing)} are missing ({len(missing)} of {len(self.rows_W)})"
+            )
+        repeated = np.flatnonzero(self.is_repeated_W)
+        if repeated.size:
+            problems.append(f"{table}: windows {range_words(repeated)} occur twice ({len(repeated)})")
+        incomplete = np.flatnonzero((self.rows_W > 0) & (self.rows_W < self.rows_W.max(initial=0)))
+        if incomplete.size and not repeated.size:
+            problems.append(
+                f"{table}: windows {range_words(incomplete)} have fewer rows than others ({len(incomplete)})"
+            )
+        return problems
+
+
+def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[str]:
+    """Return the problems of one table, a line each. One part at a time is in memory."""
     num_windows, problems = manifest["num_windows"], []
-    rows_of = np.zeros(num_windows, dtype=np.int64)
-    twice = np.zeros(num_windows, dtype=bool)
+    counts = _WindowCounts(num_windows)
     for path in sorted((folder / table).glob("*.parquet")):
         number = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
         if number is None or int(number[1]) >= manifest["num_parts"]:
             problems.append(f"{path}: there is no such part among the {manifest['num_parts']} of this measurement")
         try:
-            content = read_part(path, table, manifest)
+            content = read_verified_part(path, table, manifest=manifest)
         except UserError as error:
             problems.append(str(error))
             continue
         keys = content.select(["window_id", *KEYS.get(table, [])])
         ids = keys["window_id"].to_numpy()
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_windows):
-            problems.append(f"{path}: windows {ids.min()}-{ids.max()}, where there are 0-{num_windows - 1}")
+            problems.append(f"{path}: holds windows {ids.min()}-{ids.max()}, but there are only 0-{num_windows - 1}")
             continue
-        counts = np.bincount(ids, minlength=num_windows)
-        distinct = keys.group_by(keys.column_names).aggregate([])["window_id"].to_numpy()
-        twice |= (rows_of > 0) & (counts > 0)
-        twice |= counts > np.bincount(distinct, minlength=num_windows)
-        rows_of += counts
-    if (missing := np.flatnonzero(rows_of == 0)).size and table not in SAMPLED:
-        problems.append(
-            f"{folder / table}: windows {range_words(missing)} are missing ({len(missing)} of {num_windows})"
-        )
-    if twice.any():
-        repeated = np.flatnonzero(twice)
-        problems.append(f"{folder / table}: windows {range_words(repeated)} occur twice ({len(repeated)})")
-    few = np.flatnonzero((rows_of > 0) & (rows_of < rows_of.max(initial=0)) & ~twice)
-    if few.size and not twice.any():
-        problems.append(f"{folder / table}: windows {range_words(few)} have fewer rows than others ({len(few)})")
-    return problems
+        counts.add(keys)
+    return problems + counts.problems(folder / table)
 
 
-def check_tables(folder: Path) -> tuple[list[str], str]:
-    """(what is wrong with a folder of tables, a line each; what to say where nothing is).
+def check_tables(folder: Path) -> TablesCheck:
+    """Check that every table holds every window once (for every selector and context), in undamaged parts.
 
-    Every table must hold every window once (for every selector and context), in parts that are whole and of this
-    measurement. Unfinished folders can be asked, too.
+    The folder may be unfinished.
 
     Raises:
         UserError: this is no folder of tables.
     """
-    manifest = _read_manifest(folder)
-    names = tables_of(manifest)
-    problems = [problem for name in names for problem in _check_table(folder, name, manifest)]
-    words = (
-        f"{folder}: complete, {manifest['num_windows']} windows in {manifest['num_parts']} parts of {', '.join(names)}"
+    manifest = _read_any_manifest(folder)
+    tables = tables_of(manifest)
+    summary = (
+        f"{folder}: complete, {manifest['num_windows']} windows in {manifest['num_parts']} parts of {', '.join(tables)}"
     )
     if manifest.get("status") != "complete":
-        words += "; the command that measured them, run again, will say so in the manifest"
-    return problems, words
+        summary += "; run the command that measured them again to mark the folder as complete"
+    problems = [problem for table in tables for problem in _check_table(folder, table, manifest=manifest)]
+    return TablesCheck(problems=problems, summary=summary)
 
 
-def _take(source: Path, path: Path) -> None:
-    """Puts a file there whole: a hard link where both are on one file system that has them, otherwise a copy."""
+def merge_folders(sources: list[Path], out: Path) -> None:
+    """Copy the finished parts of several folders of one measurement to ``out``, and mark it as complete if all are there.
+
+    Args:
+        sources: the folders. If several of them hold the same part, its values must be equal.
+        out: destination: a new folder, or one that an earlier merge or the measuring command began. The measuring command
+            can continue in it.
+
+    Raises:
+        UserError: a folder belongs to another measurement, a part is damaged, or two parts differ. Parts that are in ``out``
+            are kept.
+    """
+    manifest = _check_same_measurement(sources, out)
+    make_folder(out)
+    unfinished = {key: value for key, value in manifest.items() if key != "finished"}
+    write_json_once(out / "manifest.json", {**unfinished, "status": "running"})
+    num_copied = sum(
+        _copy_parts(source, out, manifest=manifest) for source in sources if source.resolve() != out.resolve()
+    )
+    num_parts, num_missing = manifest["num_parts"], finalize(out)
+    logger.info(
+        f"{out}: copied {num_copied} parts from {len(sources)} folders; {num_parts - num_missing} of {num_parts} are there"
+    )
+
+
+def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
+    """Return the manifest of the first source, after comparing it with those of the others and of ``out``.
+
+    Raises:
+        UserError: a folder is no folder of tables, or of another measurement.
+    """
+    manifests = {folder: _read_any_manifest(folder) for folder in sources}
+    first = manifests[sources[0]]
+    if is_folder_of_kind(out, first["kind"]):
+        manifests[out] = read_json(out / "manifest.json")
+    for folder, manifest in manifests.items():
+        for key in SAME_IN_MANIFESTS:
+            if manifest.get(key) != first.get(key):
+                raise UserError(
+                    f"{folder}: from another measurement than {sources[0]}: {key} is {manifest.get(key)}, not {first.get(key)}"
+                )
+    return first
+
+
+def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
+    """Copy the finished parts and session records of one folder, and return the number of parts.
+
+    Raises:
+        UserError: a part is damaged, or differs from that in ``out``.
+    """
+    finished = sorted(set(range(manifest["num_parts"])) - set(missing_parts(source, manifest)))
+    for part in finished:
+        # In the order in which they are measured: the first table's part is written last.
+        for table in reversed(tables_of(manifest)):
+            ours, theirs = part_path(out, table, part=part), part_path(source, table, part=part)
+            if ours.is_file() and filecmp.cmp(ours, theirs, shallow=False):
+                continue
+            content = read_verified_part(theirs, table, manifest=manifest)
+            if not ours.is_file():
+                _link_or_copy(theirs, ours)
+            elif not content.equals(read_verified_part(ours, table, manifest=manifest)):
+                raise UserError(f"{theirs}: this part has other values than {ours}; delete one of the two")
+    for session in sorted((source / "sessions").glob("*.json")):
+        _link_or_copy(session, out / "sessions" / session.name)
+    return len(finished)
+
+
+def _link_or_copy(source: Path, path: Path) -> None:
+    """Create ``path`` atomically as a hard link to ``source``, or as a copy where links are not possible."""
     make_folder(path.parent)
     try:
         os.link(source.resolve(), path)
     except FileExistsError:
         pass
-    except OSError:
+    except OSError:  # another file system, or one without hard links
         partial = partial_path(path)
         shutil.copyfile(source, partial)
         rename_into_place(partial, path)
-
-
-def gather(sources: list[Path], out: Path) -> None:
-    """Brings the finished parts of several folders of one measurement together in ``out``, and closes it if they are all.
-
-    Args:
-        sources: the folders; parts that several of them hold must hold the same values.
-        out: where to; new, or begun by an earlier merge or by the measuring command, which can go on with it.
-
-    Raises:
-        UserError: a folder is of another measurement, a part is damaged, or two parts differ. Nothing of ``out`` is lost.
-    """
-    manifests = [_read_manifest(source) for source in sources]
-    first = manifests[0]
-    there = [(out, read_json(out / "manifest.json"))] if is_folder_of_kind(out, first["kind"]) else []
-    for folder, manifest in [*zip(sources, manifests, strict=True), *there]:
-        for fact in SAME_FACTS:
-            if manifest.get(fact) != first.get(fact):
-                raise UserError(
-                    f"{folder}: of another measurement than {sources[0]}: {fact} {manifest.get(fact)}, not {first.get(fact)}"
-                )
-    make_folder(out)
-    begun = {key: value for key, value in first.items() if key != "finished"}
-    write_json_once(out / "manifest.json", {**begun, "status": "running"})
-    names = tables_of(first)
-    taken = 0
-    for source in sources:
-        if source.resolve() == out.resolve():
-            continue
-        missing = set(missing_parts(source, first))
-        for part in (part for part in range(first["num_parts"]) if part not in missing):
-            for table in reversed(names):  # as they are measured: the first table's part is the last to come
-                ours, theirs = part_path(out, table, part), part_path(source, table, part)
-                if ours.is_file() and filecmp.cmp(ours, theirs, shallow=False):
-                    continue
-                content = read_part(theirs, table, first)
-                if not ours.is_file():
-                    _take(theirs, ours)
-                elif not content.equals(read_part(ours, table, first)):
-                    raise UserError(f"{theirs}: this part has other values than {ours}; delete one of the two")
-            taken += 1
-        for session in sorted((source / "sessions").glob("*.json")):
-            _take(session, out / "sessions" / session.name)
-    left = close(out)
-    logger.info(
-        f"{out}: {taken} parts from {len(sources)} folders; {first['num_parts'] - left} of {first['num_parts']} are there"
-    )

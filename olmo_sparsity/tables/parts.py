@@ -1,4 +1,4 @@
-"""Part files: each holds a fixed range of windows, and appears whole or not at all."""
+"""Part files: each holds a fixed range of windows of one table and is written atomically."""
 
 from __future__ import annotations
 
@@ -20,39 +20,48 @@ from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
 
 def part_name(part: int) -> str:
-    """The file name of a part, in the folder of its table."""
+    """Return the file name of a part in the folder of its table."""
     return f"part-{part:05d}.parquet"
 
 
-def part_path(folder: Path, table: str, part: int) -> Path:
-    """Where a part of a table lies."""
+def part_path(folder: Path, table: str, *, part: int) -> Path:
+    """Return the path of a part of one table."""
     return folder / table / part_name(part)
 
 
 def write_part(
-    folder: Path, table: str, part: int, columns: dict[str, Any], schema: pa.Schema, facts: dict[str, str]
+    folder: Path, table: str, *, part: int, columns: dict[str, Any], schema: pa.Schema, metadata: dict[str, str]
 ) -> None:
-    """Writes one part file, whole or not at all; ``facts`` and the schema version go into its metadata."""
-    path = part_path(folder, table, part)
+    """Write one part file atomically.
+
+    Args:
+        folder: folder of the measurement.
+        table: name of the table.
+        part: number of the part.
+        columns: values of each column of the schema, in its order.
+        schema: schema of the table.
+        metadata: metadata of the file, besides the schema version and the name of the table.
+    """
+    path = part_path(folder, table, part=part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"schema_version": SCHEMA_VERSION, "table": table, **facts}
-    content = pa.table(columns, schema=schema.with_metadata(metadata))
+    file_schema = schema.with_metadata({"schema_version": SCHEMA_VERSION, "table": table, **metadata})
     partial = partial_path(path)
-    pq.write_table(content, partial, compression="zstd", write_page_checksum=True)  # `merge --check` reads them
+    # `merge --check` verifies the page checksums.
+    pq.write_table(pa.table(columns, schema=file_schema), partial, compression="zstd", write_page_checksum=True)
     rename_into_place(partial, path)
 
 
 def missing_parts(folder: Path, manifest: dict[str, Any]) -> list[int]:
-    """Numbers of the parts that are not there, in every table."""
-    there = [{path.name for path in (folder / name).glob("*.parquet")} for name in tables_of(manifest)]
-    in_all = set.intersection(*there)
-    return [part for part in range(manifest["num_parts"]) if part_name(part) not in in_all]
+    """Return the numbers of the parts that at least one table lacks."""
+    present = [{path.name for path in (folder / table).glob("*.parquet")} for table in tables_of(manifest)]
+    in_all_tables = set.intersection(*present)
+    return [part for part in range(manifest["num_parts"]) if part_name(part) not in in_all_tables]
 
 
-def close(folder: Path) -> int:
-    """Says in the manifest that the measurement is complete, if it is; returns how many parts are missing.
+def finalize(folder: Path) -> int:
+    """Mark a measurement as complete in its manifest if all parts exist, and return the number of missing parts.
 
-    Any process may ask, at any time, again and again.
+    Any process may call this at any time, also repeatedly.
     """
     manifest = read_json(folder / "manifest.json")
     if missing := missing_parts(folder, manifest):
@@ -60,5 +69,5 @@ def close(folder: Path) -> int:
     if manifest.get("status") != "complete":
         finished = datetime.now(timezone.utc).isoformat(timespec="microseconds")
         write_json(folder / "manifest.json", {**manifest, "status": "complete", "finished": finished})
-    remove_leftovers(folder, folder / "sessions", *(folder / name for name in tables_of(manifest)))
+    remove_leftovers(folder, folder / "sessions", *(folder / table for table in tables_of(manifest)))
     return 0

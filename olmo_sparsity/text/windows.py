@@ -1,4 +1,8 @@
-"""Windows inside one document, and the foreign text of their null context."""
+"""Windows of consecutive tokens inside one document, and the foreign tokens of their null context.
+
+Shape letters: W windows, M long-range positions, T tokens of a window, G documents of the store, V vocabulary entries; in lower
+case some of them.
+"""
 
 from __future__ import annotations
 
@@ -15,133 +19,165 @@ from olmo_sparsity.text.store import TokenStore
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one store: ``full_len`` tokens of one document, and the next token, the target.
+    """Windows of one store: ``full_len`` tokens of one document, and the next token, which is the target.
 
-    ``document`` [N] and ``start`` [N] (int64; index of the first token in ``store.tokens``); ``null_start`` [N] the
-    same for the window of another document that lends its long-range tokens to the null context.
+    Attributes:
+        store: the text that the windows are taken from.
+        full_len: tokens of a window, without the target.
+        document_W: int64; number of each window's document in the store.
+        start_W: int64; index in ``store.tokens`` of each window's first token.
+        null_start_W: int64; the same for the window of another document whose first tokens are the null context.
     """
 
     store: TokenStore
     full_len: int
-    document: np.ndarray
-    start: np.ndarray
-    null_start: np.ndarray
+    document_W: np.ndarray
+    start_W: np.ndarray
+    null_start_W: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.start_W)
 
     @property
     def num_documents(self) -> int:
-        """Documents that the windows come from, equal texts counted once."""
-        return len(np.unique(self.store.doc_ids[self.document]))
+        """Number of documents that the windows come from. Equal texts count once."""
+        return len(np.unique(self.store.doc_ids_G[self.document_W]))
 
-    def doc_ids(self, chosen: np.ndarray) -> list[str]:
-        """The document of each chosen window, as tables name it."""
-        return [f"{int(i):016x}" for i in self.store.doc_ids[self.document[chosen]]]
+    def doc_ids(self, window_ids_w: np.ndarray) -> list[str]:
+        """Return the document ID of each of these windows in hexadecimal, as the tables name it."""
+        return [f"{int(i):016x}" for i in self.store.doc_ids_G[self.document_W[window_ids_w]]]
 
     @property
     def sha256(self) -> str:
-        """Says which windows of the store these are."""
-        return hashlib.sha256(np.stack([self.document, self.start]).tobytes()).hexdigest()
+        """Hash that identifies which windows of the store these are."""
+        return hashlib.sha256(np.stack([self.document_W, self.start_W]).tobytes()).hexdigest()
 
-    def tokens(self, chosen: np.ndarray) -> np.ndarray:
-        """int64 [chosen, full_len + 1]: the windows' tokens, the target last."""
-        return self.store.tokens[self.start[chosen, None] + np.arange(self.full_len + 1)].astype(np.int64)
+    def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
+        """Return the tokens of these windows, int64 [w, full_len + 1]; the target is the last one."""
+        index_wT = self.start_W[window_ids_w, None] + np.arange(self.full_len + 1)
+        return self.store.tokens[index_wT].astype(np.int64)
 
-    def null_tokens(self, chosen: np.ndarray, num_long_range: int) -> np.ndarray:
-        """int64 [chosen, M]: the long-range tokens of the null context."""
-        return self.store.tokens[self.null_start[chosen, None] + np.arange(num_long_range)].astype(np.int64)
-
-
-def _are_among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """bool [ids]: does ``others`` (memory-mapped, hundreds of millions) hold them; a block of it at a time."""
-    known, which = np.unique(ids, return_inverse=True)
-    found = np.zeros(len(known), dtype=bool)
-    for begin in range(0, len(others) if len(known) else 0, 1 << 20):
-        block = others[begin : begin + (1 << 20)]
-        place = np.minimum(np.searchsorted(known, block), len(known) - 1)
-        found[place[known[place] == block]] = True
-    return found[which]
+    def null_tokens(self, window_ids_w: np.ndarray, num_long_range: int) -> np.ndarray:
+        """Return the long-range tokens of the null context of these windows, int64 [w, M]."""
+        index_wM = self.null_start_W[window_ids_w, None] + np.arange(num_long_range)
+        return self.store.tokens[index_wM].astype(np.int64)
 
 
 def sample_windows(
     store: TokenStore,
     full_len: int,
+    *,
     num_windows: int,
     max_per_document: int,
     seed: int,
     exclude_ids: Optional[np.ndarray] = None,
-    target_table: Optional[np.ndarray] = None,
+    target_table_V: Optional[np.ndarray] = None,
 ) -> Windows:
-    """Draws windows: every eligible document once, in random order, then every one a second time, and so on.
+    """Draw windows: one of every eligible document in random order, then a second one of every document, and so on.
 
-    Window i of the same text does not depend on ``num_windows``. A document's windows start at different tokens. EOS is no
-    target.
+    Window ``i`` does not depend on ``num_windows``. The windows of a document have different targets; EOS is never a target.
 
     Args:
-        store: where from.
+        store: the text to draw from.
         full_len: tokens of a window.
-        num_windows: how many; fewer come back where the store holds fewer.
-        max_per_document: windows of one document at most.
-        seed: of the choice.
-        exclude_ids: uint64; documents that may not be measured (those that the model was trained on).
-        target_table: bool [vocab]; only these tokens are targets.
+        num_windows: number of windows; fewer are returned if the store holds fewer.
+        max_per_document: largest number of windows of one document.
+        seed: seed of the draw.
+        exclude_ids: uint64 [any]; IDs of documents that must not be used, those that the model was trained on.
+        target_table_V: bool; True for tokens that may be targets. None: all tokens may.
 
     Raises:
         UserError: no document holds a window, or only one does (the null context needs another).
     """
-    usable = store.lengths - 1 >= full_len + 1
-    long_enough = int(usable.sum())
-    if exclude_ids is not None:
-        usable &= ~_are_among(store.doc_ids, exclude_ids)
-    eligible = np.flatnonzero(usable)
-    ids = np.asarray(store.doc_ids)[eligible]
-    if len(np.unique(ids)) < 2:
-        longest = int(store.lengths.max() - 1) if store.num_documents else 0
-        seen = (
-            ""
-            if exclude_ids is None
-            else f", {long_enough - len(eligible)} of them left out: the model was trained on them"
-        )
-        raise UserError(
-            f"the text to measure is too small: {long_enough} of its {store.num_documents} documents hold a window of "
-            f"{full_len} tokens and its target{seen}, and 2 are needed (the longest document has {longest} tokens); "
-            "take more or longer text, or shorter windows (context.full_len; of a context curve, --max-visible)"
-        )
-    rng = np.random.default_rng([seed, 0])
-    order = eligible[rng.permutation(len(eligible))]
-    # Documents and starts of each pass; arrays, for a million windows are a million entries.
-    per_pass = [(array("q"), array("q")) for _ in range(max_per_document)]
-    for document in order.tolist():
-        # Targets: first <= t < last.
-        first, last = int(store.begins[document]) + full_len, int(store.ends[document]) - 1
-        targets = np.arange(first, last)
-        if target_table is not None:
-            targets = targets[target_table[store.tokens[first:last]]]
-        count = min(max_per_document, len(targets))
-        if count == 0:
+    eligible_g = _eligible_documents(store, full_len, exclude_ids)
+    order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
+    # Documents and starts of each pass over the documents, in compact arrays: there may be millions of windows.
+    passes = [(array("q"), array("q")) for _ in range(max_per_document)]
+    for document in order_g.tolist():
+        targets = _possible_targets(store, full_len, document=document, target_table_V=target_table_V)
+        if len(targets) == 0:
             continue
-        if len(per_pass[0][0]) == num_windows:
-            break  # one window of each of so many documents: no second pass is needed
-        draw = np.random.default_rng([seed, 1, document])
-        low = np.arange(count) * len(targets) // count  # one target from each of `count` stretches of equal length
-        high = (np.arange(count) + 1) * len(targets) // count
-        picks = targets[low + (draw.random(count) * (high - low)).astype(np.int64)]
-        for number, target in enumerate(draw.permutation(picks).tolist()):
-            per_pass[number][0].append(document)
-            per_pass[number][1].append(target - full_len)
-    document, start = (
-        np.concatenate([np.array(one_pass[which], dtype=np.int64) for one_pass in per_pass])[:num_windows]
-        for which in (0, 1)
-    )
-    if not len(document):
+        if len(passes[0][0]) == num_windows:
+            break  # the first pass has enough windows
+        rng = np.random.default_rng([seed, 1, document])
+        drawn = _draw_targets(targets, min(max_per_document, len(targets)), rng=rng)
+        for (documents, starts), target in zip(passes, drawn.tolist(), strict=False):
+            documents.append(document)
+            starts.append(target - full_len)
+    document_W = np.concatenate([np.array(documents, dtype=np.int64) for documents, _ in passes])[:num_windows]
+    start_W = np.concatenate([np.array(starts, dtype=np.int64) for _, starts in passes])[:num_windows]
+    if len(document_W) == 0:
         raise UserError("influence.targets = word-start: no token of the measured text begins a word")
+    return Windows(
+        store=store,
+        full_len=full_len,
+        document_W=document_W,
+        start_W=start_W,
+        null_start_W=_draw_null_starts(store, full_len, eligible_g=eligible_g, document_W=document_W, seed=seed),
+    )
 
-    null_start = np.empty_like(start)
-    for i, own in enumerate(np.asarray(store.doc_ids)[document].tolist()):
-        draw = np.random.default_rng([seed, 2, i])
-        while ids[pick := int(draw.integers(len(ids)))] == own:
+
+def _eligible_documents(store: TokenStore, full_len: int, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
+    """Return the numbers of the documents, int64 [g], that hold a window and its target and are not excluded."""
+    is_eligible_G = store.lengths_G - 1 >= full_len + 1
+    num_long_enough = int(is_eligible_G.sum())
+    if exclude_ids is not None:
+        is_eligible_G &= ~_is_among(store.doc_ids_G, exclude_ids)
+    eligible_g = np.flatnonzero(is_eligible_G)
+    if len(np.unique(store.doc_ids_G[eligible_g])) < 2:
+        longest = int(store.lengths_G.max() - 1) if store.num_documents else 0
+        left_out = ""
+        if exclude_ids is not None:
+            left_out = f", {num_long_enough - len(eligible_g)} of them left out: the model was trained on them"
+        raise UserError(
+            f"the text to measure is too small: {num_long_enough} of its {store.num_documents} documents hold a window of "
+            f"{full_len} tokens and its target{left_out}, and 2 are needed (the longest document has {longest} tokens); "
+            "use more or longer text, or shorter windows (context.full_len; for a context curve, --max-visible)"
+        )
+    return eligible_g
+
+
+def _is_among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return bool [ids]: True for IDs that ``others`` holds.
+
+    ``others`` is memory-mapped and may have hundreds of millions of entries, so it is read in blocks.
+    """
+    distinct, which = np.unique(ids, return_inverse=True)
+    is_among = np.zeros(len(distinct), dtype=bool)
+    for begin in range(0, len(others) if len(distinct) else 0, 1 << 20):
+        block = others[begin : begin + (1 << 20)]
+        place = np.minimum(np.searchsorted(distinct, block), len(distinct) - 1)
+        is_among[place[distinct[place] == block]] = True
+    return is_among[which]
+
+
+def _possible_targets(
+    store: TokenStore, full_len: int, *, document: int, target_table_V: Optional[np.ndarray]
+) -> np.ndarray:
+    """Return the indices in ``store.tokens`` of a document's tokens that may be targets, rising."""
+    begin, end = int(store.begins_G[document]) + full_len, int(store.ends_G[document]) - 1
+    targets = np.arange(begin, end)
+    return targets if target_table_V is None else targets[target_table_V[store.tokens[begin:end]]]
+
+
+def _draw_targets(targets: np.ndarray, count: int, *, rng: np.random.Generator) -> np.ndarray:
+    """Draw one target from each of ``count`` stretches of equal length, and return them in random order."""
+    low = np.arange(count) * len(targets) // count
+    high = (np.arange(count) + 1) * len(targets) // count
+    drawn = targets[low + (rng.random(count) * (high - low)).astype(np.int64)]
+    return rng.permutation(drawn)
+
+
+def _draw_null_starts(
+    store: TokenStore, full_len: int, *, eligible_g: np.ndarray, document_W: np.ndarray, seed: int
+) -> np.ndarray:
+    """Draw a window of another eligible document for each window, and return the index of its first token, int64 [W]."""
+    doc_ids_g = store.doc_ids_G[eligible_g]
+    null_start_W = np.empty(len(document_W), dtype=np.int64)
+    for window, doc_id in enumerate(store.doc_ids_G[document_W].tolist()):
+        rng = np.random.default_rng([seed, 2, window])
+        while doc_ids_g[drawn := int(rng.integers(len(doc_ids_g)))] == doc_id:
             pass
-        begin, end = int(store.begins[eligible[pick]]), int(store.ends[eligible[pick]])
-        null_start[i] = begin + draw.integers(end - begin - 1 - full_len)
-    return Windows(store, full_len, document, start, null_start)
+        begin, end = int(store.begins_G[eligible_g[drawn]]), int(store.ends_G[eligible_g[drawn]])
+        null_start_W[window] = begin + rng.integers(end - begin - 1 - full_len)
+    return null_start_W

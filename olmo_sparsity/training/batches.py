@@ -60,10 +60,10 @@ def row_source(store: TokenStore, row_len: int, max_position: int) -> RowSource:
     Raises:
         UserError: no document is long enough for one row.
     """
-    places = np.maximum(store.lengths - row_len, 0)
+    places = np.maximum(store.lengths_G - row_len, 0)
     documents = np.flatnonzero(places)
     if len(documents) == 0:
-        longest = int(store.lengths.max()) if store.num_documents else 0
+        longest = int(store.lengths_G.max()) if store.num_documents else 0
         raise UserError(
             f"the {store.split} split is too small: none of its {store.num_documents} documents holds a row of "
             f"{row_len} tokens and its last target (the longest has {longest}); take more or longer text, "
@@ -98,8 +98,8 @@ def batch_at(
     which = np.searchsorted(source.ends, place, side="right")
     document = source.documents[which]
     offset = place - np.where(which > 0, source.ends[which - 1], 0)
-    begin = source.store.begins[document]
-    spare = source.store.ends[document] - begin - (row_len + 1)  # tokens beyond one row and its target
+    begin = source.store.begins_G[document]
+    spare = source.store.ends_G[document] - begin - (row_len + 1)  # tokens beyond one row and its target
     within = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
     if pose.method == "randpos":
         positions = random_positions(rng, num_rows, row_len, max_position)

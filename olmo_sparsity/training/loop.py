@@ -116,7 +116,7 @@ def _open_text(config: Config, place: ProcessInfo) -> _Text:
     full_len, eval_rows = config.context.full_len, config.training.eval_rows
     share = share_of_rows(eval_rows, place, "training.eval_rows")
     by_position = None
-    if int(held_out.lengths.max()) > full_len:
+    if int(held_out.lengths_G.max()) > full_len:
         windows, no_skip = row_source(held_out, full_len, full_len), PoseConfig(num_chunks=1)
         by_position = batch_at(windows, no_skip, eval_rows, VALIDATION_SEED, 1, share)
     return _Text(

@@ -61,7 +61,7 @@ def choose_windows(measurement: Measurement, number: int, num_largest: int, seed
 def _texts_of(folder: Path, token_ids: set[int]) -> dict[int, str]:
     """The texts of tokens, as far as some window holds them; read until all are found."""
     texts: dict[int, str] = {}
-    for part in read_parts(folder, "windows", ["token_ids", "token_texts"]):
+    for part in read_parts(folder, "windows", columns=["token_ids", "token_texts"]):
         ids, of = (pc.list_flatten(part[name]) for name in ("token_ids", "token_texts"))
         missing = pc.is_in(ids, pa.array(sorted(token_ids - set(texts)), pa.int32()))
         texts |= dict(zip(ids.filter(missing).to_pylist(), of.filter(missing).to_pylist(), strict=True))
@@ -80,11 +80,11 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any
     Raises:
         UserError: there is no such window, or the tables are damaged.
     """
-    windows = {row["window_id"]: row for row in read_windows(folder, "windows", window_ids)}
+    windows = {row["window_id"]: row for row in read_windows(folder, "windows", window_ids=window_ids)}
     for window_id in window_ids:
         if window_id not in windows:
             known = np.concatenate(
-                [part["window_id"].to_numpy() for part in read_parts(folder, "windows", ["window_id"])]
+                [part["window_id"].to_numpy() for part in read_parts(folder, "windows", columns=["window_id"])]
             )
             raise UserError(
                 f"{folder}: there is no window {window_id}; they are numbered {known.min()} to {known.max()}"
@@ -93,7 +93,7 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any
     for row in windows.values():
         row["null_token_texts"] = [texts.get(i, f"#{i}") for i in row["null_token_ids"]]
         row["selections"] = {}
-    for row in read_windows(folder, "selections", window_ids):
+    for row in read_windows(folder, "selections", window_ids=window_ids):
         windows[row["window_id"]]["selections"][row["selector"], row["context"]] = row
     return [windows[window_id] for window_id in window_ids]
 

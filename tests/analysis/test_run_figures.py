@@ -41,7 +41,7 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     for run in (first, second):
         measure(config, run)
         measure_context_curve(config, run)
-    part = part_path(list_finished(second, "context-curve")[-1], "curve", 0)
+    part = part_path(list_finished(second, "context-curve")[-1], "curve", part=0)
     table = pq.read_table(part)
     field = table.schema.field("loss_nats")
     losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)

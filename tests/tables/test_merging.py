@@ -19,7 +19,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables import merging
-from olmo_sparsity.tables.merging import check_tables, gather, range_words
+from olmo_sparsity.tables.merging import check_tables, merge_folders, range_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 
@@ -61,11 +61,11 @@ def flip_a_byte_of_a_loss(path: Path) -> None:
 
 ERRORS = {
     "a part is missing": (
-        lambda folder: part_path(folder, "windows", 1).unlink(),
+        lambda folder: part_path(folder, "windows", part=1).unlink(),
         ["windows: windows 25-49 are missing (25 of 60)"],
     ),
     "a part of another table is missing": (
-        lambda folder: part_path(folder, "selections", 2).unlink(),
+        lambda folder: part_path(folder, "selections", part=2).unlink(),
         ["selections: windows 50-59 are missing (10 of 60)"],
     ),
     "a whole table is missing": (
@@ -73,53 +73,53 @@ ERRORS = {
         ["selections: windows 0-59 are missing (60 of 60)"],
     ),
     "a window twice in one part": (
-        lambda folder: rewrite(part_path(folder, "windows", 0), lambda t: pa.concat_tables([t, t.slice(3, 2)])),
+        lambda folder: rewrite(part_path(folder, "windows", part=0), lambda t: pa.concat_tables([t, t.slice(3, 2)])),
         ["windows: windows 3-4 occur twice (2)"],
     ),
     "a window twice among its selections": (
-        lambda folder: rewrite(part_path(folder, "selections", 0), lambda t: pa.concat_tables([t, t.slice(40, 1)])),
+        lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: pa.concat_tables([t, t.slice(40, 1)])),
         ["selections: windows 3 occur twice (1)"],
     ),
     "a part twice": (
-        lambda folder: shutil.copy(part_path(folder, "windows", 2), part_path(folder, "windows", 3)),
+        lambda folder: shutil.copy(part_path(folder, "windows", part=2), part_path(folder, "windows", part=3)),
         ["part-00003.parquet: there is no such part among the 3", "windows: windows 50-59 occur twice (10)"],
     ),
     "a part in another's place": (
-        lambda folder: shutil.copy(part_path(folder, "windows", 0), part_path(folder, "windows", 1)),
+        lambda folder: shutil.copy(part_path(folder, "windows", part=0), part_path(folder, "windows", part=1)),
         ["windows: windows 25-49 are missing (25 of 60)", "windows: windows 0-24 occur twice (25)"],
     ),
     "a file that is no part": (
-        lambda folder: shutil.copy(part_path(folder, "windows", 0), folder / "windows" / "more.parquet"),
+        lambda folder: shutil.copy(part_path(folder, "windows", part=0), folder / "windows" / "more.parquet"),
         ["more.parquet: there is no such part", "windows: windows 0-24 occur twice (25)"],
     ),
     "a part cut short": (
-        lambda folder: part_path(folder, "windows", 1).write_bytes(
-            part_path(folder, "windows", 1).read_bytes()[:-9]
+        lambda folder: part_path(folder, "windows", part=1).write_bytes(
+            part_path(folder, "windows", part=1).read_bytes()[:-9]
         ),
         ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
     ),
     "a byte of a loss flipped": (
-        lambda folder: flip_a_byte_of_a_loss(part_path(folder, "windows", 1)),
+        lambda folder: flip_a_byte_of_a_loss(part_path(folder, "windows", part=1)),
         ["part-00001.parquet: damaged", "windows: windows 25-49 are missing (25 of 60)"],
     ),
     "a part of another run": (
-        lambda folder: with_metadata(part_path(folder, "selections", 1), run_id="0123"),
-        ["part-00001.parquet: of another measurement, run_id 0123; that of this folder", "windows 25-49 are missing"],
+        lambda folder: with_metadata(part_path(folder, "selections", part=1), run_id="0123"),
+        ["part-00001.parquet: from another measurement, run_id 0123; that of this folder", "windows 25-49 are missing"],
     ),
     "a part of another version": (
-        lambda folder: with_metadata(part_path(folder, "windows", 1), schema_version="1"),
+        lambda folder: with_metadata(part_path(folder, "windows", part=1), schema_version="1"),
         ["part-00001.parquet: schema version 1", "windows 25-49 are missing"],
     ),
     "a selection is missing": (
-        lambda folder: rewrite(part_path(folder, "selections", 0), lambda t: t.slice(1)),
+        lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: t.slice(1)),
         ["selections: windows 0 have fewer rows than others (1)"],
     ),
     "windows that there are not": (
         lambda folder: rewrite(
-            part_path(folder, "windows", 2),
+            part_path(folder, "windows", part=2),
             lambda t: t.set_column(0, "window_id", pa.array(np.arange(60, 70))),
         ),
-        ["part-00002.parquet: windows 60-69, where there are 0-59", "windows: windows 50-59 are missing"],
+        ["part-00002.parquet: holds windows 60-69, but there are only 0-59", "windows: windows 50-59 are missing"],
     ),
 }  # fmt: skip
 
@@ -127,9 +127,9 @@ ERRORS = {
 @pytest.mark.parametrize("error", ERRORS)
 def test_check_finds(copy: Path, error: str) -> None:
     plant, expected = ERRORS[error]
-    assert check_tables(copy)[0] == []
+    assert check_tables(copy).problems == []
     plant(copy)
-    problems, _ = check_tables(copy)
+    problems = check_tables(copy).problems
     assert len(problems) == len(expected), problems
     for problem, words in zip(problems, expected, strict=True):
         assert words in problem
@@ -143,9 +143,9 @@ def test_check_as_it_is_used(copy: Path) -> None:
     write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), "status": "running"})
     unclosed = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert unclosed.exit_code == 0
-    assert "run again" in unclosed.stdout
+    assert "run the command that measured them again" in unclosed.stdout
     for number in range(20):
-        shutil.copy(part_path(copy, "windows", 0), copy / "windows" / f"more{number}.parquet")
+        shutil.copy(part_path(copy, "windows", part=0), copy / "windows" / f"more{number}.parquet")
     wrong = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert wrong.exit_code == 2
     assert wrong.stdout == ""
@@ -160,9 +160,9 @@ def test_check_knows_candidates(tiny_config: Config, tiny_run: Path, tmp_path: P
         tiny_config.influence, save_candidates=True, num_windows=6, windows_per_part=3, selectors=["kl"], k=[1]
     )
     tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, tmp_path / "c")
-    assert check_tables(tables)[1].endswith("2 parts of windows, selections, candidates")
-    part_path(tables, "candidates", 1).unlink()
-    assert "candidates: windows 3-5 are missing" in check_tables(tables)[0][0]
+    assert check_tables(tables).summary.endswith("2 parts of windows, selections, candidates")
+    part_path(tables, "candidates", part=1).unlink()
+    assert "candidates: windows 3-5 are missing" in check_tables(tables).problems[0]
 
 
 def test_range_words() -> None:
@@ -197,17 +197,17 @@ def test_gathered_shards_are_the_whole(
 
         monkeypatch.setattr(merging.os, "link", refuse)
     before = [files_of(half) for half in halves]
-    gather(list(halves), tmp_path / "out")
+    merge_folders(list(halves), tmp_path / "out")
     for table in ("windows", "selections"):
         assert read_table(tmp_path / "out", table).equals(read_table(tiny_tables, table))
         for part in range(3):
-            path = part_path(tmp_path / "out", table, part)
-            assert path.read_bytes() == part_path(tiny_tables, table, part).read_bytes()
+            path = part_path(tmp_path / "out", table, part=part)
+            assert path.read_bytes() == part_path(tiny_tables, table, part=part).read_bytes()
             assert path.stat().st_nlink == (2 if links else 1)
-    assert check_tables(tmp_path / "out")[0] == []
+    assert check_tables(tmp_path / "out").problems == []
     assert len(list((tmp_path / "out" / "sessions").iterdir())) == 2
     assert [files_of(half) for half in halves] == before
-    gather([tmp_path / "out", *halves], tmp_path / "out")  # again: nothing to do
+    merge_folders([tmp_path / "out", *halves], tmp_path / "out")  # again: nothing to do
     assert read_table(tmp_path / "out", "windows").num_rows == 60
 
 
@@ -217,11 +217,11 @@ def test_what_is_gathered_goes_on(
     out = tmp_path / "out"
     merged = CliRunner().invoke(app, ["merge", str(halves[0]), "--out", str(out)])
     assert merged.exit_code == 2
-    assert f"{out}: 2 parts from 1 folders; 2 of 3 are there" in merged.stderr
+    assert f"{out}: copied 2 parts from 1 folders; 2 of 3 are there" in merged.stderr
     assert "windows: windows 25-49 are missing" in merged.stderr
     assert read_json(out / "manifest.json")["status"] == "running"
     other = Path(shutil.copytree(out, tmp_path / "other"))
-    gather([halves[1]], other)
+    merge_folders([halves[1]], other)
     measure(tiny_config, tiny_run, out)
     for folder in (out, other):
         assert read_json(folder / "manifest.json")["status"] == "complete"
@@ -230,53 +230,53 @@ def test_what_is_gathered_goes_on(
 
 def test_parts_in_flight_are_left_where_they_are(halves: tuple[Path, Path], tmp_path: Path) -> None:
     source = Path(shutil.copytree(halves[0], tmp_path / "source"))
-    part_path(source, "windows", 2).unlink()
-    gather([source], tmp_path / "out")
-    assert not part_path(tmp_path / "out", "selections", 2).exists()
-    assert part_path(tmp_path / "out", "selections", 0).exists()
+    part_path(source, "windows", part=2).unlink()
+    merge_folders([source], tmp_path / "out")
+    assert not part_path(tmp_path / "out", "selections", part=2).exists()
+    assert part_path(tmp_path / "out", "selections", part=0).exists()
 
 
 def test_parts_that_differ_are_refused_and_equal_ones_are_not(
     halves: tuple[Path, Path], tiny_tables: Path, tmp_path: Path
 ) -> None:
     same = Path(shutil.copytree(halves[1], tmp_path / "same"))
-    rewrite(part_path(same, "windows", 1), lambda table: table)
-    assert part_path(same, "windows", 1).read_bytes() != part_path(tiny_tables, "windows", 1).read_bytes()
-    gather([*halves, same], tmp_path / "out")
+    rewrite(part_path(same, "windows", part=1), lambda table: table)
+    assert part_path(same, "windows", part=1).read_bytes() != part_path(tiny_tables, "windows", part=1).read_bytes()
+    merge_folders([*halves, same], tmp_path / "out")
     other = Path(shutil.copytree(halves[1], tmp_path / "other"))
     loss = pa.array(np.ones(25, np.float32))
-    rewrite(part_path(other, "windows", 1), lambda t: t.set_column(13, t.schema.field(13), loss))
+    rewrite(part_path(other, "windows", part=1), lambda t: t.set_column(13, t.schema.field(13), loss))
     before = files_of(tmp_path / "out")
     with pytest.raises(UserError, match=r"other/windows/part-00001.parquet: .* other values than .*out"):
-        gather([other], tmp_path / "out")
+        merge_folders([other], tmp_path / "out")
     assert files_of(tmp_path / "out") == before
     with pytest.raises(UserError, match="other values"):
-        gather([*halves, other], tmp_path / "new")
+        merge_folders([*halves, other], tmp_path / "new")
 
 
 def test_damaged_parts_and_other_measurements_are_refused(
     halves: tuple[Path, Path], tmp_path: Path, tiny_run: Path
 ) -> None:
     damaged = Path(shutil.copytree(halves[1], tmp_path / "damaged"))
-    flip_a_byte_of_a_loss(part_path(damaged, "windows", 1))
+    flip_a_byte_of_a_loss(part_path(damaged, "windows", part=1))
     with pytest.raises(UserError, match=r"damaged/windows/part-00001.parquet: damaged"):
-        gather([*halves[:1], damaged], tmp_path / "out")
-    assert not part_path(tmp_path / "out", "windows", 1).exists()
-    gather(list(halves), tmp_path / "out")
+        merge_folders([*halves[:1], damaged], tmp_path / "out")
+    assert not part_path(tmp_path / "out", "windows", part=1).exists()
+    merge_folders(list(halves), tmp_path / "out")
     assert read_json(tmp_path / "out" / "manifest.json")["status"] == "complete"
     other = Path(shutil.copytree(halves[1], tmp_path / "other"))
     for fact, value in (("run_id", "0123"), ("windows_sha256", "4567"), ("num_parts", 4)):
         write_json(other / "manifest.json", {**read_json(halves[1] / "manifest.json"), fact: value})
-        with pytest.raises(UserError, match=f"other: of another measurement than .*{fact} {value}"):
-            gather([halves[0], other], tmp_path / "new")
+        with pytest.raises(UserError, match=f"other: from another measurement than .*{fact} is {value}"):
+            merge_folders([halves[0], other], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for folder, said in ((tmp_path / "nowhere", "no such folder"), (tiny_run, "no folder of tables")):
         with pytest.raises(UserError, match=said):
-            gather([folder], tmp_path / "new")
+            merge_folders([folder], tmp_path / "new")
         with pytest.raises(UserError, match=said):
             check_tables(folder)
     with pytest.raises(UserError, match="no influence folder"):
-        gather(list(halves), tiny_run)
+        merge_folders(list(halves), tiny_run)
 
 
 def test_merge_wants_to_know_what_to_do(halves: tuple[Path, Path], tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from olmo_sparsity.model.devices import take_own_gpu
 from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.merging import check_tables
-from olmo_sparsity.tables.parts import close, missing_parts
+from olmo_sparsity.tables.parts import finalize, missing_parts
 from olmo_sparsity.tables.reading import read_table
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +134,7 @@ def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) 
         new = {int(name[-13:-8]) for name in set(part_bytes(out)) - before}
         assert new == set(range(index, 6, count))
         complete = read_json(out / "manifest.json")["status"] == "complete"
-        assert complete == (close(out) == 0) == (index == 0)
+        assert complete == (finalize(out) == 0) == (index == 0)
     assert part_bytes(out) == part_bytes(whole)
     sessions = [read_json(path)["share"] for path in (out / "sessions").iterdir()]
     assert sorted(sessions) == [f"{index}/{count}" for index in range(min(count, 6))]  # those that had something to do
@@ -383,7 +383,7 @@ def test_other_commands_take_shards(
     assert shown[1]
     parts_there = sorted(part_bytes(tmp_path / "out"))
     assert len(parts_there) > 1
-    assert check_tables(tmp_path / "out")[0] == []
+    assert check_tables(tmp_path / "out").problems == []
 
 
 def test_killed_between_the_tables_of_a_part(
@@ -393,10 +393,10 @@ def test_killed_between_the_tables_of_a_part(
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import kills
 
-    def until_killed(folder: Path, table: str, part: int, *rest: Any) -> None:
+    def until_killed(folder: Path, table: str, *, part: int, **rest: Any) -> None:
         if (table, part) == ("windows", 1):
             os.kill(os.getpid(), signal.SIGKILL)
-        really_write(folder, table, part, *rest)
+        really_write(folder, table, part=part, **rest)
 
     out, really_write = tmp_path / "out", parts.write_part
     with monkeypatch.context() as patched:

@@ -43,14 +43,14 @@ def test_pandas_polars_and_duckdb_read_the_same(tiny_tables: Path, table: str) -
 
 
 def test_metadata_says_what_it_is(tiny_tables: Path) -> None:
-    metadata = pq.read_schema(part_path(tiny_tables, "windows", 0)).metadata
+    metadata = pq.read_schema(part_path(tiny_tables, "windows", part=0)).metadata
     assert metadata[b"schema_version"].decode() == SCHEMA_VERSION
     assert metadata[b"run_id"].decode() == read_json(tiny_tables / "manifest.json")["run_id"]
     assert metadata[b"full_len"] == b"20"
 
 
 def test_another_schema_is_refused(copy: Path) -> None:
-    path = part_path(copy, "windows", 1)
+    path = part_path(copy, "windows", part=1)
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"schema_version": "99"}), path)
     with pytest.raises(UserError, match="schema version 99"):
@@ -61,7 +61,7 @@ def test_another_schema_is_refused(copy: Path) -> None:
 
 
 def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Path) -> None:
-    path = part_path(copy, "selections", 0)
+    path = part_path(copy, "selections", part=0)
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(UserError, match="cut short"):
         read_table(copy, "selections")
@@ -89,20 +89,22 @@ def test_parts_come_one_by_one_and_hold_whole_windows(uneven: Path) -> None:
     for table, rows_per_window in (("windows", 1), ("selections", 2 * len(SEES_TARGET))):
         first = 0
         for number, (part, size) in enumerate(zip(read_parts(uneven, table), SIZES, strict=True)):
-            assert part.equals(pq.read_table(part_path(uneven, table, number)).replace_schema_metadata(None))
+            assert part.equals(pq.read_table(part_path(uneven, table, part=number)).replace_schema_metadata(None))
             ids, counts = np.unique(part["window_id"], return_counts=True)
             assert ids.tolist() == list(range(first, first + size))
             assert set(counts.tolist()) == {rows_per_window}
             first += size
         assert first == 90
-    (columns,) = {tuple(part.column_names) for part in read_parts(uneven, "selections", ["context", "window_id"])}
+    (columns,) = {
+        tuple(part.column_names) for part in read_parts(uneven, "selections", columns=["context", "window_id"])
+    }
     assert set(columns) == {"context", "window_id"}
 
 
 def test_a_part_is_opened_only_when_it_is_its_turn(uneven: Path, tmp_path: Path) -> None:
     """The reader holds one part, so it says that a part is missing only when it comes to it."""
     tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
-    part_path(tables, "windows", 2).unlink()
+    part_path(tables, "windows", part=2).unlink()
     parts = read_parts(tables, "windows")
     assert [next(parts).num_rows, next(parts).num_rows] == [1, 50]
     with pytest.raises(UserError, match=r"part-00002\.parquet: this part is missing"):
@@ -111,16 +113,16 @@ def test_a_part_is_opened_only_when_it_is_its_turn(uneven: Path, tmp_path: Path)
 
 def test_a_part_damaged_inside_is_refused_when_it_is_read(uneven: Path, tmp_path: Path) -> None:
     tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
-    path = part_path(tables, "selections", 1)
+    path = part_path(tables, "selections", part=1)
     content = bytearray(path.read_bytes())
     column = pq.read_metadata(path).row_group(0).column(0)
     assert column.path_in_schema == "window_id"
     start = column.dictionary_page_offset or column.data_page_offset
     content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
     path.write_bytes(content)
-    parts = read_parts(tables, "selections", ["window_id"])
+    parts = read_parts(tables, "selections", columns=["window_id"])
     next(parts)
-    for read in (lambda: next(parts), lambda: read_window(tables, "selections", 1)):
+    for read in (lambda: next(parts), lambda: read_window(tables, "selections", window_id=1)):
         with pytest.raises(UserError, match=r"part-00001\.parquet: damaged") as error:
             read()
         assert len(str(error.value).splitlines()) == 1
@@ -131,17 +133,17 @@ def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
     for table in ("windows", "selections"):
         expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] == window_id]
         assert len(expected) == (1 if table == "windows" else 18)
-        assert read_window(uneven, table, window_id) == expected
-    (row,) = read_window(uneven, "windows", window_id, ["doc_id"])
+        assert read_window(uneven, table, window_id=window_id) == expected
+    (row,) = read_window(uneven, "windows", window_id=window_id, columns=["doc_id"])
     assert set(row) == {"window_id", "doc_id"}
-    assert read_window(uneven, "windows", 90) == []
+    assert read_window(uneven, "windows", window_id=90) == []
 
 
 @pytest.mark.parametrize("window_ids", [[], [89, 0], range(40, 60), [90, 57, 57], range(90)])
 def test_the_rows_of_some_windows(uneven: Path, window_ids: Sequence[int]) -> None:
     for table in ("windows", "selections"):
         expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] in window_ids]
-        assert read_windows(uneven, table, window_ids) == expected
+        assert read_windows(uneven, table, window_ids=window_ids) == expected
 
 
 def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,10 +152,10 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
     monkeypatch.setattr(
         pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or whole(self, columns=columns)
     )
-    read_window(uneven, "windows", 52)
+    read_window(uneven, "windows", window_id=52)
     assert read == [["window_id"]] * 3 + [None]
     read.clear()
-    read_windows(uneven, "windows", {52, 3})
+    read_windows(uneven, "windows", window_ids={52, 3})
     assert read == [["window_id"]] * 2 + [None, ["window_id"], None]
 
 

@@ -31,7 +31,7 @@ SPLITS = ("train", "validation")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_corpus(tmp_path_factory.mktemp("bpe") / "words.jsonl", 100, seed=1)
     texts = (json.loads(line)["text"] for line in path.read_text().splitlines())
-    train_bpe(texts, 400, "<|endoftext|>").save(str(path.with_name("tokenizer.json")))
+    train_bpe(texts, 400, eos_token="<|endoftext|>").save(str(path.with_name("tokenizer.json")))
     return path.with_name("tokenizer.json")
 
 
@@ -61,7 +61,7 @@ def elsewhere(data: DataConfig, name: str, **changes: Any) -> DataConfig:
 
 
 def documents_of(store: TokenStore) -> list[list[int]]:
-    return [store.tokens[a:b].tolist() for a, b in zip(store.begins.tolist(), store.ends.tolist(), strict=True)]
+    return [store.tokens[a:b].tolist() for a, b in zip(store.begins_G.tolist(), store.ends_G.tolist(), strict=True)]
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -96,12 +96,12 @@ def test_the_store_holds_every_document_once_closed_by_eos(kind: str, data: Data
         found = documents_of(store)
         assert all(document[-1] == eos and eos not in document[:-1] for document in found)
         assert [tokenizer.decode(document[:-1]) for document in found] == [document.text for document in documents]
-        assert store.doc_ids.tolist() == [document.doc_id for document in documents]
+        assert store.doc_ids_G.tolist() == [document.doc_id for document in documents]
         assert store.source_of(np.arange(store.num_documents)) == [document.source for document in documents]
-        assert store.lengths.tolist() == list(map(len, found))
+        assert store.lengths_G.tolist() == list(map(len, found))
         places = np.arange(len(store.tokens))
-        assert store.document_of(places).tolist() == np.repeat(np.arange(len(found)), store.lengths).tolist()
-        ids[split] = set(store.doc_ids.tolist())
+        assert store.document_of(places).tolist() == np.repeat(np.arange(len(found)), store.lengths_G).tolist()
+        ids[split] = set(store.doc_ids_G.tolist())
     assert not ids["train"] & ids["validation"]
 
 
@@ -230,7 +230,7 @@ def test_a_kill_loses_the_shards_in_flight(
         process.send_signal(number)
     output, _ = process.communicate(timeout=60)  # until the last process that could write there is gone
     assert process.returncode == (-number if number == signal.SIGKILL else 130), output
-    assert ("goes on from here" in output) == (number != signal.SIGKILL)
+    assert ("continues from here" in output) == (number != signal.SIGKILL)
     assert "Traceback" not in output
     with pytest.raises(UserError, match="no such file"):
         open_store(folder, "train")
@@ -313,7 +313,7 @@ def test_max_documents_takes_the_first_ones(
     folder = prepare(dataclasses.replace(shards, max_documents=max_documents, processes=processes))
     assert read_json(folder / "manifest.json")["documents"] == min(max_documents, 210)
     stores = [open_store(folder, split) for split in SPLITS]
-    assert {i for store in stores for i in store.doc_ids.tolist()} == set(everything[:max_documents])
+    assert {i for store in stores for i in store.doc_ids_G.tolist()} == set(everything[:max_documents])
     wanted = next(n for n in range(1, 6) if sum([40, 41, 42, 43, 44][:n]) >= min(max_documents, 210))
     assert len(list(folder.glob("train/tokens-*.bin"))) == wanted
 
@@ -341,11 +341,11 @@ def test_max_tokens_ends_behind_the_document_that_reaches_it(
     whole = open_store(prepare(shards), "train")
     shards = dataclasses.replace(shards, processes=processes)
     for document in (0, 20, 75, whole.num_documents - 1):
-        for max_tokens, last in ((int(whole.ends[document]), document), (int(whole.ends[document]) - 1, document)):
+        for max_tokens, last in ((int(whole.ends_G[document]), document), (int(whole.ends_G[document]) - 1, document)):
             folder = prepare(dataclasses.replace(shards, max_tokens=max_tokens))
             store = open_store(folder, "train")
-            assert store.doc_ids.tolist() == whole.doc_ids[: last + 1].tolist()
-            assert store.tokens[: len(store.tokens)].tolist() == whole.tokens[: whole.ends[last]].tolist()
+            assert store.doc_ids_G.tolist() == whole.doc_ids_G[: last + 1].tolist()
+            assert store.tokens[: len(store.tokens)].tolist() == whole.tokens[: whole.ends_G[last]].tolist()
 
 
 def test_no_more_is_read_than_the_limits_ask_for(shards: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,23 @@ from hypothesis import strategies as st
 from olmo_sparsity.text.target_classes import CLASSES, FUNCTION_WORDS, INFLECTIONS, target_class
 
 
-def class_of(long_range: Sequence[str], local: Sequence[str], target: str, multiplier: int = 1, offset: int = 0) -> str:
-    """The class of a hand-written window; equal texts get equal ids."""
+def class_of(
+    long_range: Sequence[str], local: Sequence[str], target: str, *, multiplier: int = 1, offset: int = 0
+) -> str:
+    """Return the class of a hand-written window. Equal texts get equal token IDs."""
     texts = [*long_range, *local]
     ids = {text: i * multiplier + offset for i, text in enumerate(dict.fromkeys([*texts, target]))}
-    return target_class([ids[text] for text in texts], texts, ids[target], target, len(long_range))
+    return target_class(
+        [ids[text] for text in texts],
+        texts,
+        target_id=ids[target],
+        target_text=target,
+        num_long_range=len(long_range),
+    )
 
 
 def local_class(local: Sequence[str], target: str) -> str:
-    """The same with nothing to repeat in the long range."""
+    """Return the class of a target after local tokens, with nothing to repeat in the long range."""
     return class_of([" zzz"] * 3, local, target)
 
 
@@ -37,7 +45,7 @@ def local_class(local: Sequence[str], target: str) -> str:
         ([" rapid", " trans"], [" rapid", " trans", " rapid"], " trans", "other"),  # also in the local tokens
         ([" a", " rapid"], [" trans", " rapid"], " trans", "other"),  # across the border
         ([" rapid", " trans"], [" rapid", " trans", " and", " rapid"], " trans", "other"),
-        ([" rapid", " a", " trans"], [" rapid"], " trans", "repeat"),  # both there, but not side by side
+        ([" rapid", " a", " trans"], [" rapid"], " trans", "repeat"),  # both are long-range, but not side by side
         ([" trans", " rapid"], [" rapid"], " trans", "repeat"),  # the wrong way round
         ([" go", " go"], [" go"], " go", "induction"),
         ([" go", " go"], [" go", " go"], " go", "other"),
@@ -59,7 +67,7 @@ def test_induction(long_range: list[str], local: list[str], target: str, expecte
         ([".", " Bike"], [" under"], ".", "other"),
         (["\n", " Bike"], [" under"], "\n", "other"),
         ([" $", " Bike"], [" under"], " $", "other"),
-        (["\ufffd", " Bike"], [" under"], "\ufffd", "other"),  # who knows whose part
+        (["\ufffd", " Bike"], [" under"], "\ufffd", "other"),  # part of an unknown character
         (["ing", " a"], [" pull"], "ing", "continues-word"),  # inflections recur everywhere
         (["’s", " a"], [" man"], "’s", "continues-word"),
         (["ow", " a"], [" b"], "ow", "repeat"),
@@ -217,7 +225,7 @@ def test_function_word_and_other(local: list[str], target: str, expected: str) -
 
 
 def test_each_class_goes_before_the_next() -> None:
-    """Targets that fit two classes get the earlier one."""
+    """A target that fits two classes gets the earlier one."""
     assert class_of([" (", ")"], [" ("], ")") == "induction"  # and closing
     assert class_of([" in", " London", " in"], [" near"], " London") == "repeat"  # and name
     assert class_of([" in", " London", " in"], [" from", " in"], " London") == "induction"  # and repeat
@@ -265,7 +273,7 @@ def test_any_window_has_a_class_whatever_the_ids(
 ) -> None:
     name = class_of(long_range, local, target)
     assert name in CLASSES
-    assert class_of(long_range, local, target, multiplier, offset) == name
+    assert class_of(long_range, local, target, multiplier=multiplier, offset=offset) == name
 
 
 def test_the_readme_gives_the_definitions() -> None:

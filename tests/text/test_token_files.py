@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Messages
 from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import Config, DataConfig
@@ -75,12 +76,12 @@ def test_they_are_read_where_they_lie(
         assert not list(folder.glob(f"{split}/tokens*"))
         store = open_store(folder, split)
         sources = store.source_of(np.arange(store.num_documents))
-        for source, begin, end in zip(sources, store.begins.tolist(), store.ends.tolist(), strict=True):
+        for source, begin, end in zip(sources, store.begins_G.tolist(), store.ends_G.tolist(), strict=True):
             seen[source, tuple(store.tokens[begin:end].tolist())] = split
-            assert (store.document_of(np.arange(begin, end)) == store.begins.tolist().index(begin)).all()
+            assert (store.document_of(np.arange(begin, end)) == store.begins_G.tolist().index(begin)).all()
         # A split is some of the documents, in their order.
         expected = [document for name, document in everything if seen.get((name, tuple(document))) == split]
-        assert [store.tokens[a:b].tolist() for a, b in zip(store.begins, store.ends, strict=True)] == expected
+        assert [store.tokens[a:b].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)] == expected
         files = manifest["splits"][split]["files"]
         assert [Path(file["path"]) for file in files] == [(Path(data.source) / name).resolve() for name in documents]
         assert [file["sha256"] for file in files] == [sha256_file(Path(data.source) / name) for name in documents]
@@ -93,12 +94,12 @@ def test_they_are_read_where_they_lie(
 
 def test_names_and_splits_come_from_the_tokens_alone(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     write(data, documents)
-    first = {split: set(open_store(prepare(data), split).doc_ids.tolist()) for split in SPLITS}
+    first = {split: set(open_store(prepare(data), split).doc_ids_G.tolist()) for split in SPLITS}
     for path in Path(data.source).iterdir():
         path.unlink()
     write(data, {"other.bin": [document for found in reversed(documents.values()) for document in found]}, "<u4")
     second = prepare(dataclasses.replace(data, token_dtype="uint32"))
-    assert {split: set(open_store(second, split).doc_ids.tolist()) for split in SPLITS} == first
+    assert {split: set(open_store(second, split).doc_ids_G.tolist()) for split in SPLITS} == first
     assert not first["train"] & first["validation"]
 
 
@@ -118,7 +119,7 @@ def test_an_open_end_and_empty_documents_are_told(data: DataConfig) -> None:
     found = []
     for split in SPLITS:
         store = open_store(folder, split)
-        found += [store.tokens[a:b].tolist() for a, b in zip(store.begins, store.ends, strict=True)]
+        found += [store.tokens[a:b].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)]
     assert sorted(found) == [[5, 6, EOS], [7, 8, EOS], [9, 10, 11], [12, EOS]]
     assert read_json(folder / "manifest.json")["skipped"] == {"empty": 2}
     assert "a.bin: its last document has no EOS" in "\n".join(describe(folder))
@@ -130,11 +131,11 @@ def test_limits(data: DataConfig, documents: dict[str, list[list[int]]]) -> None
     few = prepare(dataclasses.replace(data, max_documents=205))
     everything = [document for found in documents.values() for document in found]
     stores = [open_store(few, split) for split in SPLITS]
-    kept = [s.tokens[a:b].tolist() for s in stores for a, b in zip(s.begins, s.ends, strict=True)]
+    kept = [s.tokens[a:b].tolist() for s in stores for a, b in zip(s.begins_G, s.ends_G, strict=True)]
     assert sorted(kept) == sorted(everything[:205])
     whole = open_store(prepare(data), "train")
-    cut = open_store(prepare(dataclasses.replace(data, max_tokens=int(whole.lengths[:50].sum()))), "train")
-    assert cut.doc_ids.tolist() == whole.doc_ids[:50].tolist()
+    cut = open_store(prepare(dataclasses.replace(data, max_tokens=int(whole.lengths_G[:50].sum()))), "train")
+    assert cut.doc_ids_G.tolist() == whole.doc_ids_G[:50].tolist()
 
 
 def test_a_file_that_was_changed_is_noticed(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
@@ -171,13 +172,14 @@ def test_other_files_are_told_from_tokens(data: DataConfig, documents: dict[str,
     refused("no document")
 
 
-def test_what_cannot_be_left_out_is_said(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_warning_if_training_documents_cannot_be_left_out(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, messages: Messages
+) -> None:
     """The model was trained on text: the same documents as token files are not known to be the same."""
     trained_on = Path(read_json(tiny_run / "manifest.json")["token_store"])
     np.asarray(open_store(trained_on, "train").tokens).tofile(tmp_path / "same.npy")
-    said: list[str] = []
-    for source, remarks in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
+    for source, num_warnings in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
         config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, data=source))
-        said.clear()
-        assert open_run(config, tiny_run, said.append).split == "held-out"
-        assert len([line for line in said if "cannot be left out" in line]) == remarks
+        messages.clear()
+        assert open_run(config, tiny_run).split == "held-out"
+        assert len([line for line in messages if "cannot be left out" in line]) == num_warnings

@@ -145,7 +145,7 @@ def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
     index, positions, targets = (x.numpy() for x in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
     document = source.store.document_of(index)
     assert (document == document[:, :1]).all()
-    assert (index[:, -1] + 1 < source.store.ends[document[:, 0]]).all()
+    assert (index[:, -1] + 1 < source.store.ends_G[document[:, 0]]).all()
     text_steps, steps = np.diff(index, axis=1), np.diff(positions, axis=1)
     assert (text_steps >= 1).all() and (steps >= 1).all()
     assert positions.min() >= 0 and positions.max() < max_position
@@ -274,7 +274,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
     starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
     counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
     allowed = np.zeros(len(store.tokens), dtype=bool)
-    for begin, end in zip(store.begins, store.ends, strict=True):
+    for begin, end in zip(store.begins_G, store.ends_G, strict=True):
         allowed[begin : max(begin, end - 8)] = True
     assert not counts[~allowed].any()
     mean = 40_000 / allowed.sum()

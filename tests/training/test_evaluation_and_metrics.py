@@ -39,7 +39,7 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Pat
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
     rows = []
     for document in range(store.num_documents):
-        begin, end = int(store.begins[document]), int(store.ends[document])
+        begin, end = int(store.begins_G[document]), int(store.ends_G[document])
         rows += [torch.tensor(store.tokens[at : at + 21].astype("int64")) for at in range(begin, end - 20)]
     tokens = torch.stack(rows)
     model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
