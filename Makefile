@@ -8,7 +8,8 @@
 # make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
 # make bench     the influence engine against its peers and the machine's limit; with RUN (default runs/demo) where it is trained
 # make gpu-check   what training computes on this machine's GPU (bf16, compiled, resumed, both paths) and how fast; else on the CPU
-# make gallery   the pictures in docs/, from what the runs hold
+# make gallery   the pictures in docs/images/, from what the runs hold
+# make docs      the documentation as a site in site/
 # make check     lint, types, tests, without looking at the set-up
 # make lock      write requirements.lock anew
 # make clean     remove the virtual environment and caches; never data/ or runs/
@@ -24,7 +25,7 @@ RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 
-.PHONY: demo figures report browser evidence sweep curve bench gpu-check gallery test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve bench gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -57,6 +58,10 @@ curve: $(READY)
 
 gallery: figures report
 	$(BIN)/python -m analysis.gallery --run $(RUN)
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
@@ -95,7 +100,7 @@ $(READY): pyproject.toml requirements.lock
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 --no-header --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.10 --no-header --quiet \
 		--output-file requirements.lock
 	@printf '%s\n' "# Versions that are known to work together, on Python 3.10 to 3.12. Written by \`make lock\`; pip reads it as constraints." \
 		| cat - requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock

@@ -1,4 +1,4 @@
-"""The pictures in docs/, from what the demo's runs hold: ``make gallery``.
+"""The pictures in docs/images/, from what the demo's runs hold: ``make gallery``.
 
 Copies the newest figures, and opens the report in Chromium for its picture, where that is installed. What has not been drawn
 is left as it is.
@@ -16,8 +16,8 @@ from matplotlib import image
 
 from .style import find_tables
 
-DOCS = Path("docs")
-# Name in docs/ -> where a figure lies, {figures} being those of the run's newest measurement.
+DOCS = Path("docs/images")
+# Name in docs/images/ -> where a figure lies, {figures} being those of the run's newest measurement.
 PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
     "demo-recovered-fraction": "{figures}/recovered-fraction.png",
@@ -59,7 +59,7 @@ def picture_of_page(page: Path, out: Path) -> None:
 
 
 def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
-    """Bring the pictures in docs/ up to date."""
+    """Bring the pictures in docs/images/ up to date."""
     _, figures = find_tables(run, None)
     for name, pattern in PICTURES.items():
         source = Path(pattern.format(figures=figures))

@@ -276,7 +276,7 @@ def test_any_window_has_a_class_whatever_the_ids(
     assert class_of(long_range, local, target, multiplier=multiplier, offset=offset) == name
 
 
-def test_the_readme_gives_the_definitions() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_documentation_gives_the_definitions() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "method.md").read_text(encoding="utf-8")
     for name, definition in CLASSES.items():
-        assert f"| `{name}` | {definition} |" in readme
+        assert f"| `{name}` | {definition} |" in page

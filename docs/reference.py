@@ -1,0 +1,138 @@
+"""Pages of the site that are generated: from the commands, the configuration, the package's modules and the front page.
+
+MkDocs calls the functions whose names start with ``on_`` (``hooks`` in mkdocs.yml). The others need no MkDocs.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "olmo_sparsity"
+# Page of the site -> file of the repository that it shows.
+SHOWN_FILES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+COMMANDS_MARK = "<!-- commands -->"
+KEYS_MARK = "<!-- keys -->"
+
+
+def commands_reference() -> str:
+    """Return every command with its arguments and options, as Typer documents them in Markdown.
+
+    Raises:
+        CalledProcessError: Typer cannot import the application.
+    """
+    command = [sys.executable, "-m", "typer", "olmo_sparsity.cli.app", "utils", "docs", "--name", "olmo-sparsity"]
+    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    start = text.index("\n## ")  # before it: the application itself, which the page describes in its own words
+    text = html.unescape(text[start:])
+    text = text.replace("* `--help`", "* `-h, --help`")
+    return re.sub(r"^(#+) `olmo-sparsity (.*)`$", r"\1 \2", text, flags=re.MULTILINE)
+
+
+def configuration_reference() -> str:
+    """Return every key of the configuration with its default and its explanation, section by section."""
+    from olmo_sparsity.config import Config
+
+    config = Config()
+    fields = [item for item in dataclasses.fields(config) if not dataclasses.is_dataclass(getattr(config, item.name))]
+    blocks = ["## Experiment", *(_key(config, item, "") for item in fields)]
+    for item in dataclasses.fields(config):
+        section = getattr(config, item.name)
+        if dataclasses.is_dataclass(section):
+            blocks += [f"## {item.name}", _in_code(type(section).__doc__ or "")]
+            blocks += [_key(section, field, f"{item.name}.") for field in dataclasses.fields(section)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _key(section: Any, field: dataclasses.Field[Any], prefix: str) -> str:
+    """An entry of a definition list: the key and its default, and below them the explanation."""
+    default = json.dumps(getattr(section, field.name))
+    return f"`{prefix}{field.name}` &nbsp;default `{default}`\n\n:   {_in_code(str(field.metadata['help']))}"
+
+
+def _in_code(text: str) -> str:
+    """Escape what Markdown would read as markup, outside of code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_<])", r"\\\1", part) for part in parts)
+
+
+def rooms() -> list[str]:
+    """Return the names of the package's folders of modules."""
+    return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def api_page(room: str) -> str:
+    """Return the Markdown of a room's API page: its docstring, and a mkdocstrings block for each module."""
+    modules = sorted(path.stem for path in (PACKAGE / room).glob("*.py") if path.stem != "__init__")
+    blocks = [f"::: olmo_sparsity.{room}.{module}\n" for module in modules]
+    return "\n".join([f"# {room}\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n", *blocks])
+
+
+def api_overview() -> str:
+    """Return the Markdown of the API's first page: every room and its modules, with their first sentences."""
+    lines = [
+        "# API\n",
+        "The package is used from the [command line](../command-line.md). These pages are for those who read or change "
+        "its code, or call it from Python. [Architecture](../architecture.md) shows how the rooms fit together.\n",
+    ]
+    for room in rooms():
+        if room == "cli":
+            continue
+        lines += [f"## [{room}]({room}.md)\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n"]
+        lines += ["| module | content |", "|---|---|"]
+        for path in sorted((PACKAGE / room).glob("*.py")):
+            if path.stem != "__init__":
+                lines.append(f"| [{path.stem}]({room}.md#olmo_sparsity.{room}.{path.stem}) | {first_paragraph(path)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def first_paragraph(module: Path) -> str:
+    """Return the first paragraph of a module's docstring, without importing it."""
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split()).replace("``", "`")
+    return _in_code(paragraph).replace("|", "\\|")
+
+
+def site_text(name: str) -> str:
+    """Return a Markdown file of the repository's root with its links turned into links of the site."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    text = text.replace("](docs/", "](")
+    for page, source in SHOWN_FILES.items():
+        text = text.replace(f"]({source})", f"]({page})")
+    return re.sub(r"\[([^\]]+)\]\((?:CITATION\.cff|LICENSE)\)", r"`\1`", text)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    from mkdocs.structure.files import File
+
+    pages = {page: site_text(source) for page, source in SHOWN_FILES.items()}
+    pages["api/index.md"] = api_overview()
+    pages |= {f"api/{room}.md": api_page(room) for room in rooms() if room != "cli"}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in the commands and the keys; keep an interval on one line."""
+    markdown = re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown)
+    if COMMANDS_MARK in markdown:
+        return markdown.replace(COMMANDS_MARK, commands_reference())
+    if KEYS_MARK in markdown:
+        return markdown.replace(KEYS_MARK, configuration_reference())
+    return markdown

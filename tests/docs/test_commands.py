@@ -1,0 +1,101 @@
+"""The commands that the README and the pages show, run as they stand there, on a small corpus."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import TINY_YAML, write_corpus
+from shown_commands import PAGES, ROOT, shown_commands
+from typer import Typer
+from typer.testing import CliRunner
+
+from olmo_sparsity.cli import options
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import files as config_files
+from olmo_sparsity.tables.reading import newest_finished
+
+ELSEWHERE = "c4-64-128"  # requires a GPU and C4
+
+
+def command_names(parent: Typer) -> Iterator[tuple[str, ...]]:
+    """Yield each command as a user types it, with those of sub-apps: ("train",), ("export", "hf")."""
+    for command in parent.registered_commands:
+        yield (command.name or command.callback.__name__,)  # type: ignore[union-attr]
+    for group in parent.registered_groups:
+        for name in command_names(group.typer_instance):  # type: ignore[arg-type]
+            yield (str(group.name), *name)
+
+
+def words(command: str) -> tuple[str, ...]:
+    """Return the words of a command without the options before it, such as -v."""
+    return tuple(re.sub(r"^(-\S+ )+", "", command).split())
+
+
+@pytest.mark.parametrize("page", ["README.md and docs/", "docs/command-line.md"])
+def test_every_command_has_an_example(page: str) -> None:
+    pages = PAGES if " and " in page else [ROOT / page]
+    shown = [words(command) for path in pages for command in shown_commands(path)]
+    names = set(command_names(app))
+    assert ("export", "hf") in names
+    for name in names:
+        assert any(command[: len(name)] == name for command in shown), name
+    assert {command[0] for command in shown} - {"--version"} == {name[0] for name in names}
+
+
+def test_the_three_lines_are_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "    olmo-sparsity train\n    olmo-sparsity influence --k 8\n    make figures\n" in readme
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the configurations and the texts that the commands name, but small; commands share their runs."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "my_texts").mkdir()
+    write_corpus(folder / "my_texts" / "others.jsonl", 200, seed=1)
+    configs = folder / "configs"
+    configs.mkdir()
+    text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
+    text = text.replace("full_len: 20", "full_len: 40") + "validation: {num_windows: 4, solver_steps: 2, k: [1, 4]}\n"
+    (configs / "demo.yaml").write_text(text.replace("name: tiny", "name: demo"))
+    twins = {"demo-no-pose": "num_chunks: 1", "demo-randpos": "method: randpos"}
+    for name, positions in twins.items():
+        twin = text.replace("name: tiny", f"name: {name}").replace("num_chunks: 3", positions)
+        (configs / f"{name}.yaml").write_text(twin)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(config_files, "config_folder", lambda: configs)
+        for run in ("runs/demo", "runs/demo-no-pose"):  # what the first page leaves behind
+            must_run(f"influence --config configs/{Path(run).name}.yaml")
+        yield folder
+
+
+def must_run(command: str) -> None:
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 0, (command, result.output, result.exception)
+
+
+@pytest.fixture(scope="module")
+def already_run() -> set[str]:
+    return set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
+    for command in shown_commands(page):
+        if command in already_run:
+            continue
+        already_run.add(command)
+        if ELSEWHERE in command:
+            options.resolve(ROOT / f"configs/{ELSEWHERE}.yaml", None, None)
+            continue
+        if "NAME" in command:
+            name = newest_finished(workplace / "runs" / "demo").name
+            command = command.replace("NAME", name)
+            for shard in ("shard0", "shard1"):
+                shutil.copytree(workplace / "runs/demo/influence" / name, workplace / shard / name, dirs_exist_ok=True)
+        must_run(command)

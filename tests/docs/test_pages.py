@@ -1,0 +1,161 @@
+"""The pages: their links, what they name, what is generated, and the site as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from shown_commands import IN_NAVIGATION, PAGES, ROOT, code_lines
+
+import olmo_sparsity
+from olmo_sparsity.config import Config
+
+DOCS = ROOT / "docs"
+ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+
+
+def load_reference() -> ModuleType:
+    """Import docs/reference.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("docs_reference", DOCS / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+def text_of(page: Path) -> str:
+    """Return the text of a page as it is on the site: with what is generated, without blocks of code."""
+    text = page.read_text(encoding="utf-8")
+    if reference.COMMANDS_MARK in text:
+        text = text.replace(reference.COMMANDS_MARK, reference.commands_reference())
+    if reference.KEYS_MARK in text:
+        text = text.replace(reference.KEYS_MARK, reference.configuration_reference())
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT_PAGES}), ids=lambda path: path.stem)
+def test_internal_links_resolve(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", text_of(page))
+    for link in links:
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if path.startswith("api/"):
+            assert target.stem in reference.rooms(), link  # generated, a page for each room
+            continue
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors_of(text_of(target)), link
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    generated = {
+        *reference.SHOWN_FILES,
+        "api/index.md",
+        *(f"api/{room}.md" for room in reference.rooms() if room != "cli"),
+    }
+    assert sorted(IN_NAVIGATION) == sorted(written | generated)
+
+
+def test_every_picture_is_shown() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    for path in (DOCS / "images").iterdir():
+        assert f"images/{path.name}" in text, path.name
+
+
+def test_targets_modules_and_scripts_exist() -> None:
+    targets = set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in [*PAGES, *ROOT_PAGES]:
+        text = page.read_text(encoding="utf-8")
+        spans = re.findall(r"`([^`\n]+)`", text) + list(code_lines(page))
+        for span in spans:
+            if match := re.match(r"make ([a-z-]+)", span):
+                assert match[1] in targets, (page.name, span)
+            if match := re.match(r"python -m ((?:analysis|benchmarks|olmo_sparsity)[\w.]*)", span):
+                assert importlib.util.find_spec(match[1]) is not None, (page.name, span)
+            for script in re.findall(r"\b(?:scripts|configs)/[\w/.-]+\.(?:sh|yaml)\b", span):
+                assert (ROOT / script).is_file(), (page.name, span)
+
+
+def test_the_configuration_page_has_every_key_with_its_explanation() -> None:
+    text = reference.configuration_reference()
+    config = Config()
+
+    def check(section: Any, prefix: str) -> None:
+        for item in dataclasses.fields(section):
+            value = getattr(section, item.name)
+            if dataclasses.is_dataclass(value):
+                assert f"\n## {item.name}\n" in text
+                check(value, f"{item.name}.")
+            else:
+                _, found, rest = text.partition(f"`{prefix}{item.name}` ")
+                assert found, item.name
+                plain = rest.replace("\\", "")
+                assert plain.partition(":   ")[2].startswith(" ".join(item.metadata["help"].split())), item.name
+
+    check(config, "")
+
+
+def test_the_command_page_has_every_option() -> None:
+    text = reference.commands_reference()
+    for heading in ("## influence", "## figures", "### export hf"):
+        assert f"{heading}\n" in text
+    for option in ("--k K", "--screen N", "--shard I/N", "--width <screen|one|two>", "-h, --help"):
+        assert f"* `{option}`" in text, option
+
+
+def test_every_module_is_on_an_api_page() -> None:
+    pages = {room: reference.api_page(room) for room in reference.rooms()}
+    package = Path(olmo_sparsity.__file__).parent
+    for path in package.glob("*/*.py"):
+        if path.stem != "__init__":
+            assert f"::: olmo_sparsity.{path.parent.name}.{path.stem}\n" in pages[path.parent.name]
+
+
+def test_citation_and_changelog_name_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == olmo_sparsity.__version__
+    assert citation["license"] == "MIT"
+    assert f"\n## {olmo_sparsity.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None,
+    reason="mkdocs is not installed; make docs installs it",
+)
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 25
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|img|iframe)[^>]*src="?https?:', text), page.name
+        assert not re.findall(r'<link[^>]*rel="?(?:stylesheet|preconnect)[^>]*https?:', text), page.name
