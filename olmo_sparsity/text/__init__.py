@@ -1,1 +1,1 @@
-"""Text becomes tokens, and tokens become windows."""
+"""From text to tokens: corpora, tokenizers, token files, windows, and classes of targets."""

@@ -1,7 +1,7 @@
-"""Text -> a prepared folder of token files, shard by shard, in as many processes as there are cores.
+"""Prepares a corpus: writes a folder of token files, shard by shard, in as many processes as there are cores.
 
-The result is the same, byte for byte, however many processes made it and however often they were killed. While it is
-made, ``shards/`` holds the record and index of every finished shard; then the indices are put together and it goes.
+The result is the same, byte for byte, for any number of processes and after any number of interruptions. During the preparation
+``shards/`` holds the record and the index of every finished shard. At the end the indices are joined and ``shards/`` is deleted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -22,55 +23,39 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, sha256_file, write_json, write_text
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
 from olmo_sparsity.text import corpus
-from olmo_sparsity.text.encoding import Job, shard_path, tokens_path
-from olmo_sparsity.text.store import FORMAT, INDEX, TokenStore, is_prepared, map_array, open_store
-from olmo_sparsity.text.vocabulary import (
-    OLMO_TOKENIZERS,
-    eos_id_of,
-    read_tokenizer,
-    token_texts,
-    tokenizer_text,
-    train_bpe,
-    word_start_table,
-)
-from olmo_sparsity.text.workers import Record, make_shards, terminated_as_interrupted, usable_cores
-
-__all__ = [
-    "OLMO_TOKENIZERS",
-    "TokenStore",
-    "describe",
-    "eos_id_of",
-    "is_prepared",
-    "open_store",
-    "prepare",
-    "read_tokenizer",
-    "store_folder",
-    "token_texts",
-    "train_bpe",
-    "word_start_table",
-]
+from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
+from olmo_sparsity.text.scheduling import WrittenShards, write_shards
+from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
+from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array
+from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, tokenizer_text
+from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
-    """The folder of a corpus under a tokenizer: a readable name and a hash of all that its contents depend on."""
+    """Return the folder of a corpus under a tokenizer: a readable name and a hash of all that its contents depend on."""
     relevant = dataclasses.asdict(data)
     del relevant["cache_dir"], relevant["processes"]
     if tokenizer_file is not None:
         relevant["tokenizer"] = sha256_file(tokenizer_file)
     elif Path(data.tokenizer).is_file():
         relevant["tokenizer"] = sha256_file(Path(data.tokenizer))
-    source = re.sub(r"[^A-Za-z0-9]+", "-", Path(data.source).name).strip("-")[:40] or "text"
-    tokens = "measured" if tokenizer_file else re.sub(r"[^A-Za-z0-9]+", "-", Path(data.tokenizer).stem).strip("-")[:20]
-    return Path(data.cache_dir) / f"{source}-{tokens}-{fingerprint(FORMAT, relevant, corpus.source_fingerprint(data))}"
+    source = _plain(Path(data.source).name)[:40] or "text"
+    tokenizer = "measured" if tokenizer_file else _plain(Path(data.tokenizer).stem)[:20]
+    digest = fingerprint(FORMAT, relevant, corpus.source_fingerprint(data))
+    return Path(data.cache_dir) / f"{source}-{tokenizer}-{digest}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
 
 
 def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
-    """Writes the token files of a corpus, or finds them written; returns their folder.
+    """Write the token files of a corpus, unless they exist. Return their folder.
 
-    With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``;
-    otherwise into ``train`` and ``validation``. Interrupted, it loses the shards in flight. Of several processes one
-    prepares; the others wait for it. A script that calls this with a source of several files begins, like every one that
-    starts processes, with ``if __name__ == "__main__":``.
+    With ``tokenizer_file`` (text to measure a trained model on) every document goes into one split, ``measured``. Otherwise the
+    splits are ``train`` and ``validation``. An interruption loses only the shards that are being written. If several processes
+    call this at once, one of them prepares and the others wait. A script that calls it with a source of several files needs
+    ``if __name__ == "__main__":``, as every script that starts processes does.
 
     Raises:
         UserError: the source or the tokenizer is not usable.
@@ -79,46 +64,92 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     folder = store_folder(data, tokenizer_file)
     if not is_prepared(folder) or (folder / "shards").exists():
         with terminated_as_interrupted(), exclusive_lock(folder.with_name(f"{folder.name}.lock")):
-            if not is_prepared(folder):  # by the one that was waited for
-                _prepare(data, folder, tokenizer_file)
+            if not is_prepared(folder):  # another process may have finished meanwhile
+                _prepare(data, folder, tokenizer_file=tokenizer_file)
             if (folder / "shards").exists():
                 shutil.rmtree(folder / "shards")
     return folder
 
 
 def describe(folder: Path) -> list[str]:
-    """Lines that say what a finished preparation holds, how fast it was made and what it left out."""
+    """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
     manifest = read_json(folder / "manifest.json")
-    said = [
+    lines = [
         f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
         for split, entry in manifest["splits"].items()
     ]
     speed = manifest["speed"]
-    seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
-    said.append(
-        f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
-    )
+    total = f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens from {manifest['bytes'] / 1e6:,.1f} MB"
     if speed["shards"]:
-        said[-1] += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
-    said += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
-    said += [f"{name}: its last document has no EOS; it counts as one" for name in manifest["unclosed"]]
-    return said
+        seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
+        total += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
+    lines.append(total)
+    lines += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
+    lines += [f"{name}: its last document has no EOS; it is kept" for name in manifest["unclosed"]]
+    return lines
 
 
-def _prepare(data: DataConfig, folder: Path, tokenizer_file: Optional[Path]) -> None:
+def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) -> None:
     splits = ("train", "validation") if tokenizer_file is None else ("measured",)
-    made_here = not folder.exists()
+    is_new = not folder.exists()
     try:
-        _write_store(data, folder, splits, tokenizer_file)
+        _write_store(data, folder, splits=splits, tokenizer_file=tokenizer_file)
     except UserError:
-        # A source that failed at once leaves nothing behind; shards that are done stay, to go on from.
-        if made_here and folder.exists() and not _has_shards(folder):
+        # Nothing is left of a source that failed at once. Finished shards are kept, so that a rerun continues.
+        if is_new and folder.exists() and not _has_documents(folder):
             shutil.rmtree(folder)
         raise
 
 
-def _has_shards(folder: Path) -> bool:
+def _has_documents(folder: Path) -> bool:
     return any(path.stat().st_size for path in (folder / "shards").glob("*.doc_ids.bin"))
+
+
+def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tokenizer_file: Optional[Path]) -> None:
+    """Write all files of a prepared folder, the manifest last."""
+    begun = time.perf_counter()
+    shards = corpus.list_shards(data)
+    template = _shard_template(data, folder, splits=splits, tokenizer_file=tokenizer_file, shard=shards[0])
+    for name in ("shards", *splits):
+        make_folder(folder / name)
+    _remove_partials(folder, splits)
+    tokenizer_seconds = time.perf_counter() - begun
+    written = write_shards(template, shards)
+    _check_records(template, written.records)
+    # Shards behind a limit may have been written before it was known where the limit is.
+    for number in range(len(written.records), len(shards)):
+        for split in splits:
+            (folder / tokens_path(split, number)).unlink(missing_ok=True)
+    entries = {split: _join_split(template, split, records=written.records) for split in splits}
+    speed = _speed(data, written.new_records, seconds=time.perf_counter() - begun, tokenizer_seconds=tokenizer_seconds)
+    _remove_partials(folder, splits)
+    write_json(folder / "manifest.json", _manifest(template, written, entries=entries, speed=speed))
+
+
+def _shard_template(
+    data: DataConfig, folder: Path, *, splits: tuple[str, ...], tokenizer_file: Optional[Path], shard: corpus.Shard
+) -> ShardTask:
+    """Write the tokenizer into the folder, and return the task of the first shard, with the limits of all shards."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
+        make_folder(folder)
+        write_text(path, text)
+    tokenizer = read_tokenizer(path)
+    vocab_size = tokenizer.get_vocab_size()
+    return ShardTask(
+        data=data,
+        folder=folder,
+        number=0,
+        shard=shard,
+        is_tokens=corpus.is_token_source(data),
+        splits=splits,
+        dtype=_token_dtype(data, vocab_size),
+        eos_id=eos_id_of(tokenizer, data.eos_token),
+        vocab_size=vocab_size,
+        limits=Limits(data.max_documents, data.max_tokens),
+        num_threads=1,
+    )
 
 
 def _token_dtype(data: DataConfig, vocab_size: int) -> str:
@@ -129,138 +160,114 @@ def _token_dtype(data: DataConfig, vocab_size: int) -> str:
     return {"uint16": "<u2", "uint32": "<u4"}[data.token_dtype]
 
 
-def _write_store(data: DataConfig, folder: Path, splits: tuple[str, ...], tokenizer_file: Optional[Path]) -> None:
-    begun = time.perf_counter()
-    shards = corpus.shards_of(data)
-    tokenizer_path = folder / "tokenizer.json"
-    if not tokenizer_path.is_file():
-        text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
-        make_folder(folder)
-        write_text(tokenizer_path, text)
-    tokenizer = read_tokenizer(tokenizer_path)
-    vocab_size = tokenizer.get_vocab_size()
-    for name in ("shards", *splits):
-        make_folder(folder / name)
-    _remove_partials(folder, splits)
-    template = Job(
-        data=data,
-        folder=folder,
-        number=0,
-        shard=shards[0],
-        holds_tokens=corpus.holds_tokens(data),
-        splits=splits,
-        dtype=_token_dtype(data, vocab_size),
-        eos_id=eos_id_of(tokenizer, data.eos_token),
-        vocab_size=vocab_size,
-        max_documents=data.max_documents,
-        max_tokens=data.max_tokens,
-        threads=1,
-    )
-    tokenized = time.perf_counter()
-    records, done_here = make_shards(template, shards)
-    documents = sum(record["documents"] for record in records)
-    if documents == 0:
-        raise UserError(f"data.source = {data.source}: it holds no document with text in it")
-    if template.holds_tokens and not any(record["file"]["closed"] for record in records):
-        shutil.rmtree(folder / "shards")  # there is nothing in it to go on from
-        raise UserError(
-            f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
-            "files; data.tokenizer or data.eos_token is not theirs, or data.token_dtype not their size"
-        )
-    for number in range(len(records), len(shards)):  # begun before it was known that the limit lies before them
-        for split in splits:
-            (folder / tokens_path(split, number)).unlink(missing_ok=True)
-    files = {split: _files_of(template, split, records) for split in splits}
-    entries = {split: _join_split(template, split, records, files[split]) for split in splits}
-    now = time.perf_counter()
-    manifest = {
-        "kind": "tokens",
-        "format": FORMAT,
-        "status": "complete",
-        "made_from": "token files" if template.holds_tokens else "text",
-        "data": dataclasses.asdict(data),
-        "dtype": template.dtype,
-        "eos_id": template.eos_id,
-        "vocab_size": vocab_size,
-        "tokenizer_sha256": sha256_file(tokenizer_path),
-        "documents": documents,
-        "tokens": sum(entry["tokens"] for entry in entries.values()),
-        "bytes": sum(record["bytes"] for record in records),
-        "skipped": dict(sum((Counter(record["skipped"]) for record in records), Counter())),
-        "unclosed": [record["name"] for record in records if record.get("file", {}).get("unclosed")],
-        "splits": entries,
-        "shards": [{key: record[key] for key in ("name", "documents", "skipped", "seconds")} for record in records],
-        # Of the shards that were made since the last interruption; no hash depends on these.
-        "speed": {
-            "seconds": round(now - begun, 3),
-            "tokenizer_seconds": round(tokenized - begun, 3),
-            "shards": len(done_here),
-            "processes": data.processes or usable_cores(),
-            "documents": sum(record["documents"] for record in done_here),
-            "tokens": sum(entry["tokens"] for record in done_here for entry in record["splits"].values()),
-            "bytes": sum(record["bytes"] for record in done_here),
-        },
-    }
-    _remove_partials(folder, splits)
-    write_json(folder / "manifest.json", manifest)
-
-
 def _remove_partials(folder: Path, splits: tuple[str, ...]) -> None:
-    """Removes what processes that were ended left half written; who holds the lock knows that none is at work."""
+    """Remove the partial files of killed processes. The caller holds the lock, so no other process is writing."""
     for name in ("", "shards", *splits):
         for path in (folder / name).glob(".*.partial"):
             path.unlink(missing_ok=True)
 
 
-def _files_of(template: Job, split: str, records: list[Record]) -> list[dict[str, Any]]:
-    """The token files of a split, in order: path, bytes, tokens, hash."""
-    if template.holds_tokens:
-        return [
-            {
-                key: record["file"][of]
-                for key, of in (("path", "path"), ("bytes", "size"), ("tokens", "tokens"), ("sha256", "sha256"))
-            }
-            for record in records
-        ]
+def _check_records(template: ShardTask, records: list[ShardRecord]) -> None:
+    """Check that there are documents, and that EOS ends those of token files.
+
+    Raises:
+        UserError: it is not so.
+    """
+    data = template.data
+    if sum(record.documents for record in records) == 0:
+        raise UserError(f"data.source = {data.source}: it holds no document with text in it")
+    files = [record.source_file for record in records if record.source_file is not None]
+    if files and not any(file.closed_documents for file in files):
+        shutil.rmtree(template.folder / "shards")  # a rerun cannot use it
+        raise UserError(
+            f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
+            "files; data.tokenizer, data.eos_token or data.token_dtype is not the one that they were written with"
+        )
+
+
+def _join_split(template: ShardTask, split: str, *, records: list[ShardRecord]) -> SplitEntry:
+    """Join the indices of all shards into one, and return the split's entry in the manifest."""
+    files = _token_files(template, split, records=records)
+    for name, dtype in INDEX.items():
+        path = template.folder / split / f"{name}.bin"
+        partial, start = partial_path(path), 0
+        with open(partial, "wb") as output:
+            for number, file in enumerate(files):
+                index = map_array(shard_path(template.folder, number, name=f"{split}.{name}.bin"), dtype)
+                output.write((index if name == "doc_ids" else index + start).tobytes())
+                start += file.tokens
+        rename_into_place(partial, path)
+    hashes = [file.sha256 for file in files]
+    if template.is_tokens:  # all splits have the same files, so the hash must depend on the documents of this one
+        hashes += [sha256_file(template.folder / split / f"{name}.bin") for name in ("begins", "ends")]
+    sources: list[SourceRun] = []
+    for record in records:
+        for run in record.splits[split].sources:
+            append_run(sources, run)
+    return SplitEntry(
+        documents=sum(record.splits[split].documents for record in records),
+        tokens=sum(record.splits[split].tokens for record in records),
+        tokens_sha256=hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+        files=files,
+        sources=sources,
+    )
+
+
+def _token_files(template: ShardTask, split: str, *, records: list[ShardRecord]) -> list[TokenFile]:
+    """Return the token files of a split, in order."""
+    if template.is_tokens:
+        return [record.source_file.file for record in records if record.source_file is not None]
     itemsize = np.dtype(template.dtype).itemsize
     return [
-        {
-            "path": tokens_path(split, number),
-            "bytes": record["splits"][split]["tokens"] * itemsize,
-            "tokens": record["splits"][split]["tokens"],
-            "sha256": record["splits"][split]["sha256"]["tokens"],
-        }
+        TokenFile(
+            path=tokens_path(split, number),
+            num_bytes=record.splits[split].tokens * itemsize,
+            tokens=record.splits[split].tokens,
+            sha256=record.splits[split].sha256["tokens"],
+        )
         for number, record in enumerate(records)
     ]
 
 
-def _sha256_of(hashes: list[str]) -> str:
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+def _num_tokens(records: Iterable[ShardRecord]) -> int:
+    return sum(split.tokens for record in records for split in record.splits.values())
 
 
-def _join_split(template: Job, split: str, records: list[Record], files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Puts the indices of all shards into one, and returns the split's entry in the manifest."""
-    for name, dtype in INDEX.items():
-        path = template.folder / split / f"{name}.bin"
-        partial, start = partial_path(path), 0
-        with open(partial, "wb") as file:
-            for number, entry in enumerate(files):
-                index = map_array(shard_path(template.folder, number, f"{split}.{name}.bin"), dtype)
-                file.write((index if name == "doc_ids" else index + start).tobytes())
-                start += entry["tokens"]
-        rename_into_place(partial, path)
-    hashes = [file["sha256"] for file in files]
-    if template.holds_tokens:  # the files are those of every split: which documents of them this one holds counts, too
-        hashes += [sha256_file(template.folder / split / f"{name}.bin") for name in ("begins", "ends")]
-    sources: list[list[Any]] = []
-    for name, count in (run for record in records for run in record["splits"][split]["sources"]):
-        if not sources or sources[-1][0] != name:
-            sources.append([name, 0])
-        sources[-1][1] += count
+def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: float, tokenizer_seconds: float) -> dict[str, Any]:
+    """Return the manifest's entry on speed. ``records`` are those of the shards written since the last interruption."""
     return {
-        "documents": sum(record["splits"][split]["documents"] for record in records),
-        "tokens": sum(record["splits"][split]["tokens"] for record in records),
-        "tokens_sha256": hashes[0] if len(hashes) == 1 else _sha256_of(hashes),
-        "files": files,
-        "sources": sources,
+        "seconds": round(seconds, 3),
+        "tokenizer_seconds": round(tokenizer_seconds, 3),
+        "shards": len(records),
+        "processes": data.processes or usable_cores(),
+        "documents": sum(record.documents for record in records),
+        "tokens": _num_tokens(records),
+        "bytes": sum(record.num_bytes for record in records),
+    }
+
+
+def _manifest(
+    template: ShardTask, written: WrittenShards, *, entries: dict[str, SplitEntry], speed: dict[str, Any]
+) -> dict[str, Any]:
+    records = written.records
+    return {
+        "kind": "tokens",
+        "format": FORMAT,
+        "status": "complete",
+        "made_from": "token files" if template.is_tokens else "text",
+        "data": dataclasses.asdict(template.data),
+        "dtype": template.dtype,
+        "eos_id": template.eos_id,
+        "vocab_size": template.vocab_size,
+        "tokenizer_sha256": sha256_file(template.folder / "tokenizer.json"),
+        "documents": sum(record.documents for record in records),
+        "tokens": sum(entry.tokens for entry in entries.values()),
+        "bytes": sum(record.num_bytes for record in records),
+        "skipped": dict(sum((Counter(record.skipped) for record in records), Counter())),
+        "unclosed": [r.name for r in records if r.source_file is not None and r.source_file.has_open_end],
+        "splits": {split: entry.to_json() for split, entry in entries.items()},
+        "shards": [
+            {"name": r.name, "documents": r.documents, "skipped": r.skipped, "seconds": r.seconds} for r in records
+        ],
+        "speed": speed,  # no hash depends on it
     }

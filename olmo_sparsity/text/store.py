@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.records import SplitEntry
 
 FORMAT = 2  # version of the folder's layout; version 1 had a single token file for each split
 INDEX = {"begins": "<i8", "ends": "<i8", "doc_ids": "<u8"}  # the raw arrays of a split and their dtypes
@@ -159,28 +160,30 @@ def open_store(folder: Path, split: str) -> TokenStore:
         raise UserError(f"{folder}: this preparation is unfinished; run `olmo-sparsity prepare` again, it continues")
     if manifest.get("format") != FORMAT:
         raise UserError(f"{folder}: another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again")
-    entry = manifest["splits"].get(split)
-    if entry is None:
+    if split not in manifest["splits"]:
         raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
+    entry = SplitEntry.from_json(manifest["splits"][split])
     prepare_again = f"delete {folder} and prepare again"
     files = []
-    for file in entry["files"]:
-        path = folder / file["path"]  # an absolute path is that of a token file outside the folder
-        is_source = Path(file["path"]).is_absolute()
-        _check_size(path, file["bytes"], remedy="bring back the file, or prepare again" if is_source else prepare_again)
+    for file in entry.files:
+        path = folder / file.path  # an absolute path is that of a token file outside the folder
+        is_source = Path(file.path).is_absolute()
+        _check_size(
+            path, file.num_bytes, remedy="bring back the file, or prepare again" if is_source else prepare_again
+        )
         files.append(map_array(path, np.dtype(manifest["dtype"])))
     index = {}
     for name, dtype in INDEX.items():
         path = folder / split / f"{name}.bin"
-        _check_size(path, 8 * entry["documents"], remedy=prepare_again)
+        _check_size(path, 8 * entry.documents, remedy=prepare_again)
         index[name] = map_array(path, dtype)
     return TokenStore(
         tokens=files[0] if len(files) == 1 else TokenFiles(files),
         begins_G=index["begins"],
         ends_G=index["ends"],
         doc_ids_G=index["doc_ids"],
-        sources=[name for name, _ in entry["sources"]],
-        source_ends=np.cumsum([count for _, count in entry["sources"]], dtype=np.int64),
+        sources=[run.source for run in entry.sources],
+        source_ends=np.cumsum([run.num_documents for run in entry.sources], dtype=np.int64),
         split=split,
-        tokens_sha256=entry["tokens_sha256"],
+        tokens_sha256=entry.tokens_sha256,
     )

@@ -81,7 +81,7 @@ def tokenizer_text(data: DataConfig) -> str:
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: between 300 and 200000 entries (256 of them are bytes)"
             )
-        if corpus.holds_tokens(data):
+        if corpus.is_token_source(data):
             raise UserError(
                 f"data.tokenizer = {data.tokenizer}: {data.source} holds token files, and no tokenizer can be trained on "
                 "those; give the one that made them"

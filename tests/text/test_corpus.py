@@ -18,10 +18,10 @@ from olmo_sparsity.text.corpus import (
     C4_SHARDS,
     SMALL_FILES,
     Document,
+    list_shards,
     make_document,
     read_documents,
     read_shard,
-    shards_of,
     split_of,
 )
 
@@ -67,7 +67,7 @@ def test_a_shard_is_a_file_or_many_small_ones(tmp_path: Path) -> None:
         (tmp_path / f"{number:05d}.txt").write_text(f"text {number}")
     (tmp_path / "a.jsonl").write_bytes(lines())
     (tmp_path / "b.jsonl").write_bytes(lines())
-    shards = shards_of(DataConfig(source=str(tmp_path)))
+    shards = list_shards(DataConfig(source=str(tmp_path)))
     assert [len(shard.paths) for shard in shards] == [SMALL_FILES, 2, 1, 1]
     assert texts_of(tmp_path) == [*(f"text {number}" for number in range(SMALL_FILES + 2)), *TEXTS, *TEXTS]
 
@@ -101,7 +101,7 @@ def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, ki
     with pytest.raises(UserError, match=rf"a\.jsonl:3: .*{kind}.*data\.on_error=skip"):
         texts_of(path)
     data = DataConfig(source=str(path), on_error="skip")
-    (shard,) = shards_of(data)
+    (shard,) = list_shards(data)
     items = list(read_shard(data, shard))
     assert [item.text for item in items if isinstance(item, Document)] == TEXTS
     assert Counter(item for item in items if isinstance(item, str)) == {"broken": 1, "empty": 1}
@@ -112,7 +112,7 @@ def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, ki
     [
         ("none.jsonl", None, "no such file"),
         ("empty.jsonl", b"", "is empty"),
-        ("x.docx", b"abc", "cannot tell"),
+        ("x.docx", b"abc", "unknown kind of file"),
         ("x.parquet", b"abc", "not a Parquet file"),
         ("cut.json.gz", gzip.compress(lines() * 500)[:-200], "cut short or damaged"),
     ],
@@ -180,7 +180,7 @@ def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monk
     ]
     assert {options["revision"] for _, options in asked} == {data.c4_revision}
     assert all(options["streaming"] is True for _, options in asked)
-    assert len({shard.name for shard in shards_of(data)}) == C4_SHARDS
+    assert len({shard.name for shard in list_shards(data)}) == C4_SHARDS
 
 
 def test_c4_offline_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,7 +248,7 @@ def test_a_kill_loses_the_shards_in_flight(
 def test_killed_when_all_shards_are_done_nothing_is_read_again(
     when: str, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     whole = prepare(elsewhere(shards, "whole"))
@@ -268,12 +268,12 @@ def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, mon
     really_write = tokens._write_store
     begun = tmp_path / "begun"
 
-    def write(*arguments: object) -> None:
+    def write(*arguments: object, **options: object) -> None:
         with open(begun, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
         if len(begun.read_text().split()) == 1:
             time.sleep(60)  # until it is killed
-        really_write(*arguments)  # type: ignore[arg-type]
+        really_write(*arguments, **options)  # type: ignore[arg-type]
         time.sleep(0.3)  # so that whoever does not wait comes in between
 
     monkeypatch.setattr(tokens, "_write_store", write)
@@ -322,14 +322,14 @@ def run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import contextmanager
 
-    from olmo_sparsity.text import workers
+    from olmo_sparsity.text import scheduling
 
     @contextmanager
-    def pool(processes: int, counts: Any) -> Any:
-        with ThreadPoolExecutor(processes) as threads:
-            yield lambda job: threads.submit(encoding.write_shard, job, counts)
+    def pool(num_processes: int, progress: Any) -> Any:
+        with ThreadPoolExecutor(num_processes) as threads:
+            yield lambda task: threads.submit(encoding.write_shard, task, progress)
 
-    monkeypatch.setattr(workers, "_worker_pool", pool)
+    monkeypatch.setattr(scheduling, "worker_pool", pool)
 
 
 @pytest.mark.parametrize("processes", [1, 3])

@@ -14,7 +14,7 @@ from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.opened_run import open_run
 from olmo_sparsity.storage.files import read_json, sha256_file
-from olmo_sparsity.text import encoding
+from olmo_sparsity.text import scanning
 from olmo_sparsity.text.preparation import describe, prepare
 from olmo_sparsity.text.store import open_store
 
@@ -65,7 +65,7 @@ def test_they_are_read_where_they_lie(
     documents: dict[str, list[list[int]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encoding, "SCAN_TOKENS", 37)  # most blocks end inside a document
+    monkeypatch.setattr(scanning, "SCAN_TOKENS", 37)  # most blocks end inside a document
     write(data, documents, dtype)
     folder = prepare(dataclasses.replace(data, token_dtype=token_dtype))  # type: ignore[arg-type]
     manifest = read_json(folder / "manifest.json")
@@ -165,7 +165,7 @@ def test_other_files_are_told_from_tokens(data: DataConfig, documents: dict[str,
     refused(r"a\.npy: token \d+ is \d+, and the tokenizer has 50 entries", tokenizer=str(smaller))
     refused(r"closes no document in these token files", eos_token="w1")
     write(data, {"a.npy": documents["a.npy"]}, "<u4")
-    refused(r"every second token is 0, as if these were 32 bits each; set data\.token_dtype=uint32")
+    refused(r"every second token is 0, so the tokens seem to have 32 bits; set data\.token_dtype=uint32")
     (source / "a.npy").write_bytes(bytes(7))
     refused(r"a\.npy: 7 bytes are no whole number of 2-byte tokens")
     (source / "a.npy").write_bytes(b"")

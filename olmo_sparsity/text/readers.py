@@ -1,0 +1,112 @@
+"""Readers of local text files: ``.txt``, JSON lines (plain, ``.gz``, ``.zst``) and Parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from olmo_sparsity.errors import UserError
+
+LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
+TEXT_ENDINGS = (*LINE_ENDINGS, ".parquet", ".txt")
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """One record of a file.
+
+    Attributes:
+        number: number of the line or row, from 0.
+        text: its text; empty if there is a problem.
+        problem: why the record has no text; None if it has.
+    """
+
+    number: int
+    text: str
+    problem: Optional[str] = None
+
+
+def read_records(path: Path, text_field: str) -> Iterator[TextRecord]:
+    """Yield the records of one file, in order. Blank lines are no records.
+
+    Args:
+        path: a file whose name ends in one of ``TEXT_ENDINGS``.
+        text_field: field of a JSON line, or column of a Parquet file, that holds the text.
+
+    Raises:
+        UserError: the file is damaged or lacks the column. A single broken record does not raise; it has a ``problem``.
+    """
+    if path.name.endswith(".txt"):
+        return _read_txt(path)
+    if path.name.endswith(".parquet"):
+        return _read_parquet(path, text_field)
+    return _read_json_lines(path, text_field)
+
+
+def _read_txt(path: Path) -> Iterator[TextRecord]:
+    """Yield the whole file as one record."""
+    try:
+        yield TextRecord(0, path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        yield TextRecord(0, "", "not UTF-8 text")
+
+
+def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file, or cut short ({str(error)[:80]})") from None
+    columns = file.schema_arrow.names
+    if text_field not in columns:
+        raise UserError(f"{path}: no column {text_field!r} (data.text_field); it has {', '.join(columns)}")
+    number = 0
+    try:
+        for batch in file.iter_batches(columns=[text_field], batch_size=1024):
+            for value in batch.column(0).to_pylist():
+                if isinstance(value, str):
+                    yield TextRecord(number, value)
+                else:
+                    yield TextRecord(number, "", f"no text in column {text_field!r}")
+                number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: damaged near record {number + 1} ({str(error)[:80]})") from None
+
+
+def _read_json_lines(path: Path, text_field: str) -> Iterator[TextRecord]:
+    # pyarrow detects .gz and .zst by the ending of the name, and reads files of several frames.
+    with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as lines:
+        number = 0
+        while True:
+            try:
+                line = lines.readline()
+            except OSError as error:
+                raise UserError(
+                    f"{path}:{number + 1}: cannot read on, the file is cut short or damaged ({error})"
+                ) from None
+            if not line:
+                return
+            if line.strip():
+                yield _parse_line(line, text_field, number=number)
+            number += 1
+
+
+def _parse_line(line: bytes, text_field: str, *, number: int) -> TextRecord:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also invalid UTF-8, a number too long, nesting too deep
+        return TextRecord(number, "", f"not JSON ({error.__class__.__name__}: {str(error)[:80]})")
+    text = record.get(text_field) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        return TextRecord(number, "", f"no text in the field {text_field!r} (data.text_field)")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return TextRecord(number, "", "the text holds half a surrogate pair, which is not a character")
+    return TextRecord(number, text)
