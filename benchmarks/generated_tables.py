@@ -132,7 +132,8 @@ def _write_part(
             )
     selections = {name: pa.concat_arrays([pa.array(one[name]) for one in chosen]) for name in chosen[0]}
     for table, columns in (("selections", selections), ("windows", windows)):
-        write_part(folder, table, part=part, columns=columns, schema=schemas(M)[table], metadata={"run_id": "0"})
+        content = pa.table(columns, schema=schemas(M)[table])
+        write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
         assert part_path(folder, table, part=part).is_file()
 
 

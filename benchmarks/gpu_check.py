@@ -196,10 +196,10 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
         targets_W = torch.randint(1, vocab_size, (4,), generator=generator).to(device)
         candidates_WM = torch.arange(full_len - local_len, device=device).expand(4, -1)
         apart, moves = [], []
-        ours, masked = Evaluator(model, local_len, "compact"), Evaluator(model, local_len, "masked")
+        ours, masked = Evaluator(model, local_len), Evaluator(model, local_len, path="masked")
         for measure in (
-            lambda evaluator: single_losses(evaluator, tokens_WT, targets_W, candidates_WM)[0],
-            lambda evaluator: all_but_one_losses(evaluator, tokens_WT, targets_W),
+            lambda evaluator: single_losses(evaluator, tokens_WT, targets_W=targets_W, candidates_WJ=candidates_WM)[0],
+            lambda evaluator: all_but_one_losses(evaluator, tokens_WT, targets_W=targets_W),
         ):
             expected = measure(masked)
             apart.append(float((measure(ours) - expected).abs().max()))

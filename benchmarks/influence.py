@@ -30,9 +30,11 @@ from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelCo
 from olmo_sparsity.export.hugging_face import to_transformers
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs, row_losses, single_losses, surprisal, target_losses
+from olmo_sparsity.measure.losses import row_losses, short_log_probs, single_losses, surprisal, target_losses
 from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.visibility import visible_mask
+from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config, with_weights_in
 
@@ -118,25 +120,29 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
     tokens = torch.randint(1, vocab_size, (num_windows, full_len), generator=generator).to(device)
     targets = torch.randint(1, vocab_size, (num_windows,), generator=generator).to(device)
     everything = torch.arange(num_long_range, device=device).expand(num_windows, -1)
-    nothing = everything[:, :0]
     settings = InfluenceConfig()
-    exact = make_evaluator(ours, settings, full_len, local_len)
-    low = Evaluator(with_weights_in(ours, torch.bfloat16), local_len, "compact", exact.batch_tokens)
-    loss_short = surprisal(log_probs(exact, tokens, nothing), targets)[:, None]
+    exact = make_evaluator(ours, settings, full_len=full_len, local_len=local_len)
+    low = Evaluator(with_weights_in(ours, torch.bfloat16), local_len, batch_tokens=exact.batch_tokens)
+    windows = WindowBatch(tokens, targets, window_ids_W=np.arange(num_windows), context="real", seed=0)
+    loss_short = surprisal(short_log_probs(exact, tokens), targets)[:, None]
 
     def singles(evaluator: Evaluator) -> torch.Tensor:
-        return single_losses(evaluator, tokens, targets, everything)[0]
+        return single_losses(evaluator, tokens, targets_W=targets, candidates_WJ=everything)[0]
 
-    def screened(by: str) -> torch.Tensor:
-        short = log_probs(exact, tokens, nothing)
-        scored = WindowScores(exact, tokens, targets, short, np.arange(num_windows), "real", 0, 8,
-                        screen=SCREEN, screen_by=by, screener=low)  # fmt: skip
-        return torch.from_numpy(scored.loss_single)
+    def screened(ranking: str) -> torch.Tensor:
+        scores = WindowScores(
+            exact,
+            windows,
+            log_p_short_WV=short_log_probs(exact, tokens),
+            max_k=8,
+            screening=ScreeningSettings(SCREEN, ranking=ranking, ranker=low),
+        )
+        return torch.from_numpy(scores.loss_single_WM)
 
     @torch.inference_mode()
     def masked_all_logits() -> torch.Tensor:
         """The masked path as one would write it: every token's logits, one window's candidates a pass."""
-        visible_MT = visible_mask(everything[0, :, None], full_len, local_len)
+        visible_MT = visible_mask(everything[0, :, None], full_len, local_len=local_len)
         itself = torch.eye(full_len, dtype=torch.bool, device=device)
         allowed = (visible_MT[:, None, :] & torch.ones_like(itself).tril()) | itself
         positions = torch.arange(full_len, device=device).expand(num_long_range, -1)
@@ -158,7 +164,7 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
         f"screened to {SCREEN} by gradient in bf16, fp32": lambda: screened("gradient"),
         f"screened to {SCREEN} by all in bf16, fp32": lambda: screened("unmask-one"),
         "compact, bf16": lambda: singles(low),
-        "plain, fp32": lambda: singles(Evaluator(ours, local_len, "plain", exact.batch_tokens)),
+        "plain, fp32": lambda: singles(Evaluator(ours, local_len, path="plain", batch_tokens=exact.batch_tokens)),
         "masked, fp32, all logits": masked_all_logits,
         BATCHED: lambda: captum(64, False),
         f"{BATCHED}, last logits only": lambda: captum(64, True),
@@ -171,7 +177,10 @@ def compare(name: str, repeats: int, device: torch.device, slow_peers: bool) -> 
         ]
     peaks = _peaks(device)
     definition = target_losses(
-        Evaluator(ours, local_len, "masked", exact.batch_tokens), tokens, targets, everything[:, :, None]
+        Evaluator(ours, local_len, path="masked", batch_tokens=exact.batch_tokens),
+        tokens,
+        targets_W=targets,
+        visible_WNS=everything[:, :, None],
     )[0]
     difference: dict[str, Optional[float]] = {}
     for method, call in methods.items():  # which warms it up, too
@@ -253,13 +262,19 @@ def scaling(repeats: int, device: torch.device) -> dict[str, Any]:
             sizes = {"M": 64, "L": 64, "k": 1, "windows": 1, name: value}
             num_windows = 64 if name == "k" else sizes["windows"]
             tokens = torch.randint(1, vocab_size, (num_windows, sizes["L"] + sizes["M"]), device=device)
-            evaluator = make_evaluator(ours, InfluenceConfig(), tokens.shape[1], sizes["L"])
+            evaluator = make_evaluator(ours, InfluenceConfig(), full_len=tokens.shape[1], local_len=sizes["L"])
             every = torch.arange(sizes["M"], device=device).expand(num_windows, -1)
             if name == "k":
-                windows = torch.arange(num_windows, device=device)
-                calls[value] = partial(row_losses, evaluator, tokens, tokens[:, 0], windows, every[:, :value])
+                calls[value] = partial(
+                    row_losses,
+                    evaluator,
+                    tokens,
+                    targets_W=tokens[:, 0],
+                    windows_R=torch.arange(num_windows, device=device),
+                    visible_RS=every[:, :value],
+                )
             else:
-                calls[value] = partial(single_losses, evaluator, tokens, tokens[:, 0], every)
+                calls[value] = partial(single_losses, evaluator, tokens, targets_W=tokens[:, 0], candidates_WJ=every)
         for call in calls.values():
             call()
         times: dict[int, list[float]] = {value: [] for value in values}
@@ -278,50 +293,59 @@ def of_a_trained_run(run: Path, num_windows: int) -> dict[str, Any]:
     from olmo_sparsity.measure.opened_run import open_run
 
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
-    context = config.context
-    held_out = open_run(config, run)
-    windows = held_out.windows(config, context.full_len)
-    rows = torch.from_numpy(windows.tokens(np.arange(len(windows)))).to(held_out.device)
-    tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
+    lengths = config.context
+    opened_run = open_run(config, run)
+    windows = opened_run.windows(config, lengths.full_len)
+    num_windows = len(windows)
+    rows_WT = torch.from_numpy(windows.tokens(np.arange(num_windows))).to(opened_run.device)  # the target last
+    tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
+    batch = WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(num_windows), context="real", seed=0)
     exact, low = (
-        make_evaluator(held_out.model, config.influence, context.full_len, context.local_len, precision)
+        make_evaluator(
+            opened_run.model,
+            config.influence,
+            full_len=lengths.full_len,
+            local_len=lengths.local_len,
+            precision=precision,
+        )
         for precision in ("fp32", "bf16")
     )
 
-    def scored(evaluator: Evaluator, **screening: Any) -> WindowScores:
-        short = log_probs(evaluator, tokens, tokens[:, :0])
-        return WindowScores(
-            evaluator, tokens, targets, short, np.arange(len(windows)), "real", 0, 8, with_kl=True, **screening
-        )
+    def scores_of(evaluator: Evaluator, screening: Optional[ScreeningSettings] = None) -> WindowScores:
+        log_p_short_WV = short_log_probs(evaluator, tokens_WT)
+        return WindowScores(evaluator, batch, log_p_short_WV=log_p_short_WV, max_k=8, with_kl=True, screening=screening)
 
-    whole, coarse = scored(exact), scored(low)
-    best = {name: rank(-getattr(whole, name)) for name in ("loss_single", "kl_single")}
-    at = np.arange(len(windows))[:, None]
+    fine, coarse = scores_of(exact), scores_of(low)
+    best_WM = {"loss_single": rank(-fine.loss_single_WM), "kl_single": rank(-fine.kl_single_WM)}
+    best_of_low_WM = {"loss_single": rank(-coarse.loss_single_WM), "kl_single": rank(-coarse.kl_single_WM)}
+    at = np.arange(num_windows)[:, None]
     recall: dict[str, Any] = {}
-    for by in ("gradient", "unmask-one"):
-        screened = scored(exact, screen=min(SCREEN, whole.num_long_range), screen_by=by, screener=low)
-        recall[by] = {
-            f"{name} k={k}": float(np.isfinite(getattr(screened, name))[at, best[name][:, :k]].mean())
-            for name in best
+    for ranking in ("gradient", "unmask-one"):
+        num_candidates = min(SCREEN, fine.num_long_range)
+        screened = scores_of(exact, ScreeningSettings(num_candidates, ranking=ranking, ranker=low))
+        screened_WM = {"loss_single": screened.loss_single_WM, "kl_single": screened.kl_single_WM}
+        recall[ranking] = {
+            f"{name} k={k}": float(np.isfinite(screened_WM[name])[at, best_WM[name][:, :k]].mean())
+            for name in best_WM
             for k in (1, 8)
         }
-    error = coarse.loss_single - whole.loss_single
+    error_WM = coarse.loss_single_WM - fine.loss_single_WM
     overlap = {
         name: np.mean(
-            [len({*a} & {*b}) / 8 for a, b in zip(of[:, :8], rank(-getattr(coarse, name))[:, :8], strict=True)]
+            [len({*a} & {*b}) / 8 for a, b in zip(best_WM[name][:, :8], best_of_low_WM[name][:, :8], strict=True)]
         )
-        for name, of in best.items()
+        for name in best_WM
     }
     return {
         "run": run.name,
-        "num_windows": len(windows),
+        "num_windows": num_windows,
         "recall_at_screen": recall,
         "bf16": {
-            "loss_single mean error, nats": float(error.mean()),
-            "loss_single mean |error|, nats": float(np.abs(error).mean()),
-            "spread of loss_single over candidates, nats": float(whole.loss_single.std(axis=1).mean()),
-            "long gain, fp32": float((whole.loss_short - whole.loss_long).mean()),
-            "long gain, bf16": float((coarse.loss_short - coarse.loss_long).mean()),
+            "loss_single mean error, nats": float(error_WM.mean()),
+            "loss_single mean |error|, nats": float(np.abs(error_WM).mean()),
+            "spread of loss_single over candidates, nats": float(fine.loss_single_WM.std(axis=1).mean()),
+            "long gain, fp32": float((fine.loss_short_W - fine.loss_long_W).mean()),
+            "long gain, bf16": float((coarse.loss_short_W - coarse.loss_long_W).mean()),
             **{f"overlap of J_8, {name}": float(value) for name, value in overlap.items()},
         },
     }

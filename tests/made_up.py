@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pyarrow as pa
 
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.parts import write_part
@@ -112,8 +113,8 @@ def made_up_tables(
         for table, rows in (("windows", windows), ("selections", selections)):
             of = [row for row in rows if row["window_id"] in set(chosen.tolist())]
             of = [of[i] for i in rng.permutation(len(of))]
-            columns = {name: [row[name] for row in of] for name in of[0]}
-            write_part(folder, table, part=part, columns=columns, schema=schemas(M)[table], metadata={"run_id": "0"})
+            content = pa.Table.from_pylist(of, schema=schemas(M)[table])
+            write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
     manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
     write_json(
         folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": CONTEXT}

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
-import torch
 from tiny_windows import LOCAL, windows
 
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs
+from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 W, MAX_K, MASKS = 3, 4, 40
 
 
-def scored(model: OLMoWithPositions, path: str = "compact", num: int = W, **changes: object) -> WindowScores:
-    tokens, targets = windows(num)
-    evaluator = Evaluator(model, LOCAL, path)
-    short = log_probs(evaluator, tokens, torch.zeros(num, 0, dtype=torch.int64))
-    fields = {"window_ids": np.arange(num), "context": "real", "seed": 0, "max_k": MAX_K, "lasso_masks": MASKS}
-    return WindowScores(evaluator, tokens, targets, short, **{"with_kl": True, **fields, **changes})  # type: ignore[arg-type]
+def make_scores(
+    model: OLMoWithPositions,
+    path: str = "compact",
+    *,
+    num: int = W,
+    with_kl: bool = True,
+    screening: Any = None,
+    **batch: Any,
+) -> WindowScores:
+    """Scores of ``num`` tiny windows; ``batch`` changes the fields of their WindowBatch."""
+    tokens_WT, targets_W = windows(num)
+    evaluator = Evaluator(model, LOCAL, path=path)
+    fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **batch}
+    return WindowScores(
+        evaluator,
+        WindowBatch(tokens_WT, targets_W, **fields),
+        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
+        max_k=MAX_K,
+        lasso_masks=MASKS,
+        with_kl=with_kl,
+        screening=screening,
+    )
+
+
+def with_other_targets(scores: WindowScores, num_entries: int) -> WindowScores:
+    """The same windows, with the next token of the vocabulary as each target and nothing computed yet."""
+    windows = dataclasses.replace(scores.windows, targets_W=(scores.windows.targets_W + 1) % num_entries)
+    return dataclasses.replace(scores, windows=windows)

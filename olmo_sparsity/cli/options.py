@@ -1,4 +1,4 @@
-"""What the commands take: options, names that are allowed, the configuration that follows from them."""
+"""Options and arguments that several commands share, and the configuration that results from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FigureWidth(str, Enum):
 ConfigOption = Annotated[
     Optional[Path],
     typer.Option(
-        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, else configs/demo.yaml."
+        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, otherwise configs/demo.yaml."
     ),
 ]
 RunOption = Annotated[
@@ -50,38 +50,55 @@ RunOption = Annotated[
 ]
 Overrides = Annotated[
     Optional[list[str]],
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the configuration, such as training.steps=200."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the configuration, such as training.steps=200."),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete what is there and begin anew.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete earlier results and start again.")]
 ShardOption = Annotated[
     Optional[str],
-    typer.Option("--shard", metavar="I/N", help="Measure only the I-th of N equal shares, I from 0 to N - 1."),
+    typer.Option("--shard", metavar="I/N", help="Measure only share I of N equal shares, I from 0 to N - 1."),
+]
+NumWindowsOption = Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")]
+SelectorOption = Annotated[
+    Optional[list[SelectorName]],
+    typer.Option("--selector", help="Selector to measure; repeat the option for several.", show_default=False),
+]
+DataOption = Annotated[
+    Optional[str],
+    typer.Option("--data", metavar="SOURCE", help="Text to measure: builtin, c4, or a file, folder or glob."),
 ]
 
 
 def resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[list[str]]) -> tuple[Config, Path]:
+    """Return (the configuration, the folder of the run) that a command's options name."""
     if config is None and run is not None and (run / "config.yaml").is_file():
         config = run / "config.yaml"
     loaded = load_config(config, overrides or [])
     return loaded, run if run is not None else Path("runs") / loaded.name
 
 
-def given_options(section: Any, given: dict[str, Any]) -> Any:
-    """A section of the configuration with the options that were given on the command line."""
+def with_options(section: Any, given: dict[str, Any]) -> Any:
+    """Return a section of the configuration, changed by the options that were given (not None) on the command line."""
     return dataclasses.replace(section, **{key: value for key, value in given.items() if value is not None})
 
 
-def selectors_of(names: Optional[list[SelectorName]]) -> Optional[list[str]]:
-    if not names:
+def selector_names(selectors: Optional[list[SelectorName]]) -> Optional[list[str]]:
+    """Return the selectors that ``--selector`` names, each once; None if it was not given."""
+    if not selectors:
         return None
-    chosen = [name.value for name in names]
-    return list(SELECTORS) if "all" in chosen else list(dict.fromkeys(chosen))
+    names = [selector.value for selector in selectors]
+    return list(SELECTORS) if "all" in names else list(dict.fromkeys(names))
 
 
 def parse_k(text: str) -> list[int]:
-    """``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5]."""
+    """Return the values of k: ``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5].
+
+    Raises:
+        UserError: ``text`` is neither a number nor a list of numbers.
+    """
     if not re.fullmatch(r"\d+(,\d+)*,?", text):
-        raise UserError(f"--k {text}: a number, such as 8 (measures 1, 2, 4, 8), or a list, such as 1,3,5")
+        raise UserError(
+            f"--k {text}: must be a number, such as 8 (which measures 1, 2, 4, 8), or a list, such as 1,3,5"
+        )
     values = [int(part) for part in text.split(",") if part]
     if "," in text:
         return sorted(set(values))

@@ -30,11 +30,11 @@ def interruptible() -> Iterator[None]:
         raise Interrupted("interrupted; the same command, without --overwrite, continues from here") from None
 
 
-def train_first(config: Config, run: Path, share: Share) -> None:
-    """Train the run where that is still to do; check that a trained one is of this very experiment.
+def train_first(config: Config, run: Path, *, share: Share) -> None:
+    """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
     Raises:
-        UserError: it is of another experiment, or not trained, and this is one of several processes.
+        UserError: the run belongs to another experiment, or it is not trained and this is one of several processes.
     """
     from olmo_sparsity.training.loop import train
     from olmo_sparsity.training.run_folder import FREE_TO_MEASURE, check_same_experiment, is_trained
@@ -43,38 +43,42 @@ def train_first(config: Config, run: Path, share: Share) -> None:
         check_same_experiment(run, config, FREE_TO_MEASURE)
         return
     if share.count > 1:
-        raise UserError(f"{run}: not trained yet, and not by several processes; run `olmo-sparsity train` first, alone")
-    logger.info(f"{run}: not trained yet, so it is trained first")
+        raise UserError(
+            f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone, then measure with several processes"
+        )
+    logger.info(f"{run}: not trained yet; training first")
     with interruptible():
         train(config, run)
 
 
 def measure_first(config: Config, run: Path) -> None:
-    """Train and measure the influence of a run that has no finished measurement."""
+    """Measure the influence of a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.shares import WHOLE
 
-    logger.info(f"{run}: nothing measured yet, so that is done first")
-    train_first(config, run, WHOLE)
+    logger.info(f"{run}: nothing measured yet; measuring first")
+    train_first(config, run, share=WHOLE)
     with interruptible():
         measure(config, run)
 
 
 def figures_package() -> Any:
-    """Return the module that draws: inside an installed package, or ``analysis/`` of a checkout."""
+    """Return the module that draws figures: part of an installed package, or in ``analysis/`` of a checkout."""
     inside = importlib.util.find_spec("olmo_sparsity.analysis") is not None
     return importlib.import_module(f"{'olmo_sparsity.analysis' if inside else 'analysis'}.every_figure")
 
 
-def is_complete(tables: Path, share: Share) -> bool:
-    """Return True where all parts are measured and this process is the one that shows the numbers."""
+def finish_share(tables: Path, share: Share) -> bool:
+    """Report how far a measurement is, and return True if this process should print its results.
+
+    That is the case if all parts are measured and no other process of the same terminal prints them.
+    """
     from olmo_sparsity.tables.parts import finalize
 
-    left = finalize(tables)
-    if left:
-        typer.echo(
-            f"{tables}: share {share.index} of {share.count} is done; {left} parts are left to the others", err=True
-        )
+    num_missing = finalize(tables)
+    progress = f"{tables}: share {share.index} of {share.count} is done"
+    if num_missing:
+        typer.echo(f"{progress}; {num_missing} parts are left to the others", err=True)
     elif not share.is_leader:
-        typer.echo(f"{tables}: share {share.index} of {share.count} is done, and with it all parts", err=True)
-    return not left and share.is_leader
+        typer.echo(f"{progress}, and with it all parts", err=True)
+    return not num_missing and share.is_leader

@@ -1,4 +1,4 @@
-"""The size of a forward pass: as many tokens as a device computes fast, and its memory holds."""
+"""The size of a forward pass: as many tokens as the device computes fast and its memory holds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import single_losses
 from olmo_sparsity.model.olmo import OLMoWithPositions, with_weights_in
 
-CPU_TOKENS_A_THREAD = 1024  # of a pass: more no longer fit the cache, fewer make small matrix products (`make bench`)
-
-
-GPU_TOKENS = 2**20  # of a pass: where the search for what fits begins
+# Per forward pass. More tokens do not fit the cache, fewer make the matrix products small (see `make bench`).
+CPU_TOKENS_PER_THREAD = 1024
+GPU_TOKENS = 2**20  # per forward pass: the search for what fits in memory starts here
 
 
 def largest_that_fits(trial: Callable[[int], object], largest: int) -> int:
-    """Half of the largest power of two, from ``largest`` down, with which ``trial`` does not run out of memory: half, for
-    what else must fit beside it."""
+    """Return half of the largest size with which ``trial`` does not run out of memory.
+
+    Half, because other data must fit in memory too. The sizes tried are ``largest``, ``largest / 2``, and so on.
+    """
     size = largest
     while size > 1:
         try:
@@ -30,27 +31,42 @@ def largest_that_fits(trial: Callable[[int], object], largest: int) -> int:
     return max(1, size // 2)
 
 
-def _find_batch_tokens(model: OLMoWithPositions, full_len: int, local_len: int) -> int:
-    """Tokens of one forward pass: on a GPU half of what its memory holds, found by trying."""
+def _find_batch_tokens(model: OLMoWithPositions, full_len: int, *, local_len: int) -> int:
+    """Return the number of tokens of one forward pass; on a GPU, half of what its memory holds, found by trying."""
     device = model.transformer.wte.weight.device
     if device.type == "cpu":
-        return CPU_TOKENS_A_THREAD * torch.get_num_threads()
+        return CPU_TOKENS_PER_THREAD * torch.get_num_threads()
 
     def trial(batch_tokens: int) -> None:
-        evaluator = Evaluator(model, local_len, "compact", batch_tokens)
-        num_windows = -(-evaluator.rows_at_once(local_len) // (full_len - local_len))
+        evaluator = Evaluator(model, local_len, path="compact", batch_tokens=batch_tokens)
+        num_windows = -(-evaluator.rows_per_pass(local_len) // (full_len - local_len))
         tokens_WT = torch.zeros(num_windows, full_len, dtype=torch.int64, device=device)
         candidates_WM = torch.arange(full_len - local_len, device=device).expand(num_windows, -1)
         log_p_WV = torch.zeros(num_windows, model.config.vocab_size, device=device)
-        single_losses(evaluator, tokens_WT, tokens_WT[:, 0], candidates_WM, log_p_WV)
+        single_losses(
+            evaluator, tokens_WT, targets_W=tokens_WT[:, 0], candidates_WJ=candidates_WM, reference_WV=log_p_WV
+        )
 
     return largest_that_fits(trial, GPU_TOKENS)
 
 
 def make_evaluator(
-    model: OLMoWithPositions, settings: InfluenceConfig, full_len: int, local_len: int, precision: str = "fp32"
+    model: OLMoWithPositions,
+    settings: InfluenceConfig,
+    *,
+    full_len: int,
+    local_len: int,
+    precision: str = "fp32",
 ) -> Evaluator:
-    """How ``settings`` says that a model is run, with weights in ``precision`` (``fp32`` or ``bf16``)."""
+    """Return an evaluator that runs a model as ``settings`` specifies.
+
+    Args:
+        model: the model, with fp32 weights.
+        settings: the path, and the size of a forward pass where it is given.
+        full_len: tokens of the longest window that will be measured.
+        local_len: L, the number of local tokens.
+        precision: of the weights, ``fp32`` or ``bf16``.
+    """
     model = with_weights_in(model, torch.bfloat16 if precision == "bf16" else torch.float32)
-    batch_tokens = settings.batch_tokens or _find_batch_tokens(model, full_len, local_len)
-    return Evaluator(model, local_len, settings.path, batch_tokens)
+    batch_tokens = settings.batch_tokens or _find_batch_tokens(model, full_len, local_len=local_len)
+    return Evaluator(model, local_len, path=settings.path, batch_tokens=batch_tokens)

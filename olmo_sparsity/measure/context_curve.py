@@ -1,7 +1,7 @@
-"""Does the model generalize in length at all? The loss of the target against the number of visible recent tokens.
+"""Measures whether a model generalizes in length: the loss of the target against the number of visible recent tokens.
 
-The same targets at every length, so that the points are paired; hidden tokens are simply not run. Lengths go past
-``full_len``: rotary positions have no weights, so that a model can be run at lengths that it was never trained on.
+The targets are the same at every length, so the points are paired. Hidden tokens are not run. Lengths go past ``full_len``:
+rotary embeddings have no weights, so a model can be run at lengths that it was never trained on.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs, surprisal
-from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.opened_run import lengths_record, open_run
+from olmo_sparsity.measure.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
+from olmo_sparsity.measure.opened_run import OpenedRun, open_run
 from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.model.devices import device_name
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)
 
@@ -31,109 +31,119 @@ WINDOWS_PER_PART = 500
 
 
 def visible_lengths(config: Config) -> list[int]:
-    """The numbers of visible tokens, rising: powers of two and one and a half times as many, and the lengths of the
-    experiment, up to ``context_curve.max_visible`` (null: twice ``full_len``).
+    """Return the numbers of visible tokens to measure at, rising.
+
+    They are the powers of two, one and a half times each, and the lengths of the experiment, up to
+    ``context_curve.max_visible`` (null: twice ``full_len``).
 
     Raises:
-        UserError: that is shorter than a training row.
+        UserError: ``max_visible`` is less than a training row.
     """
-    context = config.context
-    longest = config.context_curve.max_visible or 2 * context.full_len
-    if longest < context.row_len:
+    lengths = config.context
+    longest = config.context_curve.max_visible or 2 * lengths.full_len
+    if longest < lengths.row_len:
         raise UserError(
-            f"context_curve.max_visible = {longest}: must be at least the length of a training row, {context.row_len} tokens, "
+            f"context_curve.max_visible = {longest}: must be at least the length of a training row, {lengths.row_len} tokens, "
             "which the curve is compared with"
         )
     powers = {2**i for i in range(longest.bit_length())}
-    lengths = powers | {p * 3 // 2 for p in powers if p > 1} | {context.local_len, context.row_len, context.full_len}
-    return sorted({n for n in lengths if n <= longest} | {longest})
+    numbers = powers | {p * 3 // 2 for p in powers if p > 1} | {lengths.local_len, lengths.row_len, lengths.full_len}
+    return sorted({n for n in numbers if n <= longest} | {longest})
 
 
-def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, lengths: list[int]) -> np.ndarray:
-    """Loss of the last token of each row given only the ``n`` tokens before it, for each n of ``lengths``.
+def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, *, lengths: list[int]) -> np.ndarray:
+    """Return the loss of the last token of each row given only the n tokens before it, for each n of ``lengths``.
 
-    The visible tokens carry position IDs 0 .. n-1: rotary attention knows relative positions alone.
+    The visible tokens have position IDs 0 .. n-1: rotary attention depends only on relative positions.
 
     Args:
-        evaluator: the model; each length takes the place of its ``local_len``.
-        rows: int64 [W, tokens + 1], the target last; at least as many tokens as the longest length.
+        evaluator: the model; each length replaces its ``local_len``.
+        rows: int64 [W, T + 1], the target last; T is at least the longest length.
         lengths: numbers of visible tokens.
 
     Returns:
-        nats, fp32 [W, lengths].
+        nats, fp32 [W, number of lengths].
     """
     losses = []
     for length in lengths:
-        tokens, targets = rows[:, -1 - length : -1], rows[:, -1]
-        nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=rows.device)
-        of_length = dataclasses.replace(evaluator, local_len=length)
-        losses.append(surprisal(log_probs(of_length, tokens, nothing), targets))
+        tokens_WT, targets_W = rows[:, -1 - length : -1], rows[:, -1]
+        log_p_WV = short_log_probs(dataclasses.replace(evaluator, local_len=length), tokens_WT)
+        losses.append(surprisal(log_p_WV, targets_W))
     return torch.stack(losses, dim=1).cpu().numpy()
 
 
 def measure_context_curve(
     config: Config,
     run: Path,
+    *,
     out: Optional[Path] = None,
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Measures the context curve of a trained run's model; returns the folder of its table.
+    """Measure the context curve of a trained run's model, and return the folder of its table.
 
     Args:
-        config: which windows (``config.influence`` says of which text), and ``config.context_curve``.
+        config: ``config.context_curve``, and the windows (``config.influence``: how many, of which text).
         run: folder of the trained run.
         out: folder of the table; None: one inside the run.
         overwrite: delete a finished table and measure again.
-        share: which of the parts are measured here.
+        share: which of the parts this process measures.
 
     Raises:
         UserError: the text, the run or the folder is not usable.
     """
     settings = config.influence
     lengths = visible_lengths(config)
-    held_out = open_run(config, run, max_position=max(lengths[-1], config.max_position))
-    model_sha256 = held_out.facts["sha256"]["model.pt"]
-    windows_of = (settings.num_windows, settings.max_windows_per_document, settings.seed, settings.targets)
-    key = fingerprint(
-        SCHEMA_VERSION, lengths, to_dict(config.context), model_sha256, held_out.store.tokens_sha256, windows_of
+    opened_run = open_run(config, run, max_position=max(lengths[-1], config.max_position))
+    run_id = fingerprint(
+        SCHEMA_VERSION,
+        lengths,
+        to_dict(config.context),
+        opened_run.checkpoint.model_sha256,
+        opened_run.text.store.tokens_sha256,
+        (settings.num_windows, settings.max_windows_per_document, settings.seed, settings.targets),
     )
-    folder = out if out is not None else run / "context-curve" / f"{held_out.split}-to{lengths[-1]}-{key[:6]}"
-    if is_measured(folder, "context-curve", key, overwrite):
-        return folder
-    windows = held_out.windows(config, lengths[-1])
+    folder = out or run / "context-curve" / f"{opened_run.text.split}-to{lengths[-1]}-{run_id[:6]}"
+    plan = MeasurementPlan(
+        kind="context-curve",
+        run_id=run_id,
+        folder=folder,
+        config=config,
+        opened_run=opened_run,
+        prepare=lambda: _prepare(config, opened_run, folder=folder),
+    )
+    return run_measurement(plan, overwrite=overwrite, share=share)
+
+
+def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> PreparedMeasurement:
+    lengths = visible_lengths(config)
+    windows = opened_run.windows(config, lengths[-1])
     num_documents = windows.num_documents
-    manifest: dict[str, Any] = {
-        "kind": "context-curve",
-        "run_id": key,
-        "run": run.name,
-        "source": held_out.source,
-        "split": held_out.split,
-        "context": lengths_record(config),
-        "num_visible_tokens": lengths,
-        "num_windows": len(windows),
-        "num_documents": num_documents,
-        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
-        "tokens_sha256": held_out.store.tokens_sha256,
-        "windows_sha256": windows.sha256,
-        "device": device_name(held_out.device),
-    }
-    evaluator = make_evaluator(held_out.model, settings, lengths[-1], config.context.local_len)
+    evaluator = make_evaluator(
+        opened_run.model, config.influence, full_len=lengths[-1], local_len=config.context.local_len
+    )
+    schema = schemas(config.context.num_long_range)["curve"]
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens"
     )
 
-    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
-        rows = torch.from_numpy(windows.tokens(chosen)).to(held_out.device)
-        losses = losses_by_length(evaluator, rows, lengths)
-        return {
-            "curve": {
-                "window_id": chosen,
-                "doc_id": windows.doc_ids(chosen),
-                "num_visible_tokens": [lengths] * len(chosen),
-                "loss_nats": list(losses),
-            }
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        rows = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)
+        columns = {
+            "window_id": window_ids_W,
+            "doc_id": windows.doc_ids(window_ids_W),
+            "num_visible_tokens": [lengths] * len(window_ids_W),
+            "loss_nats": list(losses_by_length(evaluator, rows, lengths=lengths)),
         }
+        return {"curve": pa.table(columns, schema=schema)}
 
-    measure_parts(folder, manifest, WINDOWS_PER_PART, measure_part, overwrite, share)
-    return folder
+    return PreparedMeasurement(
+        num_windows=len(windows),
+        part_size=WINDOWS_PER_PART,
+        measure_part=measure_part,
+        manifest_entries={
+            "num_visible_tokens": lengths,
+            "num_documents": num_documents,
+            "windows_sha256": windows.sha256,
+        },
+    )

@@ -1,111 +1,126 @@
-"""Influence of long-range tokens: measures windows and writes the tables."""
+"""Measures the influence of long-range tokens and writes the tables."""
 
 from __future__ import annotations
 
 import logging
 import re
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
+import pyarrow as pa
 
 from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.influence_tables import part_columns
-from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.opened_run import lengths_record, open_run
+from olmo_sparsity.measure.influence_tables import InfluenceTables
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
+from olmo_sparsity.measure.opened_run import MeasuredText, OpenedRun, open_run
+from olmo_sparsity.measure.screening import make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.measure.window_influence import measure_windows
-from olmo_sparsity.model.devices import device_name, supports_bf16
+from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)
 
 
-def default_name(settings: InfluenceConfig, source: str, split: str, key: str) -> str:
-    """A folder name that says what was measured, with a hash of all of it."""
-    text = re.sub(r"[^A-Za-z0-9]+", "-", Path(source).name).strip("-")[:40] or "text"
-    ks = "-".join(str(k) for k in settings.k)
-    return f"{text}-{split}-n{settings.num_windows}-k{ks}-seed{settings.seed}-{key[:6]}"
-
-
 def measure(
     config: Config,
     run: Path,
+    *,
     out: Optional[Path] = None,
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Measures a trained run's model; returns the folder of its tables.
+    """Measure the influence of long-range tokens on a trained run's model, and return the folder of the tables.
 
-    Finished, it is left as it is; interrupted, the missing parts are measured.
+    A finished measurement is left as it is. Of an interrupted one the missing parts are measured.
 
     Args:
-        config: what to measure (``config.influence``), under which lengths.
+        config: what to measure (``config.influence``), and the lengths.
         run: folder of the trained run.
-        out: folder of the tables; None: one named after what is measured, inside the run.
+        out: folder of the tables; None: one inside the run, named after what is measured.
         overwrite: delete finished tables and measure again.
-        share: which of the parts are measured here.
+        share: which of the parts this process measures.
 
     Raises:
         UserError: the text, the run or the folder is not usable.
     """
-    settings, context = config.influence, config.context
     config.check_k()
-    held_out = open_run(config, run)
-    store, split = held_out.store, held_out.split
-    model_sha256 = held_out.facts["sha256"]["model.pt"]
-    key = fingerprint(
-        SCHEMA_VERSION, to_dict(settings), to_dict(context), model_sha256, store.tokens_sha256, store.split
+    opened_run = open_run(config, run)
+    store = opened_run.text.store
+    run_id = fingerprint(
+        SCHEMA_VERSION,
+        to_dict(config.influence),
+        to_dict(config.context),
+        opened_run.checkpoint.model_sha256,
+        store.tokens_sha256,
+        store.split,
     )
-    folder = out if out is not None else run / "influence" / default_name(settings, held_out.source, split, key)
-    if is_measured(folder, "influence", key, overwrite):
-        return folder
+    folder = out or run / "influence" / default_name(config.influence, opened_run.text, run_id=run_id)
+    plan = MeasurementPlan(
+        kind="influence",
+        run_id=run_id,
+        folder=folder,
+        config=config,
+        opened_run=opened_run,
+        prepare=lambda: _prepare(config, opened_run, folder=folder),
+    )
+    return run_measurement(plan, overwrite=overwrite, share=share)
 
-    windows = held_out.windows(config, context.full_len)
+
+def default_name(settings: InfluenceConfig, text: MeasuredText, *, run_id: str) -> str:
+    """Return a folder name that tells what is measured, and ends with a part of the fingerprint."""
+    source = re.sub(r"[^A-Za-z0-9]+", "-", Path(text.source).name).strip("-")[:40] or "text"
+    ks = "-".join(str(k) for k in settings.k)
+    return f"{source}-{text.split}-n{settings.num_windows}-k{ks}-seed{settings.seed}-{run_id[:6]}"
+
+
+def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> PreparedMeasurement:
+    settings, lengths = config.influence, config.context
+    windows = opened_run.windows(config, lengths.full_len)
     num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
-            f"the text holds {len(windows)} windows of {num_documents} documents, not the {settings.num_windows} asked "
-            "for; influence.max_windows_per_document allows more of each"
+            f"the text has only {len(windows)} windows, from {num_documents} documents, not the {settings.num_windows} "
+            "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    manifest: dict[str, Any] = {
-        "kind": "influence",
-        "run_id": key,
-        "run": run.name,
-        "source": held_out.source,
-        "split": split,
-        "influence": to_dict(settings),
-        "context": lengths_record(config),
-        "num_windows": len(windows),
-        "num_documents": num_documents,
-        "pose": to_dict(config.pose),
-        "num_parameters": held_out.manifest["num_parameters"],
-        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
-        "tokens_sha256": store.tokens_sha256,
-        "windows_sha256": windows.sha256,
-        "device": device_name(held_out.device),
-        "precision": settings.precision,
-    }
-    lengths = (context.full_len, context.local_len)
-    evaluator = make_evaluator(held_out.model, settings, *lengths, settings.precision)
-    screener = None
-    if settings.screen is not None:
-        low = (
-            supports_bf16(held_out.device)
-            if settings.screen_precision == "auto"
-            else settings.screen_precision == "bf16"
-        )
-        precision = "bf16" if low else "fp32"
-        if precision != settings.precision:
-            screener = make_evaluator(held_out.model, settings, *lengths, precision)
+    evaluator = make_evaluator(
+        opened_run.model,
+        settings,
+        full_len=lengths.full_len,
+        local_len=lengths.local_len,
+        precision=settings.precision,
+    )
+    screening = make_screening(config, opened_run.model)
+    tables = InfluenceTables(
+        windows, settings, opened_run.tokenizer, opened_run.text.split, num_long_range=lengths.num_long_range
+    )
     logger.info(
-        f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, k = {list(settings.k)}"
+        f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
+        f"k = {list(settings.k)}"
     )
 
-    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
-        numbers = measure_windows(evaluator, screener, windows, chosen, settings, held_out.device)
-        return part_columns(windows, chosen, *numbers, settings, held_out.tokenizer, split, context.local_len)
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        batches = batches_of_contexts(
+            windows,
+            window_ids_W,
+            num_long_range=lengths.num_long_range,
+            seed=settings.seed,
+            device=opened_run.device,
+        )
+        part = measure_windows(evaluator, batches, settings=settings, screening=screening)
+        return tables.of_part(window_ids_W, part)
 
-    measure_parts(folder, manifest, settings.windows_per_part, measure_part, overwrite, share)
-    return folder
+    return PreparedMeasurement(
+        num_windows=len(windows),
+        part_size=settings.windows_per_part,
+        measure_part=measure_part,
+        manifest_entries={
+            "influence": to_dict(settings),
+            "num_documents": num_documents,
+            "pose": to_dict(config.pose),
+            "num_parameters": opened_run.num_parameters,
+            "windows_sha256": windows.sha256,
+            "precision": settings.precision,
+        },
+    )

@@ -1,56 +1,172 @@
-"""A measurement is a folder of part files, each of a fixed range of windows: a part appears whole or not at all, and a
-rerun does the missing ones.
+"""Runs a measurement: a folder of part files, each of a fixed range of windows.
 
-Several processes, on one machine or on many that share a file system, may measure into the same folder, each its own
-share of the parts. They never wait for each other: the manifest is written once by whoever comes first, each process
-writes down where it ran in a file of its own, and whoever finds every part there closes the manifest.
+A part is written atomically, and a rerun measures the missing parts only. Several processes, on one machine or on machines
+that share a file system, may measure into the same folder, each its own share of the parts. They never wait for one
+another: the first one writes the manifest, each records in a file of its own where it ran, and whichever finds that all
+parts exist marks the measurement as complete.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.opened_run import OpenedRun, lengths_record
 from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import read_json, unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
-from olmo_sparsity.tables.schemas import TABLES, schemas
+from olmo_sparsity.tables.schemas import TABLES
 
 logger = logging.getLogger(__name__)
 
+MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
 
-def is_measured(folder: Path, kind: str, key: str, overwrite: bool) -> bool:
-    """Does the folder hold the finished measurement that ``key`` names (and may it stay).
+# The keys that describe a measurement in its manifest, in the order in which they are written.
+MANIFEST_KEYS = (
+    "kind",
+    "run_id",
+    "run",
+    "source",
+    "split",
+    "influence",
+    "validation",
+    "context",
+    "num_visible_tokens",
+    "num_windows",
+    "num_documents",
+    "suites",
+    "pose",
+    "num_parameters",
+    "checkpoint",
+    "solver_sha256",
+    "tokens_sha256",
+    "windows_sha256",
+    "device",
+    "precision",
+)
+
+
+@dataclass(frozen=True)
+class PreparedMeasurement:
+    """What is known about a measurement once its windows are chosen.
+
+    Attributes:
+        num_windows: windows to measure.
+        part_size: windows of one part file.
+        measure_part: measures the windows of one part.
+        manifest_entries: what the manifest holds beyond the entries that all kinds share.
+    """
+
+    num_windows: int
+    part_size: int
+    measure_part: MeasurePart
+    manifest_entries: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """A measurement that ``run_measurement`` does.
+
+    Attributes:
+        kind: ``influence``, ``context-curve`` or ``validation``.
+        run_id: fingerprint of everything that the tables depend on.
+        folder: where the tables go.
+        config: the experiment.
+        opened_run: the run that is measured.
+        prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
+            anything is deleted.
+    """
+
+    kind: str
+    run_id: str
+    folder: Path
+    config: Config
+    opened_run: OpenedRun
+    prepare: Callable[[], PreparedMeasurement]
+
+
+def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Share = WHOLE) -> Path:
+    """Measure what is missing of a measurement, and return its folder.
+
+    Args:
+        plan: the measurement.
+        overwrite: delete finished tables and measure again; never with several processes.
+        share: which of the parts this process measures.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
     """
-    if not is_folder_of_kind(folder, kind) or overwrite:
+    exists = is_folder_of_kind(plan.folder, plan.kind)
+    if exists and not overwrite and is_measured(plan.folder, plan.kind, run_id=plan.run_id):
+        return plan.folder
+    prepared = plan.prepare()
+    measure_parts(
+        plan.folder,
+        _manifest(plan, prepared),
+        part_size=prepared.part_size,
+        measure_part=prepared.measure_part,
+        overwrite=overwrite,
+        share=share,
+    )
+    return plan.folder
+
+
+def _manifest(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
+    opened_run = plan.opened_run
+    entries = {
+        "kind": plan.kind,
+        "run_id": plan.run_id,
+        "run": opened_run.name,
+        "source": opened_run.text.source,
+        "split": opened_run.text.split,
+        "context": lengths_record(plan.config),
+        "num_windows": prepared.num_windows,
+        "checkpoint": opened_run.checkpoint.to_json(),
+        "tokens_sha256": opened_run.text.store.tokens_sha256,
+        "device": device_name(opened_run.device),
+        **prepared.manifest_entries,
+    }
+    assert set(entries) <= set(MANIFEST_KEYS)
+    return {key: entries[key] for key in MANIFEST_KEYS if key in entries}
+
+
+def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
+    """Return True if the folder holds the finished measurement with this fingerprint, with all its parts.
+
+    Raises:
+        UserError: the folder holds another measurement, or something else.
+    """
+    if not is_folder_of_kind(folder, kind):
         return False
-    there = read_json(folder / "manifest.json")
-    _check_run_id(folder, there, key)
-    if there.get("status") != "complete":
+    manifest = read_json(folder / "manifest.json")
+    _check_run_id(folder, manifest, run_id=run_id)
+    if manifest.get("status") != "complete":
         return False
-    if missing := missing_parts(folder, there):
+    if missing := missing_parts(folder, manifest):
         logger.info(
-            f"{folder}: finished, but {len(missing)} of {there['num_parts']} parts are gone; they are measured again"
+            f"{folder}: this measurement was finished, but {len(missing)} of {manifest['num_parts']} parts are gone; "
+            "measuring them again"
         )
         return False
-    logger.info(f"{folder}: already measured ({there['num_windows']} windows); nothing to do")
+    logger.info(f"{folder}: already measured ({manifest['num_windows']} windows); nothing to do")
     return True
 
 
-def _check_run_id(folder: Path, there: dict[str, Any], key: str) -> None:
-    if there.get("run_id") != key:
+def _check_run_id(folder: Path, manifest: dict[str, Any], *, run_id: str) -> None:
+    if manifest.get("run_id") != run_id:
         raise UserError(
             f"{folder}: these tables were measured with other settings, another model or other text; choose another "
             "folder with --out DIR, or replace them with --overwrite"
@@ -60,73 +176,76 @@ def _check_run_id(folder: Path, there: dict[str, Any], key: str) -> None:
 def measure_parts(
     folder: Path,
     manifest: dict[str, Any],
+    *,
     part_size: int,
-    measure_part: Callable[[np.ndarray], dict[str, dict[str, Any]]],
-    overwrite: bool,
+    measure_part: MeasurePart,
+    overwrite: bool = False,
     share: Share = WHOLE,
 ) -> None:
-    """Measures the parts of a share that are missing, writes each when it is done, and closes the manifest if all parts,
-    those of others too, are there.
+    """Measure the missing parts of a share, write each when it is done, and close the measurement if it is complete.
 
     Args:
-        folder: of the tables; ``is_measured`` was asked before.
-        manifest: facts of the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` among them.
-        part_size: windows in a part; a folder that is there already keeps its own.
-        measure_part: numbers of the part's windows (int64) -> columns of each table.
-        overwrite: delete what is there first; never with a share of the whole.
-        share: which parts.
+        folder: of the tables.
+        manifest: describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more.
+        part_size: windows of one part; a measurement that was begun before keeps its own.
+        measure_part: measures the windows of one part.
+        overwrite: delete the folder's tables first; never with several processes.
+        share: which of the parts this process measures.
 
     Raises:
-        UserError: another measurement was begun in this folder meanwhile.
+        UserError: another process has begun another measurement in this folder.
     """
-    kind, num_windows = manifest["kind"], manifest["num_windows"]
     assert not (overwrite and share.count > 1)
-    begun = {
-        **manifest,
-        "status": "running",
-        "num_parts": -(-num_windows // part_size),
-        "windows_per_part": part_size,
-    }
-    if overwrite and is_folder_of_kind(folder, kind):
-        logger.info(f"deleting {folder}, as --overwrite asks")
-        clear_folder(folder)
-        write_json(folder / "manifest.json", begun)
-    make_folder(folder)
-    write_json_once(folder / "manifest.json", begun)
-    there = read_json(folder / "manifest.json")
-    _check_run_id(folder, there, manifest["run_id"])
-    part_size = there.get("windows_per_part", part_size)
-    schema_of = schemas(manifest["context"]["num_long_range"])
-    facts = {"run_id": manifest["run_id"], **{name: str(value) for name, value in manifest["context"].items()}}
+    begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
+    part_size = begun.get("windows_per_part", part_size)
+    kind, num_windows = manifest["kind"], manifest["num_windows"]
+    metadata = {"run_id": manifest["run_id"], **{name: str(value) for name, value in manifest["context"].items()}}
 
     def windows_of(part: int) -> np.ndarray:
         return np.arange(part * part_size, min((part + 1) * part_size, num_windows))
 
-    own = range(share.index, there["num_parts"], share.count)
-    missing = sorted(set(own) & set(missing_parts(folder, there)))
+    own_parts = range(share.index, begun["num_parts"], share.count)
+    missing = sorted(set(own_parts) & set(missing_parts(folder, begun)))
     if missing:
-        _write_session(folder, manifest, share)
-    total = sum(len(windows_of(part)) for part in own)
+        _write_session(folder, share, device=manifest.get("device"))
+    total = sum(len(windows_of(part)) for part in own_parts)
     left = sum(len(windows_of(part)) for part in missing)
     with progress_bar(kind, " windows", total=total, initial=total - left) as bar:
         for part in missing:
-            columns = measure_part(windows_of(part))
-            for table in reversed(TABLES[kind]):
-                if table in columns:
-                    write_part(
-                        folder, table, part=part, columns=columns[table], schema=schema_of[table], metadata=facts
-                    )
+            tables = measure_part(windows_of(part))
+            for table in reversed(TABLES[kind]):  # the first table last: its part vouches for the others
+                if table in tables:
+                    write_part(folder, table, part=part, content=tables[table], metadata=metadata)
             bar.update(len(windows_of(part)))
     finalize(folder)
 
 
-def _write_session(folder: Path, manifest: dict[str, Any], share: Share) -> None:
-    """A measurement may be begun here and finished there: each process that measures says where it ran."""
+def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:
+    """Write the manifest unless another process has written it, and return the one on disk."""
+    begun = {
+        **manifest,
+        "status": "running",
+        "num_parts": -(-manifest["num_windows"] // part_size),
+        "windows_per_part": part_size,
+    }
+    if overwrite and is_folder_of_kind(folder, manifest["kind"]):
+        logger.info(f"{folder}: deleting its tables (--overwrite)")
+        clear_folder(folder)
+        write_json(folder / "manifest.json", begun)
+    make_folder(folder)
+    write_json_once(folder / "manifest.json", begun)
+    on_disk = read_json(folder / "manifest.json")
+    _check_run_id(folder, on_disk, run_id=manifest["run_id"])
+    return on_disk
+
+
+def _write_session(folder: Path, share: Share, *, device: object) -> None:
+    """Record where this process runs: parts of one measurement may come from several machines."""
     make_folder(folder / "sessions")
     session = {
         "share": f"{share.index}/{share.count}",
         "started": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-        "device": manifest.get("device"),
+        "device": device,
         "environment": environment(),
     }
     write_json(folder / "sessions" / f"{unique_name()}.json", session)

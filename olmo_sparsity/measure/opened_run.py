@@ -1,4 +1,4 @@
-"""A trained run -> its model, and text that it was not trained on: what every measurement begins with."""
+"""Opens a trained run: its model, and text that the model was not trained on. Every measurement starts here."""
 
 from __future__ import annotations
 
@@ -25,118 +25,175 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
 
-C4_DOCUMENTS_A_WINDOW = 20  # enough that most windows come from documents of their own, however long they must be
+C4_DOCUMENTS_PER_WINDOW = 20  # enough for most windows to come from different documents, however long they must be
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """Which checkpoint a measurement is of."""
+
+    step: int
+    model_sha256: str  # of the file with the weights
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry ``checkpoint`` of a manifest."""
+        return {"step": self.step, "model_sha256": self.model_sha256}
+
+
+def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
+    """Return step and hash of a checkpoint, as it records them; ``load_model`` verifies them."""
+    record = read_json(checkpoint / "train.json")
+    return CheckpointInfo(record["step"], record["sha256"]["model.pt"])
+
+
+@dataclass(frozen=True)
+class MeasuredText:
+    """The text to measure a run on.
+
+    Attributes:
+        store: its documents.
+        source: where it comes from, as the configuration names it.
+        split: ``validation`` of the run's own text, or ``held-out``.
+        excluded_ids_G: uint64, IDs of documents that must not be measured because the model was trained on them; None where
+            ``store`` has none of them.
+    """
+
+    store: TokenStore
+    source: str
+    split: str
+    excluded_ids_G: Optional[np.ndarray]
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run's model in evaluation mode, and the text to measure it on.
+    """A trained run that is ready to be measured.
 
-    ``facts`` are the checkpoint's (``step``, ``sha256``), ``manifest`` the run's, ``excluded`` [documents] (uint64) the
-    documents that may not be measured, None where the store holds none of them.
+    Attributes:
+        name: name of the run.
+        model: in evaluation mode, with fp32 weights.
+        device: where the model is.
+        checkpoint: which checkpoint the weights come from.
+        num_parameters: of the model.
+        tokenizer: of the run.
+        text: the text to measure the model on.
     """
 
+    name: str
     model: OLMoWithPositions
     device: torch.device
+    checkpoint: CheckpointInfo
+    num_parameters: int
     tokenizer: Tokenizer
-    store: TokenStore
-    excluded: Optional[np.ndarray]
-    source: str
-    split: str
-    facts: dict[str, Any]
-    manifest: dict[str, Any]
+    text: MeasuredText
 
     def windows(self, config: Config, full_len: int) -> Windows:
-        """Windows of ``full_len`` tokens, as many and of such targets as ``config.influence`` says.
+        """Return windows of ``full_len`` tokens; ``config.influence`` tells how many, and which targets.
 
         Raises:
-            UserError: the text holds none.
+            UserError: the text has no such window.
         """
         settings = config.influence
         return sample_windows(
-            self.store,
+            self.text.store,
             full_len,
             num_windows=settings.num_windows,
             max_per_document=settings.max_windows_per_document,
             seed=settings.seed,
-            exclude_ids=self.excluded,
+            exclude_ids=self.text.excluded_ids_G,
             target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
         )
 
 
-def open_run(config: Config, run: Path, max_position: Optional[int] = None) -> OpenedRun:
-    """Loads a run's newest checkpoint, and opens its validation documents or the text ``influence.data`` names.
+def open_run(config: Config, run: Path, *, max_position: Optional[int] = None) -> OpenedRun:
+    """Load a run's newest checkpoint, and open its validation documents or the text that ``influence.data`` names.
 
     Args:
-        config: which text, on which device.
+        config: which text, and on which device.
         run: folder of the trained run.
-        max_position: position IDs lie below this; None: those of training.
+        max_position: position IDs are below this; None: the limit of training.
 
     Raises:
         UserError: the run or the text is not usable.
     """
-    settings = config.influence
     latest = checkpoints.latest_checkpoint(run / "checkpoints")
     if latest is None:
-        raise UserError(
-            f"{run}: there is no checkpoint in this run; train it first with `olmo-sparsity train --run {run}`"
-        )
+        raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
     take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     model = checkpoints.load_model(latest, device, max_position)
     manifest = read_json(run / "manifest.json")
-
-    trained_on = Path(manifest["token_store"])
-    if not is_prepared(trained_on):
-        logger.info(f"{trained_on}: the run's token files are gone, so the text is prepared again")
-        trained_on = prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
-    training_store = open_store(trained_on, "train")
-    if training_store.tokens_sha256 != manifest["tokens_sha256"]:
-        raise UserError(
-            f"{run}: data.source = {config.data.source} is not the text any more that this run was trained on, so what "
-            "is held out cannot be told; restore it, or train again"
-        )
-    if settings.data is None:
-        source, split = config.data.source, "validation"
-        store, excluded = open_store(trained_on, split), None
-    else:
-        source, split = settings.data, "held-out"
-        limit = settings.max_documents
-        if limit is None and source == "c4":
-            limit = C4_DOCUMENTS_A_WINDOW * settings.num_windows
-        text = dataclasses.replace(config.data, source=source, max_documents=limit, max_tokens=None)
-        measured = prepare(text, tokenizer_file=run / "tokenizer.json")
-        store, excluded = open_store(measured, "measured"), training_store.doc_ids_G
-        if len({read_json(folder / "manifest.json")["made_from"] for folder in (trained_on, measured)}) > 1:
-            logger.info(
-                f"{source}: documents of text are known by their characters, those of token files by their tokens, so what "
-                "the model was trained on cannot be left out here"
-            )
     return OpenedRun(
+        name=run.name,
         model=model,
         device=device,
+        checkpoint=read_checkpoint_info(latest),
+        num_parameters=manifest["num_parameters"],
         tokenizer=read_tokenizer(run / "tokenizer.json"),
-        store=store,
-        excluded=excluded,
-        source=source,
-        split=split,
-        facts=read_json(latest / "train.json"),  # which load_model has verified
-        manifest=manifest,
+        text=_open_text(config, run, manifest=manifest),
     )
 
 
+def _open_text(config: Config, run: Path, *, manifest: dict[str, Any]) -> MeasuredText:
+    """Open the text to measure.
+
+    Args:
+        config: ``data`` and ``influence.data``.
+        run: folder of the trained run.
+        manifest: of that run.
+    """
+    trained_on = _training_tokens(config, manifest)
+    training_store = open_store(trained_on, "train")
+    if training_store.tokens_sha256 != manifest["tokens_sha256"]:
+        raise UserError(
+            f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "
+            "documents the model has not seen; restore the text, or train again"
+        )
+    source = config.influence.data
+    if source is None:
+        return MeasuredText(
+            open_store(trained_on, "validation"), source=config.data.source, split="validation", excluded_ids_G=None
+        )
+    max_documents = config.influence.max_documents
+    if max_documents is None and source == "c4":
+        max_documents = C4_DOCUMENTS_PER_WINDOW * config.influence.num_windows
+    data = dataclasses.replace(config.data, source=source, max_documents=max_documents, max_tokens=None)
+    measured = prepare(data, tokenizer_file=run / "tokenizer.json")
+    if _made_from(trained_on) != _made_from(measured):
+        logger.info(
+            f"{source}: documents of text are recognised by their characters, documents of token files by their tokens, so "
+            "documents that the model was trained on cannot be left out here"
+        )
+    return MeasuredText(
+        open_store(measured, "measured"), source=source, split="held-out", excluded_ids_G=training_store.doc_ids_G
+    )
+
+
+def _training_tokens(config: Config, manifest: dict[str, Any]) -> Path:
+    """Return the folder of the token files that a run was trained on; make them again if they are gone."""
+    folder = Path(manifest["token_store"])
+    if is_prepared(folder):
+        return folder
+    logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
+    return prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
+
+
+def _made_from(folder: Path) -> Any:
+    """Return whether token files were made from text or from other token files."""
+    return read_json(folder / "manifest.json")["made_from"]
+
+
 def lengths_record(config: Config) -> dict[str, Any]:
-    """The lengths of an experiment, as manifests and summaries give them."""
-    context = config.context
+    """Return the lengths of an experiment, as manifests and summaries give them."""
+    lengths = config.context
     return {
-        "local_len": context.local_len,
-        "full_len": context.full_len,
-        "train_len": context.row_len,
+        "local_len": lengths.local_len,
+        "full_len": lengths.full_len,
+        "train_len": lengths.row_len,
         "max_position": config.max_position,
         "pose_method": config.pose.method,
         "num_chunks": config.pose.num_chunks,
         "pose_contents": config.pose.contents,
-        "num_long_range": context.num_long_range,
+        "num_long_range": lengths.num_long_range,
     }

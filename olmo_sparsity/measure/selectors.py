@@ -1,8 +1,7 @@
-"""Selectors: a score for each long-range position; the k highest are J_k, nested by construction.
+"""Selectors: a score for each long-range position; the k highest are J_k, so J_1, J_2, ... are nested.
 
-A selector is a function from scored windows to scores. What several of them need (the single-token unmaskings, say) is
-measured once, when the first of them asks, and shared. Legend: W windows, M long-range positions, V vocabulary, N
-visible sets of a window.
+A scorer is a function from ``WindowScores`` to the scores. What several scorers need (such as the single-token unmaskings)
+is computed once, when the first of them asks for it.
 """
 
 from __future__ import annotations
@@ -16,114 +15,152 @@ from sklearn.linear_model import Lasso
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from olmo_sparsity.measure.losses import (
-    all_but_one_losses,
-    long_range_attention,
-    losses_of_masks,
-)
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.measure.losses import all_but_one_losses, long_range_attention, mask_losses
 from olmo_sparsity.measure.scores import WindowScores, rank
 
-SCREENED = ("unmask-one", "kl")  # which selectors ``screen`` spares evaluations
+SCREENED = ("unmask-one", "kl")  # the selectors whose candidates are screened
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
-NUM_BACKWARD = 2  # a backward pass costs about two forward passes
+BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
+RANDOM_SCORES, LASSO_MASKS = 3, 4  # purposes of random generators; a change would change the tables
 
 
 @dataclass(frozen=True)
-class Selector:
-    """A scoring function, Scored -> [W, M]; whether the scores depend on the target's identity; and what they cost, in
-    forward passes over one row, as a function of (M, max k, lasso masks), nothing being screened."""
+class ScoringSize:
+    """What the cost of a scorer depends on, in each window."""
+
+    num_candidates: int
+    max_k: int
+    lasso_masks: int
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A scoring function and its properties.
+
+    Attributes:
+        score: ``WindowScores`` -> scores, float [W, M], NaN where screening left a position out.
+        sees_target: True if the scores depend on which token the target is.
+        num_evaluations: the cost per window, in forward passes over one row, where nothing is screened.
+    """
 
     score: Callable[[WindowScores], np.ndarray]
     sees_target: bool
-    num_evaluations: Callable[[int, int, int], int]
+    num_evaluations: Callable[[ScoringSize], int]
 
 
-def _unmask_one(scored: WindowScores) -> np.ndarray:
-    """loss({}) - loss({j}): the gain of unmasking j alone (our reading of the paper's Eq. 20)."""
-    return scored.loss_short[:, None] - scored.loss_single
+def _unmask_one(cache: WindowScores) -> np.ndarray:
+    """Return loss({}) - loss({j}), the gain of unmasking j alone (our reading of the paper's Eq. 20)."""
+    return cache.loss_short_W[:, None] - cache.loss_single_WM
 
 
-def _mask_one(scored: WindowScores) -> np.ndarray:
-    """loss(all but j) - loss(all): what hiding j alone costs."""
-    losses = all_but_one_losses(scored.evaluator, scored.tokens_WT, scored.targets_W)
-    return losses.cpu().numpy() - scored.loss_long[:, None]
+def _mask_one(cache: WindowScores) -> np.ndarray:
+    """Return loss(all but j) - loss(all), what hiding j alone costs."""
+    windows = cache.windows
+    losses_WM = all_but_one_losses(cache.evaluator, windows.tokens_WT, targets_W=windows.targets_W)
+    return losses_WM.cpu().numpy() - cache.loss_long_W[:, None]
 
 
-def _greedy(scored: WindowScores) -> np.ndarray:
+def _greedy(cache: WindowScores) -> np.ndarray:
     """Forward selection: each step takes the position that lowers loss(J so far + j) most (ties: the nearer).
 
-    The position of step i (from 0) scores max_k - i, one that is never taken 0: the gains of the steps need not fall,
-    and the scores must keep their order.
+    The position of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
+    but the scores must keep the order of the steps.
     """
-    num_windows, num_long_range = len(scored.tokens_WT), scored.num_long_range
-    rows = torch.arange(num_windows, device=scored.tokens_WT.device)
-    scores = np.zeros((num_windows, num_long_range))
-    taken = scored.everything[:, :0]
-    left = scored.everything
-    for step in range(scored.max_k):
-        sets = torch.cat([taken[:, None, :].expand(-1, left.shape[1], -1), left[:, :, None]], dim=2)
-        best = torch.from_numpy(rank(-scored.losses(sets))[:, 0].copy()).to(left.device)
-        pick = left[rows, best]
-        scores[np.arange(num_windows), pick.cpu().numpy()] = scored.max_k - step
-        taken = torch.cat([taken, pick[:, None]], dim=1)
-        left = left[left != pick[:, None]].view(num_windows, -1)
-    return scores
+    num_windows, device = len(cache.windows), cache.windows.device
+    windows_W = torch.arange(num_windows, device=device)
+    scores_WM = np.zeros((num_windows, cache.num_long_range))
+    taken_WS = cache.all_positions_WM[:, :0]
+    left_WJ = cache.all_positions_WM
+    for step in range(cache.max_k):
+        sets_WJS = torch.cat([taken_WS[:, None, :].expand(-1, left_WJ.shape[1], -1), left_WJ[:, :, None]], dim=2)
+        best_W = torch.from_numpy(rank(-cache.losses(sets_WJS))[:, 0].copy()).to(device)
+        position_W = left_WJ[windows_W, best_W]
+        scores_WM[np.arange(num_windows), position_W.cpu().numpy()] = cache.max_k - step
+        taken_WS = torch.cat([taken_WS, position_W[:, None]], dim=1)
+        left_WJ = left_WJ[left_WJ != position_W[:, None]].view(num_windows, -1)
+    return scores_WM
 
 
-def _kl(scored: WindowScores) -> np.ndarray:
-    """KL(p_all, p_{}) - KL(p_all, p_{j}): how far unmasking j moves the prediction to the full-context one."""
-    return scored.kl_short[:, None] - scored.kl_single
+def _kl(cache: WindowScores) -> np.ndarray:
+    """Return KL(p_all, p_{}) - KL(p_all, p_{j}): how far unmasking j moves the prediction to the full-context one."""
+    return cache.kl_short_W[:, None] - cache.kl_single_WM
 
 
-def _gradient(scored: WindowScores) -> np.ndarray:
-    """Minus the derivative of the loss with respect to a gate on j, at gate 0: unmask-one to first order."""
-    return scored.gradient
+def _gradient(cache: WindowScores) -> np.ndarray:
+    """Return minus the derivative of the loss with respect to a gate on j, at gate 0: unmask-one to first order."""
+    return cache.gradient_WM
 
 
-def _attention(scored: WindowScores) -> np.ndarray:
-    """Attention of the last token to j under full context, mean over heads and layers."""
-    return long_range_attention(scored.evaluator, scored.tokens_WT).cpu().numpy()
+def _attention(cache: WindowScores) -> np.ndarray:
+    """Return the attention of the last token to j under full context, the mean over heads and layers."""
+    return long_range_attention(cache.evaluator, cache.windows.tokens_WT).cpu().numpy()
 
 
-def lasso_masks(scored: WindowScores) -> np.ndarray:
-    """bool [W, N, M]: the random visible sets of ``lasso``; every position is visible in half of them."""
-    shape = (scored.lasso_masks, scored.num_long_range)
-    return np.stack([draw.random(shape) < 0.5 for draw in scored.generators(4)])
+def lasso_masks(cache: WindowScores) -> np.ndarray:
+    """Return the random visible sets of ``lasso``, bool [W, N, M]; each position is visible with probability 1/2."""
+    shape = (cache.lasso_masks, cache.num_long_range)
+    return np.stack([generator.random(shape) < 0.5 for generator in cache.windows.generators(LASSO_MASKS)])
 
 
-def _lasso(scored: WindowScores) -> np.ndarray:
-    """Minus the coefficients of a sparse linear model of the loss over random visible sets (ContextCite, Cohen-Wang et
-    al. 2024; they fit the logit of the probability, here it is the loss)."""
-    keep = lasso_masks(scored)
-    masks = torch.from_numpy(keep).to(scored.tokens_WT.device)
-    losses = losses_of_masks(scored.evaluator, scored.tokens_WT, scored.targets_W, masks).cpu().numpy()
-    scores = np.empty((len(keep), scored.num_long_range))
-    for w, (sets, values) in enumerate(zip(keep.astype(np.float64), losses.astype(np.float64), strict=True)):
+def _lasso(cache: WindowScores) -> np.ndarray:
+    """Return minus the coefficients of a sparse linear model of the loss over random visible sets.
+
+    Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
+    """
+    visible_WNM, windows = lasso_masks(cache), cache.windows
+    losses_WN = mask_losses(
+        cache.evaluator,
+        windows.tokens_WT,
+        targets_W=windows.targets_W,
+        visible_WNM=torch.from_numpy(visible_WNM).to(windows.device),
+    )
+    scores_WM = np.empty((len(windows), cache.num_long_range))
+    samples = zip(visible_WNM.astype(np.float64), losses_WN.cpu().numpy().astype(np.float64), strict=True)
+    for w, (visible_NM, losses_N) in enumerate(samples):
         scaler, lasso = StandardScaler(), Lasso(alpha=LASSO_ALPHA)
-        make_pipeline(scaler, lasso).fit(sets, values)
-        scores[w] = -lasso.coef_ / scaler.scale_
-    return scores
+        make_pipeline(scaler, lasso).fit(visible_NM, losses_N)
+        scores_WM[w] = -lasso.coef_ / scaler.scale_
+    return scores_WM
 
 
-def _random(scored: WindowScores) -> np.ndarray:
-    """Uniform numbers, a function of seed, window and context alone."""
-    return np.stack([draw.random(scored.num_long_range) for draw in scored.generators(3)])
+def _random(cache: WindowScores) -> np.ndarray:
+    """Return uniform random numbers, a function of seed, window and context alone."""
+    return np.stack([generator.random(cache.num_long_range) for generator in cache.windows.generators(RANDOM_SCORES)])
 
 
-def _nearest(scored: WindowScores) -> np.ndarray:
-    """The position itself: the nearer to the local context, the higher."""
-    num_long_range = scored.num_long_range
-    return np.broadcast_to(np.arange(num_long_range, dtype=np.float64), (len(scored.tokens_WT), num_long_range))
+def _nearest(cache: WindowScores) -> np.ndarray:
+    """Return the position itself: the nearer to the local context, the higher."""
+    scores_M = np.arange(cache.num_long_range, dtype=np.float64)
+    return np.broadcast_to(scores_M, (len(cache.windows), cache.num_long_range))
 
 
-SELECTORS: dict[str, Selector] = {
-    "unmask-one": Selector(_unmask_one, sees_target=True, num_evaluations=lambda m, k, n: m + 1),
-    "kl": Selector(_kl, sees_target=False, num_evaluations=lambda m, k, n: m + 2),
-    "gradient": Selector(_gradient, sees_target=True, num_evaluations=lambda m, k, n: 1 + NUM_BACKWARD),
-    "attention": Selector(_attention, sees_target=False, num_evaluations=lambda m, k, n: 1),
-    "random": Selector(_random, sees_target=False, num_evaluations=lambda m, k, n: 0),
-    "nearest": Selector(_nearest, sees_target=False, num_evaluations=lambda m, k, n: 0),
-    "mask-one": Selector(_mask_one, sees_target=True, num_evaluations=lambda m, k, n: m + 1),
-    "greedy": Selector(_greedy, sees_target=True, num_evaluations=lambda m, k, n: k * m - k * (k - 1) // 2),
-    "lasso": Selector(_lasso, sees_target=True, num_evaluations=lambda m, k, n: n),
+SCORERS: dict[str, Scorer] = {
+    "unmask-one": Scorer(_unmask_one, sees_target=True, num_evaluations=lambda size: size.num_candidates + 1),
+    "kl": Scorer(_kl, sees_target=False, num_evaluations=lambda size: size.num_candidates + 2),
+    "gradient": Scorer(_gradient, sees_target=True, num_evaluations=lambda size: 1 + BACKWARD_COST),
+    "attention": Scorer(_attention, sees_target=False, num_evaluations=lambda size: 1),
+    "random": Scorer(_random, sees_target=False, num_evaluations=lambda size: 0),
+    "nearest": Scorer(_nearest, sees_target=False, num_evaluations=lambda size: 0),
+    "mask-one": Scorer(_mask_one, sees_target=True, num_evaluations=lambda size: size.num_candidates + 1),
+    "greedy": Scorer(
+        _greedy,
+        sees_target=True,
+        num_evaluations=lambda size: size.max_k * size.num_candidates - size.max_k * (size.max_k - 1) // 2,
+    ),
+    "lasso": Scorer(_lasso, sees_target=True, num_evaluations=lambda size: size.lasso_masks),
 }
+
+
+def num_evaluations(name: str, num_long_range: int, *, settings: InfluenceConfig) -> int:
+    """Return what a selector's scores cost in each window, in forward passes over one row, screening included."""
+
+    def cost(selector: str, num_candidates: int) -> int:
+        return SCORERS[selector].num_evaluations(
+            ScoringSize(num_candidates, max_k=max(settings.k), lasso_masks=settings.lasso_masks)
+        )
+
+    if settings.screen is None or name not in SCREENED:
+        return cost(name, num_long_range)
+    ranking = "gradient" if settings.screen_by == "gradient" else name
+    return cost(name, settings.screen) + cost(ranking, num_long_range)

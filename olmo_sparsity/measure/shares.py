@@ -16,10 +16,10 @@ from olmo_sparsity.torchrun import current_process
 class Share:
     """What one of ``count`` processes measures: the parts whose number leaves ``index`` when divided by ``count``.
 
-    Every count-th part rather than a range of them: a folder that one process began and several go on with has its
-    missing parts at the end, and each of the several still gets as many.
+    Shares are not ranges of parts. A folder that one process began has its missing parts at the end, and if several
+    processes continue it, each of them still gets as many.
 
-    ``is_leader`` is False where another process of the same terminal does the talking.
+    ``is_leader`` is False where another process of the same terminal prints the messages and results.
     """
 
     index: int = 0
@@ -27,26 +27,33 @@ class Share:
     is_leader: bool = True
 
 
-WHOLE = Share()
+WHOLE = Share()  # all parts, measured by one process
 
 
-def share_of_process(shard: Optional[str], overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
-    """The share of this process: ``--shard I/N``, split further among the processes of torchrun.
+def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
+    """Return the share of this process: ``--shard I/N``, split further among the processes of torchrun.
+
+    Args:
+        shard: ``I/N``, or None for all parts.
+        overwrite: True if ``--overwrite`` was given.
+        variables: the environment, with the variables of torchrun.
 
     Raises:
-        UserError: these do not fit, or ``overwrite`` was asked for, by which each process would delete the others' work.
+        UserError: these contradict one another, or several processes would overwrite one another's parts.
     """
     index, count = 0, 1
     if shard is not None:
-        found = re.fullmatch(r"(\d+)/(\d+)", shard)
-        index, count = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.fullmatch(r"(\d+)/(\d+)", shard)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if index >= count:
-            raise UserError(f"--shard {shard}: I/N, with I from 0 to N - 1; a measurement in two has 0/2 and 1/2")
-    place = current_process(variables)
-    share = Share(index * place.count + place.rank, count * place.count, is_leader=place.is_leader)
+            raise UserError(
+                f"--shard {shard}: must be I/N, with I from 0 to N - 1; for example, 0/2 and 1/2 for two processes"
+            )
+    process = current_process(variables)
+    share = Share(index * process.count + process.rank, count * process.count, is_leader=process.is_leader)
     if overwrite and share.count > 1:
         raise UserError(
-            f"--overwrite: one of {share.count} processes would delete what the others measure; delete the folder, or "
+            f"--overwrite: with {share.count} processes, each would delete what the others measure; delete the folder, or "
             "choose another with --out DIR"
         )
     return share

@@ -1,229 +1,273 @@
-"""Do the selectors find what was planted? Planted windows -> tables of what every selector found."""
+"""Measures whether the selectors find what was planted, and writes tables of what each of them ranks first."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pyarrow as pa
 import torch
+from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, ContextConfig, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import correlations
 from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs, losses_of_masks
-from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.opened_run import OpenedRun, lengths_record, open_run
-from olmo_sparsity.measure.planted import (
-    MAX_NEEDLE_TOKENS,
-    NEEDLES,
-    SOLVER_CONTEXT,
-    TASKS,
-    Planted,
-    correlated_windows,
-    needle_windows,
-    solver_config,
-    solver_tokenizer,
-    write_solver_text,
-)
+from olmo_sparsity.measure.losses import mask_losses, short_log_probs
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
+from olmo_sparsity.measure.opened_run import OpenedRun, open_run
+from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.selectors import SELECTORS
+from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model
-from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.measure.solver import trained_solver
+from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.storage.folders import exclusive_lock
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 from olmo_sparsity.text.vocabulary import token_texts
-from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.run_folder import is_trained
 
 logger = logging.getLogger(__name__)
 
-# What else the natural windows and the scores depend on.
+# The keys of `influence` that the natural windows and the scores depend on.
 WINDOW_KEYS = ("seed", "targets", "max_windows_per_document", "lasso_masks", "path")
 
 
-def find_planted(
-    evaluator: Evaluator, planted: Planted, window_ids: np.ndarray, config: Config, device: torch.device
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(losses without, with all and with the planted long-range tokens, under their names in the table, nats, fp32 [N];
-    each selector's ranking of the long-range positions, int64 [N, M])."""
-    settings = config.validation
-    most = planted.num_planted * (MAX_NEEDLE_TOKENS if planted.suite in NEEDLES else 1)
-    rows = torch.from_numpy(planted.rows).to(device)
-    tokens, targets = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
-    nothing = torch.zeros(len(rows), 0, dtype=torch.int64, device=device)
-    scored = WindowScores(
-        evaluator=evaluator,
-        tokens_WT=tokens,
-        targets_W=targets,
-        log_p_short_WV=log_probs(evaluator, tokens, nothing),
-        window_ids=window_ids,
-        context="real",
-        seed=settings.seed,
-        max_k=min(planted.truth.shape[1], max(*settings.k, most)),  # or greedy would stop before it can find them all
-        lasso_masks=config.influence.lasso_masks,
-        with_kl="kl" in settings.selectors,
-    )
-    truth = torch.from_numpy(planted.truth).to(device)
-    losses = {
-        "loss_short_nats": scored.loss_short,
-        "loss_long_nats": scored.loss_long,
-        "loss_planted_nats": losses_of_masks(evaluator, tokens, targets, truth[:, None, :])[:, 0].cpu().numpy(),
-    }
-    return losses, {name: rank(SELECTORS[name].score(scored)) for name in settings.selectors}
+@dataclass(frozen=True)
+class PlantedFindings:
+    """What was measured on W planted windows; losses in nats, fp32."""
+
+    loss_short_W: np.ndarray  # with only the local tokens visible
+    loss_long_W: np.ndarray  # with all tokens visible
+    loss_planted_W: np.ndarray  # with the local and the planted tokens visible
+    ranked_WM: dict[str, np.ndarray]  # of each selector: long-range positions, most influential first, int64
 
 
-def _natural_windows(config: Config, held_out: OpenedRun, num_windows: int) -> tuple[np.ndarray, list[str]]:
-    """``num_windows`` held-out windows with their targets, and their documents; each again where there are too few."""
-    asked = dataclasses.replace(config, influence=dataclasses.replace(config.influence, num_windows=num_windows))
-    windows = held_out.windows(asked, config.context.full_len)
-    if len(windows) < num_windows:
-        logger.info(
-            f"the text holds {len(windows)} windows, not the {num_windows} that needles ask for, so each serves again"
-        )
-    chosen = np.arange(num_windows) % len(windows)
-    return windows.tokens(chosen), windows.doc_ids(chosen)
+@dataclass(frozen=True)
+class Suite:
+    """Planted windows, and the model and tokenizer that they are measured with."""
 
-
-def _solver(config: Config, folder: Path, device: torch.device) -> tuple[OLMoWithPositions, str]:
-    """The model that solves the planted correlations, and its hash: trained, or found trained, in a folder of its seed and
-    steps."""
-    settings = config.validation
-    trained = folder / f"seed{settings.seed}-steps{settings.solver_steps}"
-    if not is_trained(trained):  # a run that was moved keeps its solver
-        with exclusive_lock(folder / f"{trained.name}.lock"):
-            if not is_trained(trained):  # by another process that was waited for
-                text, tokenizer = write_solver_text(folder, settings.seed)
-                experiment = solver_config(text, tokenizer, settings.solver_steps, config.training, settings.seed)
-                try:
-                    train(experiment, trained)
-                except UserError:  # begun elsewhere or on another device; it is ours, and minutes of work
-                    train(experiment, trained, overwrite=True)
-    latest = latest_checkpoint(trained / "checkpoints")
-    assert latest is not None
-    return load_model(latest, device), read_json(latest / "train.json")["sha256"]["model.pt"]
+    windows: PlantedWindows
+    evaluator: Evaluator
+    tokenizer: Tokenizer
 
 
 def validate(
     config: Config,
     run: Path,
+    *,
     out: Optional[Path] = None,
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Plants, lets every selector search, and writes what it found; returns the folder of the tables.
+    """Plant dependencies, let every selector search for them, and return the folder of the tables of what they found.
 
-    Needles are searched for with the run's own model; planted correlations with the solver, which is trained first where
-    that is still to do, in ``RUN/solver``.
+    Needles are searched for with the run's own model, planted correlations with the solver. The solver is trained first, in
+    ``RUN/solver``, unless it exists.
 
     Args:
         config: ``config.validation``, and the run's lengths.
         run: folder of the trained run.
         out: folder of the tables; None: one inside the run.
         overwrite: delete finished tables and measure again.
-        share: which of the parts are measured here.
+        share: which of the parts this process measures.
 
     Raises:
         UserError: the text, the run or the folder is not usable, or there is no room to plant.
     """
-    settings, context = config.validation, config.context
-    smallest = min(context.num_long_range, SOLVER_CONTEXT.num_long_range)
+    settings = config.validation
+    smallest = min(config.context.num_long_range, correlations.LENGTHS.num_long_range)
     if max(settings.k) > smallest:
         raise UserError(
             f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
         )
-    held_out = open_run(config, run)
-    model_sha256 = held_out.facts["sha256"]["model.pt"]
-    key = fingerprint(
+    opened_run = open_run(config, run)
+    run_id = fingerprint(
         SCHEMA_VERSION,
         to_dict(settings),
-        to_dict(context),
-        model_sha256,
-        held_out.store.tokens_sha256,
+        to_dict(config.context),
+        opened_run.checkpoint.model_sha256,
+        opened_run.text.store.tokens_sha256,
         [getattr(config.influence, name) for name in WINDOW_KEYS],
     )
-    folder = out if out is not None else run / "validation" / f"planted-n{settings.num_windows}-{key[:6]}"
-    if is_measured(folder, "validation", key, overwrite):
-        return folder
+    folder = out or run / "validation" / f"planted-n{settings.num_windows}-{run_id[:6]}"
+    plan = MeasurementPlan(
+        kind="validation",
+        run_id=run_id,
+        folder=folder,
+        config=config,
+        opened_run=opened_run,
+        prepare=lambda: _prepare(config, run, opened_run=opened_run, folder=folder),
+    )
+    return run_measurement(plan, overwrite=overwrite, share=share)
 
-    num = settings.num_windows
-    cells = [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
-    base, doc_ids = _natural_windows(config, held_out, num * len(cells))
-    suites = [
-        needle_windows(
-            suite, copies, base[i * num :][:num], doc_ids[i * num :][:num], context.num_long_range,
-            held_out.tokenizer, settings.seed,
-        )
-        for i, (suite, copies) in enumerate(cells)
-    ]  # fmt: skip
-    solver_model, solver_sha256 = _solver(config, run / "solver", held_out.device)
-    suites += [correlated_windows(task, num, settings.seed) for task in TASKS]
 
-    manifest: dict[str, Any] = {
-        "kind": "validation",
-        "run_id": key,
-        "run": run.name,
-        "source": held_out.source,
-        "split": held_out.split,
-        "validation": to_dict(settings),
-        "context": lengths_record(config),
-        "num_windows": num * len(suites),
-        "suites": [{"suite": one.suite, "num_planted": one.num_planted, "full_len": one.rows.shape[1] - 1,
-                    "local_len": one.rows.shape[1] - 1 - one.truth.shape[1]} for one in suites],
-        "checkpoint": {"step": held_out.facts["step"], "model_sha256": model_sha256},
-        "solver_sha256": solver_sha256,
-        "tokens_sha256": held_out.store.tokens_sha256,
-        "device": device_name(held_out.device),
-    }  # fmt: skip
-    logger.info(f"{folder}: {num} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
+def _prepare(config: Config, run: Path, *, opened_run: OpenedRun, folder: Path) -> PreparedMeasurement:
+    settings = config.validation
+    needles = _needle_suites(config, opened_run)
+    solver = trained_solver(config, run / "solver", device=opened_run.device)
+    num_windows = settings.num_windows
+    correlated = [correlated_windows(name, num_windows, seed=settings.seed) for name in TASKS]
+    planted = [*needles, *correlated]
+    logger.info(f"{folder}: {num_windows} windows of each of {len(planted)} suites, {', '.join(settings.selectors)}")
 
-    needle_evaluator, solver_evaluator = (  # once: on a GPU each searches for what its memory holds
-        make_evaluator(model, config.influence, lengths.full_len, lengths.local_len)
-        for model, lengths in ((held_out.model, context), (solver_model, SOLVER_CONTEXT))
+    def evaluator_of(model: OLMoWithPositions, lengths: ContextConfig) -> Evaluator:
+        return make_evaluator(model, config.influence, full_len=lengths.full_len, local_len=lengths.local_len)
+
+    # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
+    of_run, of_solver = evaluator_of(opened_run.model, config.context), evaluator_of(solver.model, correlations.LENGTHS)
+    suites = [Suite(windows, of_run, opened_run.tokenizer) for windows in needles]
+    suites += [Suite(windows, of_solver, word_tokenizer()) for windows in correlated]
+
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        planted_rows, found_rows = [], []
+        suite_W = window_ids_W // num_windows
+        for number in np.unique(suite_W).tolist():
+            suite, window_ids_w = suites[number], window_ids_W[suite_W == number]
+            windows = suite.windows.subset(window_ids_w - number * num_windows)
+            findings = find_planted(
+                suite.evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened_run.device
+            )
+            planted_rows += _planted_rows(windows, window_ids_w, findings=findings, tokenizer=suite.tokenizer)
+            found_rows += _found_rows(window_ids_w, findings)
+        schema_of = schemas(config.context.num_long_range)
+        return {
+            "planted": pa.Table.from_pylist(planted_rows, schema=schema_of["planted"]),
+            "found": pa.Table.from_pylist(found_rows, schema=schema_of["found"]),
+        }
+
+    return PreparedMeasurement(
+        num_windows=num_windows * len(suites),
+        part_size=config.influence.windows_per_part,
+        measure_part=measure_part,
+        manifest_entries={
+            "validation": to_dict(settings),
+            "suites": [_suite_entry(windows) for windows in planted],
+            "solver_sha256": solver.model_sha256,
+        },
     )
 
-    def measure_suite(number: int, chosen: np.ndarray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Rows of both tables, of some windows of one suite."""
-        planted = suites[number].take(chosen - number * num)
-        is_needle = planted.suite in NEEDLES
-        evaluator = needle_evaluator if is_needle else solver_evaluator
-        tokenizer = held_out.tokenizer if is_needle else solver_tokenizer()
-        num_tokens = planted.rows.shape[1] - 1
-        losses, ranked = find_planted(evaluator, planted, chosen, config, held_out.device)
-        planted_rows, found_rows = [], []
-        for i, window_id in enumerate(chosen.tolist()):
-            positions, texts = np.flatnonzero(planted.truth[i]), token_texts(tokenizer, planted.rows[i])
-            planted_rows.append(
-                {
-                    "window_id": window_id,
-                    "suite": planted.suite,
-                    "doc_id": planted.doc_ids[i],
-                    "num_planted": planted.num_planted,
-                    "planted_positions": positions,
-                    "planted_distance_tokens": float((num_tokens - positions).mean()),
-                    "token_texts": texts[:-1],
-                    "target_text": texts[-1],
-                    **{name: values[i] for name, values in losses.items()},
-                }
+
+def _needle_suites(config: Config, opened_run: OpenedRun) -> list[PlantedWindows]:
+    """Plant each kind of needle, each number of times, into windows of its own."""
+    settings = config.validation
+    kinds = [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
+    num_windows = settings.num_windows
+    rows_WT, doc_ids = _natural_windows(config, opened_run, num_windows=num_windows * len(kinds))
+    suites = []
+    for i, (suite, copies) in enumerate(kinds):
+        own = slice(i * num_windows, (i + 1) * num_windows)
+        suites.append(
+            needle_windows(
+                suite,
+                copies,
+                rows_WT=rows_WT[own],
+                doc_ids=doc_ids[own],
+                num_long_range=config.context.num_long_range,
+                tokenizer=opened_run.tokenizer,
+                seed=settings.seed,
             )
-            found_rows += [
-                {"window_id": window_id, "selector": name, "ranked_positions": ranked[name][i]} for name in ranked
-            ]
-        return planted_rows, found_rows
+        )
+    return suites
 
-    def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
-        rows: dict[str, list[dict[str, Any]]] = {"planted": [], "found": []}
-        for number in np.unique(chosen // num).tolist():
-            planted_rows, found_rows = measure_suite(number, chosen[chosen // num == number])
-            rows["planted"] += planted_rows
-            rows["found"] += found_rows
-        return {name: {key: [row[key] for row in part] for key in part[0]} for name, part in rows.items()}
 
-    measure_parts(folder, manifest, config.influence.windows_per_part, measure_part, overwrite, share)
-    return folder
+def _natural_windows(config: Config, opened_run: OpenedRun, *, num_windows: int) -> tuple[np.ndarray, list[str]]:
+    """Return (windows of the text and, last, their targets, int64 [W, T]; their documents); repeated if there are too few."""
+    influence = dataclasses.replace(config.influence, num_windows=num_windows)
+    windows = opened_run.windows(dataclasses.replace(config, influence=influence), config.context.full_len)
+    if len(windows) < num_windows:
+        logger.info(
+            f"the text has only {len(windows)} windows, and the needles need {num_windows}; windows are used repeatedly"
+        )
+    chosen_W = np.arange(num_windows) % len(windows)
+    return windows.tokens(chosen_W), windows.doc_ids(chosen_W)
+
+
+def find_planted(
+    evaluator: Evaluator,
+    planted: PlantedWindows,
+    *,
+    window_ids_W: np.ndarray,
+    config: Config,
+    device: torch.device,
+) -> PlantedFindings:
+    """Return the losses of planted windows, and how every selector ranks their long-range positions.
+
+    Args:
+        evaluator: the model.
+        planted: the windows.
+        window_ids_W: int64, their numbers in the tables.
+        config: ``config.validation``, and ``influence.lasso_masks``.
+        device: where the model is.
+    """
+    settings = config.validation
+    max_planted = planted.num_planted * (MAX_NEEDLE_TOKENS if planted.suite in NEEDLES else 1)
+    rows_WT = torch.from_numpy(planted.rows_WT).to(device)
+    tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
+    scores = WindowScores(
+        evaluator,
+        WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=settings.seed),
+        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
+        # At least as many as were planted: otherwise greedy would stop before it can find them all.
+        max_k=min(planted.num_long_range, max(*settings.k, max_planted)),
+        lasso_masks=config.influence.lasso_masks,
+        with_kl="kl" in settings.selectors,
+    )
+    truth_WNM = torch.from_numpy(planted.truth_WM).to(device)[:, None, :]
+    loss_planted_WN = mask_losses(evaluator, tokens_WT, targets_W=targets_W, visible_WNM=truth_WNM)
+    return PlantedFindings(
+        loss_short_W=scores.loss_short_W,
+        loss_long_W=scores.loss_long_W,
+        loss_planted_W=loss_planted_WN[:, 0].cpu().numpy(),
+        ranked_WM={name: rank(SCORERS[name].score(scores)) for name in settings.selectors},
+    )
+
+
+def _suite_entry(planted: PlantedWindows) -> dict[str, Any]:
+    """Return what the manifest records of a suite."""
+    return {
+        "suite": planted.suite,
+        "num_planted": planted.num_planted,
+        "full_len": planted.full_len,
+        "local_len": planted.full_len - planted.num_long_range,
+    }
+
+
+def _planted_rows(
+    planted: PlantedWindows, window_ids_W: np.ndarray, *, findings: PlantedFindings, tokenizer: Tokenizer
+) -> list[dict[str, Any]]:
+    """Return the rows of the table ``planted``."""
+    rows = []
+    for w, window_id in enumerate(window_ids_W.tolist()):
+        positions = np.flatnonzero(planted.truth_WM[w])
+        texts = token_texts(tokenizer, planted.rows_WT[w])
+        rows.append(
+            {
+                "window_id": window_id,
+                "suite": planted.suite,
+                "doc_id": planted.doc_ids[w],
+                "num_planted": planted.num_planted,
+                "planted_positions": positions,
+                "planted_distance_tokens": float((planted.full_len - positions).mean()),
+                "token_texts": texts[:-1],
+                "target_text": texts[-1],
+                "loss_short_nats": findings.loss_short_W[w],
+                "loss_long_nats": findings.loss_long_W[w],
+                "loss_planted_nats": findings.loss_planted_W[w],
+            }
+        )
+    return rows
+
+
+def _found_rows(window_ids_W: np.ndarray, findings: PlantedFindings) -> list[dict[str, Any]]:
+    """Return the rows of the table ``found``."""
+    return [
+        {"window_id": window_id, "selector": name, "ranked_positions": ranked_WM[w]}
+        for w, window_id in enumerate(window_ids_W.tolist())
+        for name, ranked_WM in findings.ranked_WM.items()
+    ]

@@ -1,7 +1,4 @@
-"""Windows -> records: which long-range tokens are influential, and how much loss comes back when they are unmasked.
-
-Legend: W windows of a part, T tokens of a window, M long-range tokens, S set size.
-"""
+"""Measures windows: which long-range tokens are influential, and how much loss comes back when they are unmasked."""
 
 from __future__ import annotations
 
@@ -14,111 +11,166 @@ import torch
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs
-from olmo_sparsity.measure.scores import CONTEXTS, WindowScores, rank
-from olmo_sparsity.measure.selectors import SCREENED, SELECTORS
+from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.selectors import SCORERS, SCREENED
+from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
 from olmo_sparsity.text.windows import Windows
 
+SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
+
 
 @dataclass(frozen=True)
-class Measured:
-    """One context of W windows: losses in nats, and the selections of every selector."""
+class SelectorOutcome:
+    """What one selector chose in W windows."""
 
-    loss_long: np.ndarray  # [W]
-    loss_single: Optional[np.ndarray]  # [W, M]
-    scores: dict[str, np.ndarray]  # [W, M]
-    positions: dict[str, np.ndarray]  # [W, max k], most influential first
-    loss_sparse: dict[str, np.ndarray]  # [W, number of k]
+    scores_WM: np.ndarray  # NaN where screening left a position out
+    positions_WS: np.ndarray  # int64, the S = max k chosen positions, most influential first
+    loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
 
 
-def _distinct_losses(scored: WindowScores, positions: dict[str, np.ndarray], k: int) -> dict[str, np.ndarray]:
-    """loss(J_k) of every selector, fp32 [W] each; a set that several selectors chose is evaluated once, one of a single
-    position not again where the selectors have asked for it."""
-    num_windows = len(scored.window_ids)
-    sets = np.concatenate([np.sort(chosen[:, :k], axis=1) for chosen in positions.values()])
-    rows = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets])
-    distinct, which = np.unique(rows, axis=0, return_inverse=True)
-    losses = np.full(len(distinct), np.nan, dtype=np.float32)
+@dataclass(frozen=True)
+class WindowInfluence:
+    """W windows under one context: losses in nats, and the outcome of every selector by its name."""
+
+    loss_long_W: np.ndarray
+    loss_single_WM: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
+    outcomes: dict[str, SelectorOutcome]
+
+
+@dataclass(frozen=True)
+class ScreeningCost:
+    """What screening lost for one selector, in a sample of w of the W windows."""
+
+    recall_wK: np.ndarray  # share of the exact J_k that was chosen
+    gain_lost_wK: np.ndarray  # nats: loss(chosen J_k) - loss(exact J_k)
+
+
+@dataclass(frozen=True)
+class ScreeningCheck:
+    """What screening lost under one context, for every screened selector by its name."""
+
+    sample_w: np.ndarray  # int64, indices of the sampled windows
+    costs: dict[str, ScreeningCost]
+
+
+@dataclass(frozen=True)
+class PartInfluence:
+    """Everything measured on the windows of one part."""
+
+    loss_short_W: np.ndarray  # nats; the same under both contexts, which differ only in the long-range tokens
+    contexts: dict[str, WindowInfluence]
+    screening: dict[str, ScreeningCheck]  # by context; empty where nothing is screened
+
+
+def _losses_of_top_k(scores: WindowScores, positions: dict[str, np.ndarray], *, k: int) -> dict[str, np.ndarray]:
+    """Return loss(J_k) of every selector, fp32 [W] each.
+
+    Args:
+        scores: the windows.
+        positions: the chosen positions of every selector, int64 [W, S], most influential first.
+        k: size of the visible set.
+    """
+    num_windows = len(scores.windows)
+    sets_RS = np.concatenate([np.sort(positions_WS[:, :k], axis=1) for positions_WS in positions.values()])
+    rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets_RS])
+    # A set that several selectors chose is evaluated once; a single position not again if a selector has asked for it.
+    distinct_rS, index_R = np.unique(rows_RS, axis=0, return_inverse=True)
+    losses_r = np.full(len(distinct_rS), np.nan, dtype=np.float32)
     if k == 1:
-        losses = scored.known_singles()[distinct[:, 0], distinct[:, 1]]
-    unknown = np.isnan(losses)
-    losses[unknown] = scored.losses_of_rows(distinct[unknown, 0], distinct[unknown, 1:])
-    return dict(zip(positions, losses[which.reshape(len(positions), num_windows)], strict=True))
+        losses_r = scores.known_loss_single_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
+    unknown_r = np.isnan(losses_r)
+    losses_r[unknown_r] = scores.losses_of_rows(distinct_rS[unknown_r, 0], distinct_rS[unknown_r, 1:])
+    return dict(zip(positions, losses_r[index_R.reshape(len(positions), num_windows)], strict=True))
 
 
-def measure_context(scored: WindowScores, settings: InfluenceConfig) -> Measured:
-    """L_long, and for every selector its scores, its ranking and L_short,sparse at every k."""
-    scores = {name: SELECTORS[name].score(scored) for name in settings.selectors}
-    positions = {name: rank(values)[:, : max(settings.k)] for name, values in scores.items()}
-    of_k = [_distinct_losses(scored, positions, k) for k in settings.k]
-    loss_sparse = {name: np.stack([losses[name] for losses in of_k], axis=1) for name in positions}
-    loss_single = scored.loss_single if settings.save_candidates else None
-    return Measured(scored.loss_long, loss_single, scores, positions, loss_sparse)
+def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
+    """Measure windows under one context: L_long, and the scores, the ranking and L_short,sparse(k) of every selector."""
+    scores_WM = {name: SCORERS[name].score(scores) for name in settings.selectors}
+    positions_WS = {name: rank(scores_WM[name])[:, : max(settings.k)] for name in settings.selectors}
+    losses_by_k = [_losses_of_top_k(scores, positions_WS, k=k) for k in settings.k]
+    outcomes = {
+        name: SelectorOutcome(
+            scores_WM=scores_WM[name],
+            positions_WS=positions_WS[name],
+            loss_sparse_WK=np.stack([losses[name] for losses in losses_by_k], axis=1),
+        )
+        for name in settings.selectors
+    }
+    return WindowInfluence(
+        loss_long_W=scores.loss_long_W,
+        loss_single_WM=scores.loss_single_WM if settings.save_candidates else None,
+        outcomes=outcomes,
+    )
 
 
-@dataclass(frozen=True)
-class Screening:
-    """What screening lost in a sample of V of the windows, under one context."""
-
-    windows: np.ndarray  # int64 [V], indices into the W windows
-    recall: dict[str, np.ndarray]  # of each screened selector, [V, number of k]: share of the exact J_k that was chosen
-    gain_lost: dict[str, np.ndarray]  # nats, [V, number of k]: L_short,sparse of what was chosen minus of the exact J_k
-
-
-def check_screening(scored: WindowScores, measured: Measured, settings: InfluenceConfig) -> Screening:
-    """Measures a random sample of the windows again, with nothing screened."""
-    drawn = np.array([np.random.default_rng([settings.seed, 5, int(i)]).random() for i in scored.window_ids])
-    sample = np.flatnonzero(drawn < settings.screen_sample)
+def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings: InfluenceConfig) -> ScreeningCheck:
+    """Measure a random sample of the windows again without screening, and compare."""
+    window_ids = scores.windows.window_ids_W.tolist()
+    drawn_W = np.array([np.random.default_rng([settings.seed, SCREENING_SAMPLE, i]).random() for i in window_ids])
+    sample_w = np.flatnonzero(drawn_W < settings.screen_sample)
     screened = [name for name in SCREENED if name in settings.selectors]
-    recall = {name: np.empty((0, len(settings.k)), dtype=np.float32) for name in screened}
-    gain_lost = dict(recall)
-    if len(sample):
-        exact = measure_context(scored.subset(sample), dataclasses.replace(settings, selectors=screened))
-        for name in screened:
-            chosen = measured.positions[name][sample]
-            found = (chosen[:, :, None] == exact.positions[name][:, None, :]).cumsum(axis=1).cumsum(axis=2)
-            recall[name] = np.stack([found[:, k - 1, k - 1] / k for k in settings.k], axis=1)
-            gain_lost[name] = measured.loss_sparse[name][sample] - exact.loss_sparse[name]
-    return Screening(sample, recall, gain_lost)
+    if not len(sample_w):
+        empty_wK = np.empty((0, len(settings.k)), dtype=np.float32)
+        return ScreeningCheck(sample_w, {name: ScreeningCost(empty_wK, empty_wK) for name in screened})
+    exact = measure_context(scores.without_screening(sample_w), dataclasses.replace(settings, selectors=screened))
+    costs = {}
+    for name in screened:
+        outcome, exact_outcome = measured.outcomes[name], exact.outcomes[name]
+        same_wSS = outcome.positions_WS[sample_w][:, :, None] == exact_outcome.positions_WS[:, None, :]
+        common_wSS = same_wSS.cumsum(axis=1).cumsum(axis=2)  # entry [k-1, k-1]: positions that both J_k have
+        costs[name] = ScreeningCost(
+            recall_wK=np.stack([common_wSS[:, k - 1, k - 1] / k for k in settings.k], axis=1),
+            gain_lost_wK=outcome.loss_sparse_WK[sample_w] - exact_outcome.loss_sparse_WK,
+        )
+    return ScreeningCheck(sample_w, costs)
+
+
+def batches_of_contexts(
+    windows: Windows, window_ids_W: np.ndarray, *, num_long_range: int, seed: int, device: torch.device
+) -> dict[str, WindowBatch]:
+    """Return the windows with these numbers under every context, on a device."""
+    rows = torch.from_numpy(windows.tokens(window_ids_W)).to(device)  # int64 [W, T + 1], the target last
+    tokens_WT, targets_W = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
+    null_WT = tokens_WT.clone()
+    null_WT[:, :num_long_range] = torch.from_numpy(windows.null_tokens(window_ids_W, num_long_range)).to(device)
+    return {
+        context: WindowBatch(tokens, targets_W, window_ids_W=window_ids_W, context=context, seed=seed)
+        for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)
+    }
 
 
 def measure_windows(
     evaluator: Evaluator,
-    screener: Optional[Evaluator],
-    windows: Windows,
-    chosen: np.ndarray,
+    batches: dict[str, WindowBatch],
+    *,
     settings: InfluenceConfig,
-    device: torch.device,
-) -> tuple[np.ndarray, dict[str, Measured], dict[str, Screening]]:
-    """(L_short [W], {context: Measured}, {context: Screening}, empty where nothing is screened) of the windows numbered
-    ``chosen``; the null context changes only the long-range tokens, so that L_short is the same in both."""
-    num_long_range = windows.full_len - evaluator.local_len
-    rows = torch.from_numpy(windows.tokens(chosen)).to(device)
-    tokens_WT, targets_W = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
-    null_WT = tokens_WT.clone()
-    null_WT[:, :num_long_range] = torch.from_numpy(windows.null_tokens(chosen, num_long_range)).to(device)
-    nothing = torch.zeros(len(chosen), 0, dtype=torch.int64, device=device)
-    log_p_short = log_probs(evaluator, tokens_WT, nothing)
-    contexts = {
+    screening: Optional[ScreeningSettings],
+) -> PartInfluence:
+    """Measure windows under every context.
+
+    Args:
+        evaluator: the model.
+        batches: the same windows under every context (``batches_of_contexts``).
+        settings: what to measure.
+        screening: how candidates are screened; None: not at all.
+    """
+    log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
+    scores = {
         context: WindowScores(
-            evaluator=evaluator,
-            tokens_WT=tokens,
-            targets_W=targets_W,
-            log_p_short_WV=log_p_short,
-            window_ids=chosen,
-            context=context,
-            seed=settings.seed,
+            evaluator,
+            batch,
+            log_p_short_WV=log_p_short_WV,
             max_k=max(settings.k),
             lasso_masks=settings.lasso_masks,
             with_kl="kl" in settings.selectors,
-            screen=settings.screen,
-            screen_by=settings.screen_by,
-            screener=screener,
+            screening=screening,
         )
-        for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)
+        for context, batch in batches.items()
     }
-    measured = {name: measure_context(one, settings) for name, one in contexts.items()}
-    screening = {}
-    if settings.screen is not None:
-        screening = {name: check_screening(one, measured[name], settings) for name, one in contexts.items()}
-    return contexts["real"].loss_short, measured, screening
+    contexts = {context: measure_context(scores[context], settings) for context in scores}
+    checks = {}
+    if screening is not None:
+        checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
+    return PartInfluence(scores["real"].loss_short_W, contexts, checks)

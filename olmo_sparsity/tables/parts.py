@@ -29,25 +29,22 @@ def part_path(folder: Path, table: str, *, part: int) -> Path:
     return folder / table / part_name(part)
 
 
-def write_part(
-    folder: Path, table: str, *, part: int, columns: dict[str, Any], schema: pa.Schema, metadata: dict[str, str]
-) -> None:
+def write_part(folder: Path, table: str, *, part: int, content: pa.Table, metadata: dict[str, str]) -> None:
     """Write one part file atomically.
 
     Args:
         folder: folder of the measurement.
         table: name of the table.
         part: number of the part.
-        columns: values of each column of the schema, in its order.
-        schema: schema of the table.
+        content: rows of the part, with the schema of the table.
         metadata: metadata of the file, besides the schema version and the name of the table.
     """
     path = part_path(folder, table, part=part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    file_schema = schema.with_metadata({"schema_version": SCHEMA_VERSION, "table": table, **metadata})
+    content = content.replace_schema_metadata({"schema_version": SCHEMA_VERSION, "table": table, **metadata})
     partial = partial_path(path)
     # `merge --check` verifies the page checksums.
-    pq.write_table(pa.table(columns, schema=file_schema), partial, compression="zstd", write_page_checksum=True)
+    pq.write_table(content, partial, compression="zstd", write_page_checksum=True)
     rename_into_place(partial, path)
 
 

@@ -37,7 +37,7 @@ def test_each_command_does_what_the_one_before_left_undone(workplace: Path) -> N
     config = ("--config", "tiny.yaml")
     first = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
     assert first.returncode == 0, first.stderr
-    assert "not trained yet, so it is trained first" in first.stderr
+    assert "not trained yet; training first" in first.stderr
     assert "trained 12 steps" in first.stderr
     assert "GATE" in first.stdout.upper()
     again = run_cli("train", *config, cwd=workplace)

@@ -35,18 +35,19 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     model = load_model(latest, torch.device("cpu"), max_position=64)
     rows = torch.from_numpy(np.random.default_rng(0).integers(1, 300, (3, 41)))
     lengths = [1, 7, 20, 40]
-    losses = losses_by_length(Evaluator(model, 1, batch_tokens=50), rows, lengths)
+    losses = losses_by_length(Evaluator(model, 1, batch_tokens=50), rows, lengths=lengths)
     for w, (i, length) in ((w, pair) for w in range(3) for pair in enumerate(lengths)):
         tokens = rows[w, -1 - length : -1].tolist()
         positions = list(range(64 - length, 64))
         expected = reference.target_loss(model, tokens, positions, set(range(length)), int(rows[w, -1]))
         assert losses[w, i] == pytest.approx(expected, abs=2e-5)
     stock = load_model(latest, torch.device("cpu"))
-    assert losses_by_length(Evaluator(stock, 1, "plain", 50), rows, [20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
+    plain = Evaluator(stock, 1, path="plain", batch_tokens=50)
+    assert losses_by_length(plain, rows, lengths=[20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
 
 
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    folder = measure_context_curve(tiny_config, tiny_run, tmp_path / "curve")
+    folder = measure_context_curve(tiny_config, tiny_run, out=tmp_path / "curve")
     table = read_table(folder, "curve").to_pandas()
     lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
     assert [table["num_visible_tokens"][0].tolist()] == [lengths]
@@ -59,8 +60,8 @@ def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run:
     at_train_len = numbers["points"][5]["change_nats"]
     assert at_train_len == {"mean": 0.0, "low": 0.0, "high": 0.0}
     messages.clear()
-    measure_context_curve(tiny_config, tiny_run, tmp_path / "curve")
+    measure_context_curve(tiny_config, tiny_run, out=tmp_path / "curve")
     assert "already measured" in messages[-1]
     far = dataclasses.replace(tiny_config, context_curve=ContextCurveConfig(max_visible=4000))
     with pytest.raises(UserError, match="too small"):
-        measure_context_curve(far, tiny_run, tmp_path / "far")
+        measure_context_curve(far, tiny_run, out=tmp_path / "far")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,10 @@ from conftest import Messages, write_corpus
 
 from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import opened_run as held_out
-from olmo_sparsity.measure import window_influence as influence
+from olmo_sparsity.measure import influence, opened_run
+from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
@@ -114,7 +116,7 @@ def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Pat
 def test_the_masked_path_gives_the_same_tables(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    masked = measure(with_settings(tiny_config, path="masked"), tiny_run, tmp_path / "masked")
+    masked = measure(with_settings(tiny_config, path="masked"), tiny_run, out=tmp_path / "masked")
     for ours, theirs in zip(rows_of(tiny_tables, "windows"), rows_of(masked, "windows"), strict=True):
         for column in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
             assert ours[column] == pytest.approx(theirs[column], abs=1e-5)
@@ -134,20 +136,19 @@ def test_an_interrupted_measurement_does_the_missing_parts_only(
     measured = influence.measure_windows
     calls: list[int] = []
 
-    def counted(*args: object) -> object:
-        chosen = args[3]
+    def counted(evaluator: Evaluator, batches: dict[str, WindowBatch], **options: Any) -> object:
         if len(calls) == 1 and not out.joinpath("resumed").exists():
             raise KeyboardInterrupt
-        calls.append(int(chosen[0]))  # type: ignore[index]
-        return measured(*args)  # type: ignore[arg-type]
+        calls.append(int(batches["real"].window_ids_W[0]))
+        return measured(evaluator, batches, **options)
 
     monkeypatch.setattr(influence, "measure_windows", counted)
     with pytest.raises(KeyboardInterrupt):
-        measure(tiny_config, tiny_run, out)
+        measure(tiny_config, tiny_run, out=out)
     with pytest.raises(UserError, match="unfinished"):
         read_table(out, "windows")
     (out / "resumed").touch()
-    measure(tiny_config, tiny_run, out)
+    measure(tiny_config, tiny_run, out=out)
     assert calls == [0, 25, 50]
     for table in ("windows", "selections"):
         assert read_table(out, table).equals(read_table(tiny_tables, table))
@@ -160,13 +161,13 @@ def test_an_interrupted_measurement_does_the_missing_parts_only(
 def test_more_windows_begin_with_the_same_ones(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    fewer = measure(with_settings(tiny_config, num_windows=25), tiny_run, tmp_path / "fewer")
+    fewer = measure(with_settings(tiny_config, num_windows=25), tiny_run, out=tmp_path / "fewer")
     assert read_table(fewer, "windows").equals(read_table(tiny_tables, "windows").slice(0, 25))
 
 
 def test_candidates_hold_every_single_token_unmasking(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     chosen = with_settings(tiny_config, save_candidates=True, num_windows=10, selectors=["unmask-one"])
-    tables = measure(chosen, tiny_run, tmp_path / "c")
+    tables = measure(chosen, tiny_run, out=tmp_path / "c")
     table = read_table(tables, "candidates")
     assert table.schema.field("loss_single_nats").type == pa.list_(pa.float32(), M)
     singles = {(c["window_id"], c["context"]): c["loss_single_nats"] for c in table.to_pylist()}
@@ -185,7 +186,7 @@ def test_other_text_is_measured_without_what_was_trained_on(
     own = Path(tiny_config.data.source)
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(own.read_text() + write_corpus(tmp_path / "new.jsonl", 40, seed=99).read_text())
-    tables = measure(with_settings(tiny_config, data=str(mixed), num_windows=5000), tiny_run, tmp_path / "t")
+    tables = measure(with_settings(tiny_config, data=str(mixed), num_windows=5000), tiny_run, out=tmp_path / "t")
     windows = rows_of(tables, "windows")
     training = {
         f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids_G
@@ -196,7 +197,7 @@ def test_other_text_is_measured_without_what_was_trained_on(
     assert not {w["null_doc_id"] for w in windows} & training
     one_document = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
     with pytest.raises(UserError, match="too small"):
-        measure(one_document, tiny_run, tmp_path / "x")
+        measure(one_document, tiny_run, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -208,21 +209,21 @@ def test_finished_foreign_and_missing_folders(
     assert "already measured (60 windows)" in messages[0]
     copy = Path(shutil.copytree(tiny_tables, tmp_path / "copy"))
     with pytest.raises(UserError, match="other settings"):
-        measure(with_settings(tiny_config, seed=5), tiny_run, copy)
+        measure(with_settings(tiny_config, seed=5), tiny_run, out=copy)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is no influence folder"):
-        measure(tiny_config, tiny_run, tmp_path / "mine", overwrite=True)
+        measure(tiny_config, tiny_run, out=tmp_path / "mine", overwrite=True)
     with pytest.raises(UserError, match=r"is no influence folder .*'run'"):
-        measure(tiny_config, tiny_run, tiny_run, overwrite=True)
+        measure(tiny_config, tiny_run, out=tiny_run, overwrite=True)
     assert (tiny_run / "checkpoints").is_dir()
     one = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
     with pytest.raises(UserError, match="too small"):  # found out before anything is deleted
-        measure(one, tiny_run, copy, overwrite=True)
+        measure(one, tiny_run, out=copy, overwrite=True)
     assert read_table(copy, "windows").num_rows == 60
-    with pytest.raises(UserError, match="no checkpoint in this run"):
+    with pytest.raises(UserError, match="this run has no checkpoint"):
         measure(tiny_config, tmp_path / "nowhere")
-    assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, copy, overwrite=True) == copy
+    assert measure(with_settings(tiny_config, seed=5, num_windows=5), tiny_run, out=copy, overwrite=True) == copy
     assert read_json(copy / "manifest.json")["num_windows"] == 5
 
 
@@ -235,10 +236,10 @@ def test_a_hub_corpus_is_read_no_further_than_needed(
         asked.append(data)
         raise UserError("enough")
 
-    monkeypatch.setattr(held_out, "prepare", stop)
+    monkeypatch.setattr(opened_run, "prepare", stop)
     for limit, expected in ((None, 20 * 60), (7, 7)):
         with pytest.raises(UserError, match="enough"):
-            measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, tmp_path / "out")
+            measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, out=tmp_path / "out")
         assert asked[-1].max_documents == expected
 
 
@@ -246,7 +247,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = with_settings(tiny_config, screen=9, screen_sample=0.5, save_candidates=True)
-    folder = measure(config, tiny_run, tmp_path / "screened")
+    folder = measure(config, tiny_run, out=tmp_path / "screened")
     selections, exact = (read_table(one, "selections").to_pandas() for one in (folder, tiny_tables))
     keys = ["window_id", "selector", "context"]
     both = selections.merge(exact, on=keys, suffixes=("", "_exact"))

@@ -26,8 +26,8 @@ def sets(num: int, size: int) -> torch.Tensor:
 def test_visibility_against_its_definition(size: int) -> None:
     tokens, _ = windows(7)
     visible = sets(7, size)
-    rows, positions = compact_rows(tokens, visible, LOCAL)
-    mask = visible_mask(visible, FULL, LOCAL)
+    rows, positions = compact_rows(tokens, visible, local_len=LOCAL)
+    mask = visible_mask(visible, FULL, local_len=LOCAL)
     for w in range(7):
         expected = [i for i in range(FULL) if i >= M or i in visible[w].tolist()]
         assert positions[w].tolist() == expected
@@ -42,7 +42,8 @@ def test_the_paths_agree(kind: ModelConfig, size: int) -> None:
     tokens, targets = windows(20)
     visible = sets(20, size)[:, None, :]
     compact, plain, masked = (
-        target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible)[0] for path in PATHS
+        target_losses(Evaluator(model, LOCAL, path=path), tokens, targets_W=targets, visible_WNS=visible)[0]
+        for path in PATHS
     )
     assert (compact - masked).abs().max() < 1e-5
     assert (plain - masked).abs().max() < 1e-5
@@ -54,7 +55,9 @@ def test_every_path_is_the_definition(kind: ModelConfig) -> None:
     tokens, targets = windows(2)
     visible = sets(2, 3)
     for path in PATHS:
-        losses, _ = target_losses(Evaluator(model, LOCAL, path), tokens, targets, visible[:, None, :])
+        losses, _ = target_losses(
+            Evaluator(model, LOCAL, path=path), tokens, targets_W=targets, visible_WNS=visible[:, None, :]
+        )
         for w in range(2):
             seen = {*visible[w].tolist(), *range(M, FULL)}
             expected = reference.target_loss(model, tokens[w].tolist(), list(range(FULL)), seen, int(targets[w]))
@@ -67,10 +70,12 @@ def test_hidden_tokens_change_the_loss_by_exactly_0(path: str, size: int) -> Non
     model = build(NORMED).eval()
     tokens, targets = windows(10)
     visible = sets(10, size)
-    other = torch.where(visible_mask(visible, FULL, LOCAL), tokens, (tokens * 7 + 3) % VOCAB)
+    other = torch.where(visible_mask(visible, FULL, local_len=LOCAL), tokens, (tokens * 7 + 3) % VOCAB)
     assert not torch.equal(other, tokens)
-    evaluator = Evaluator(model, LOCAL, path)
-    before, after = (target_losses(evaluator, t, targets, visible[:, None, :])[0] for t in (tokens, other))
+    evaluator = Evaluator(model, LOCAL, path=path)
+    before, after = (
+        target_losses(evaluator, t, targets_W=targets, visible_WNS=visible[:, None, :])[0] for t in (tokens, other)
+    )
     assert torch.equal(before, after)
 
 
@@ -78,12 +83,15 @@ def test_visible_tokens_and_their_positions_do_change_it() -> None:
     model = build(NORMED).eval()
     tokens, targets = windows(10)
     evaluator = Evaluator(model, LOCAL)
-    one, another = (
-        target_losses(evaluator, tokens, targets, torch.full((10, 1, 1), j, dtype=torch.int64))[0] for j in (2, 3)
-    )
+
+    def losses(tokens: torch.Tensor, j: int) -> torch.Tensor:
+        only_j = torch.full((10, 1, 1), j, dtype=torch.int64)
+        return target_losses(evaluator, tokens, targets_W=targets, visible_WNS=only_j)[0]
+
+    one, another = losses(tokens, 2), losses(tokens, 3)
     swapped = tokens.clone()
     swapped[:, 3] = tokens[:, 2]  # the same token, one position nearer
-    moved, _ = target_losses(evaluator, swapped, targets, torch.full((10, 1, 1), 3, dtype=torch.int64))
+    moved = losses(swapped, 3)
     assert (one - another).abs().min() > 1e-6
     assert (one - moved).abs().max() > 1e-6
 
@@ -93,14 +101,22 @@ def test_divergences_and_batching() -> None:
     tokens, targets = windows(5)
     singles = torch.arange(M).view(1, M, 1).expand(5, -1, -1)
     everything = torch.arange(M).expand(5, -1)
-    log_p = log_probs(Evaluator(model, LOCAL), tokens, everything)
-    big = target_losses(Evaluator(model, LOCAL, batch_tokens=10**6), tokens, targets, singles, log_p)
-    small = target_losses(Evaluator(model, LOCAL, batch_tokens=1), tokens, targets, singles, log_p)
+    log_p = log_probs(Evaluator(model, LOCAL), tokens, visible_WS=everything)
+    big, small = (
+        target_losses(
+            Evaluator(model, LOCAL, batch_tokens=batch_tokens),
+            tokens,
+            targets_W=targets,
+            visible_WNS=singles,
+            reference_WV=log_p,
+        )
+        for batch_tokens in (10**6, 1)
+    )
     for a, b in zip(big, small, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     p = log_p.double().exp()
     for j in (0, 9):
-        log_q = log_probs(Evaluator(model, LOCAL), tokens, singles[:, j]).double()
+        log_q = log_probs(Evaluator(model, LOCAL), tokens, visible_WS=singles[:, j]).double()
         expected = (p * (p.log() - log_q)).sum(-1)
         assert torch.allclose(big[1][:, j].double(), expected, atol=1e-5)
         assert torch.allclose(big[0][:, j].double(), -log_q[torch.arange(5), targets], atol=1e-5)

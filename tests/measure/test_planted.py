@@ -14,23 +14,22 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs
-from olmo_sparsity.measure.planted import (
-    NEEDLES,
+from olmo_sparsity.measure.correlations import (
+    LENGTHS,
     NOISE,
-    SOLVER_CONTEXT,
     TASKS,
     VALUES,
     correlated_windows,
-    needle_windows,
     sequence,
-    solver_tokenizer,
-    training_document,
-    write_solver_text,
+    word_tokenizer,
 )
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.solver import training_document, write_solver_text
 from olmo_sparsity.measure.visibility import compact_rows
+from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import measure_context
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.text.vocabulary import read_tokenizer
@@ -67,7 +66,7 @@ def solver() -> OLMoWithPositions:
         tokens, targets, _ = planted(rng, 256)
         size = int(rng.integers(0, M + 1))
         visible = torch.from_numpy(rng.random((256, M)).argsort(axis=1)[:, :size])
-        logits = model(*compact_rows(tokens, visible, LOCAL), last_logits_only=True)[:, 0]
+        logits = model(*compact_rows(tokens, visible, local_len=LOCAL), last_logits_only=True)[:, 0]
         loss = F.cross_entropy(logits, targets)
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (step + 1) / 50, (400 - step) / 100)
@@ -80,22 +79,21 @@ def solver() -> OLMoWithPositions:
 def test_unmask_one_finds_exactly_the_planted_tokens_and_they_recover_everything(solver: OLMoWithPositions) -> None:
     tokens, targets, places = planted(np.random.default_rng(1), 200)
     evaluator = Evaluator(solver, LOCAL)
-    log_p_short = log_probs(evaluator, tokens, torch.zeros(200, 0, dtype=torch.int64))
+    log_p_short = short_log_probs(evaluator, tokens)
     loss_short = -log_p_short.gather(1, targets[:, None])[:, 0]
     settings = InfluenceConfig(k=[1, 2], selectors=["unmask-one", "kl", "random"])
-    scored = WindowScores(
-        evaluator, tokens, targets, log_p_short, np.arange(200), "real", seed=0, max_k=2, with_kl=True
-    )
-    measured = measure_context(scored, settings)
+    batch = WindowBatch(tokens, targets, window_ids_W=np.arange(200), context="real", seed=0)
+    scores = WindowScores(evaluator, batch, log_p_short_WV=log_p_short, max_k=2, with_kl=True)
+    measured = measure_context(scores, settings)
     assert loss_short.mean() > 2.5  # nearly log 16: the local tokens tell nothing
-    assert measured.loss_long.mean() < 0.05
+    assert measured.loss_long_W.mean() < 0.05
     for selector in ("unmask-one", "kl"):
-        found = np.sort(measured.positions[selector], axis=1)
+        found = np.sort(measured.outcomes[selector].positions_WS, axis=1)
         assert (found == np.sort(places, axis=1)).all(), selector
-        one, two = measured.loss_sparse[selector].mean(axis=0)
+        one, two = measured.outcomes[selector].loss_sparse_WK.mean(axis=0)
         assert two < 0.05
         assert one == pytest.approx(np.log(4), abs=0.15)  # one of two planted values known
-    assert measured.loss_sparse["random"].mean() > 2.0
+    assert measured.outcomes["random"].loss_sparse_WK.mean() > 2.0
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +101,22 @@ def tokenizer(tiny_run: Path) -> Tokenizer:
     return read_tokenizer(tiny_run / "tokenizer.json")
 
 
-def base_windows(num: int, full_len: int = 40) -> tuple[np.ndarray, list[str]]:
-    rows = np.random.default_rng(0).integers(1, 300, (num, full_len + 1))
-    return rows, [f"d{i}" for i in range(num)]
+def base_windows(num: int, full_len: int = 40) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 300, (num, full_len + 1))
+
+
+def plant(
+    suite: str, copies: int, rows_WT: np.ndarray, *, tokenizer: Tokenizer, num_long_range: int = 30, seed: int = 0
+) -> PlantedWindows:
+    return needle_windows(
+        suite,
+        copies,
+        rows_WT=rows_WT,
+        doc_ids=[f"d{i}" for i in range(len(rows_WT))],
+        num_long_range=num_long_range,
+        tokenizer=tokenizer,
+        seed=seed,
+    )
 
 
 @pytest.mark.parametrize("suite", NEEDLES)
@@ -113,10 +124,10 @@ def base_windows(num: int, full_len: int = 40) -> tuple[np.ndarray, list[str]]:
 def test_a_needle_is_where_the_truth_says_and_nothing_else_changed(
     tokenizer: Tokenizer, suite: str, copies: int
 ) -> None:
-    base, doc_ids = base_windows(60)
-    planted = needle_windows(suite, copies, base, doc_ids, 30, tokenizer, 0)
+    base = base_windows(60)
+    planted = plant(suite, copies, base, tokenizer=tokenizer)
     pattern = r" \d{3,5}" if suite == "needle-number" else r" [A-Z][a-z]{4,6}"
-    for row, natural, truth in zip(planted.rows, base, planted.truth, strict=True):
+    for row, natural, truth in zip(planted.rows_WT, base, planted.truth_WM, strict=True):
         size = int(truth.sum()) // copies
         needle = row[-size:].tolist()
         assert 2 <= size <= 4
@@ -130,40 +141,40 @@ def test_a_needle_is_where_the_truth_says_and_nothing_else_changed(
         unchanged[-size:] = False
         assert (row[unchanged] == natural[unchanged]).all()
     assert planted.num_planted == copies
-    assert planted.doc_ids == doc_ids
+    assert planted.doc_ids == [f"d{i}" for i in range(60)]
 
 
 def test_a_needle_is_a_function_of_seed_and_window_alone(tokenizer: Tokenizer) -> None:
-    base, doc_ids = base_windows(20)
-    every, again = (needle_windows("needle-name", 1, base, doc_ids, 30, tokenizer, 0).rows for _ in range(2))
-    few = needle_windows("needle-name", 1, base[:5], doc_ids[:5], 30, tokenizer, 0).rows
-    other = needle_windows("needle-name", 1, base, doc_ids, 30, tokenizer, 1).rows
+    base = base_windows(20)
+    every, again = (plant("needle-name", 1, base, tokenizer=tokenizer).rows_WT for _ in range(2))
+    few = plant("needle-name", 1, base[:5], tokenizer=tokenizer).rows_WT
+    other = plant("needle-name", 1, base, tokenizer=tokenizer, seed=1).rows_WT
     assert (every == again).all()
     assert (every[:5] == few).all()
     assert (every != other).any(axis=1).all()
 
 
 def test_places_of_needles_are_uniform(tokenizer: Tokenizer) -> None:
-    base, doc_ids = base_windows(3000)
-    truth = needle_windows("needle-number", 1, base, doc_ids, 30, tokenizer, 0).truth
+    base = base_windows(3000)
+    truth = plant("needle-number", 1, base, tokenizer=tokenizer).truth_WM
     assert set(truth.sum(axis=1)) == {4}  # three digits and the space: under this tokenizer a token each
     counts = np.bincount(truth.argmax(axis=1), minlength=30)[:27]
     assert counts == pytest.approx(np.full(27, 3000 / 27), abs=45)
-    both = needle_windows("needle-number", 2, base, doc_ids, 10, tokenizer, 0).truth
+    both = plant("needle-number", 2, base, tokenizer=tokenizer, num_long_range=10).truth_WM
     places, counts = np.unique([np.flatnonzero(row)[[0, 4]] for row in both], axis=0, return_counts=True)
     assert places.tolist() == [[0, 4], [0, 5], [0, 6], [1, 5], [1, 6], [2, 6]]  # every way to place two of four in ten
     assert counts == pytest.approx(np.full(6, 500), abs=90)
 
 
 def test_no_room_for_a_needle(tokenizer: Tokenizer) -> None:
-    base, doc_ids = base_windows(2)
+    base = base_windows(2)
     with pytest.raises(UserError, match="nothing can be planted"):
-        needle_windows("needle-name", 16, base, doc_ids, 30, tokenizer, 0)
+        plant("needle-name", 16, base, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_target_is_the_planted_function(task: str) -> None:
-    suite, k, modulus = TASKS[task]
+    suite, k, modulus = TASKS[task].suite, TASKS[task].k, TASKS[task].modulus
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(200):
@@ -173,7 +184,7 @@ def test_the_target_is_the_planted_function(task: str) -> None:
         planted = [i for i, word in enumerate(words) if word in VALUES]
         assert planted == places
         assert len(places) == k
-        assert max(places) < 32 - SOLVER_CONTEXT.local_len
+        assert max(places) < 32 - LENGTHS.local_len
         assert set(words) - set(VALUES) <= {*NOISE, *words[-2:]}
         total = sum(VALUES.index(words[i]) for i in planted) % modulus
         assert words[-1] == f"{suite.removeprefix('planted-')}={total}"
@@ -201,13 +212,13 @@ def test_training_documents_are_sequences_without_some_of_their_words() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_correlated_windows_are_those_sequences(task: str) -> None:
-    tokenizer = solver_tokenizer()
+    tokenizer = word_tokenizer()
     planted = correlated_windows(task, 30, seed=0)
-    assert (correlated_windows(task, 10, seed=0).rows == planted.rows[:10]).all()
+    assert (correlated_windows(task, 10, seed=0).rows_WT == planted.rows_WT[:10]).all()
     values = [tokenizer.token_to_id(word) for word in VALUES]
-    assert (np.isin(planted.rows[:, :24], values) == planted.truth).all()
-    assert not np.isin(planted.rows[:, 24:], values).any()
-    assert (planted.truth.sum(axis=1) == TASKS[task][1]).all()
+    assert (np.isin(planted.rows_WT[:, :24], values) == planted.truth_WM).all()
+    assert not np.isin(planted.rows_WT[:, 24:], values).any()
+    assert (planted.truth_WM.sum(axis=1) == TASKS[task].k).all()
 
 
 def test_the_solver_text_is_one_row_a_document(tmp_path: Path) -> None:
@@ -218,5 +229,5 @@ def test_the_solver_text_is_one_row_a_document(tmp_path: Path) -> None:
     assert len(set(lines)) > 59_990
     for line in lines[:100]:
         ids = tokenizer.encode(json.loads(line)["text"]).ids
-        assert len(ids) == SOLVER_CONTEXT.row_len + 1
+        assert len(ids) == LENGTHS.row_len + 1
         assert tokenizer.token_to_id("<|endoftext|>") not in ids  # no word is unknown

@@ -11,16 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scored_windows import MASKS, MAX_K, W, scored
+from scored_windows import MASKS, MAX_K, W, make_scores, with_other_targets
 from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.config import sections as config
+from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import losses_of_masks, target_losses
+from olmo_sparsity.measure.losses import mask_losses, target_losses
 from olmo_sparsity.measure.scores import rank
-from olmo_sparsity.measure.selectors import LASSO_ALPHA, SELECTORS, lasso_masks
+from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS, ScoringSize, lasso_masks
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
@@ -55,22 +55,22 @@ def test_rank_is_by_score_and_then_by_nearness(scores: np.ndarray) -> None:
 
 
 def test_the_literal_dictionary_names_what_the_configuration_allows() -> None:
-    assert tuple(SELECTORS) == config.SELECTORS
+    assert tuple(SCORERS) == config.SELECTORS
 
 
 def test_what_is_shared_is_its_definition(model: OLMoWithPositions) -> None:
-    one = scored(model)
+    one = make_scores(model)
     for w in range(W):
         truth = Definition(model, w)
         p, short = truth.log_p(set(range(M))), truth.log_p(set())
-        assert one.loss_short[w] == pytest.approx(truth.loss(set()), abs=1e-5)
-        assert one.loss_long[w] == pytest.approx(truth.loss(set(range(M))), abs=1e-5)
-        assert one.kl_short[w] == pytest.approx((np.exp(p) * (p - short)).sum(), abs=1e-5)
+        assert one.loss_short_W[w] == pytest.approx(truth.loss(set()), abs=1e-5)
+        assert one.loss_long_W[w] == pytest.approx(truth.loss(set(range(M))), abs=1e-5)
+        assert one.kl_short_W[w] == pytest.approx((np.exp(p) * (p - short)).sum(), abs=1e-5)
 
 
 def test_unmask_one_mask_one_and_kl(model: OLMoWithPositions) -> None:
-    one = scored(model)
-    scores = {name: SELECTORS[name].score(one) for name in ("unmask-one", "mask-one", "kl")}
+    one = make_scores(model)
+    scores = {name: SCORERS[name].score(one) for name in ("unmask-one", "mask-one", "kl")}
     everything = set(range(M))
     for w in range(W):
         truth = Definition(model, w)
@@ -87,7 +87,7 @@ def test_unmask_one_mask_one_and_kl(model: OLMoWithPositions) -> None:
 @KINDS
 def test_gradient_is_the_derivative_at_gate_0(kind: ModelConfig) -> None:
     model = build(kind).eval()
-    scores = SELECTORS["gradient"].score(scored(model))
+    scores = SCORERS["gradient"].score(make_scores(model))
     step = 1e-7
     for w, j in itertools.product(range(2), (0, 3, M - 1)):
         truth = Definition(model, w)
@@ -104,7 +104,7 @@ def test_gradient_is_the_derivative_at_gate_0(kind: ModelConfig) -> None:
 @KINDS
 def test_attention_is_the_mean_over_heads_and_layers(kind: ModelConfig) -> None:
     model = build(kind).eval()
-    scores = SELECTORS["attention"].score(scored(model))
+    scores = SCORERS["attention"].score(make_scores(model))
     tokens, _ = windows(W)
     for w in range(W):
         _, attention = reference.evaluate(model, tokens[w].tolist(), list(range(FULL)), set(range(FULL)))
@@ -114,7 +114,7 @@ def test_attention_is_the_mean_over_heads_and_layers(kind: ModelConfig) -> None:
 
 
 def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions) -> None:
-    ranked = rank(SELECTORS["greedy"].score(scored(model)))[:, :MAX_K]
+    ranked = rank(SCORERS["greedy"].score(make_scores(model)))[:, :MAX_K]
     for w in range(W):
         truth = Definition(model, w)
         taken: list[int] = []
@@ -122,18 +122,18 @@ def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions)
             left = [j for j in range(M) if j not in taken]
             taken.append(min(left, key=lambda j: truth.loss({*taken, j})))
         assert ranked[w].tolist() == taken
-    by_single = rank(SELECTORS["unmask-one"].score(scored(model)))[:, :MAX_K]
+    by_single = rank(SCORERS["unmask-one"].score(make_scores(model)))[:, :MAX_K]
     assert (ranked[:, 0] == by_single[:, 0]).all()
     assert (ranked != by_single).any()  # or greedy would show nothing here
 
 
 def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
     """Losses by the reference; the minimum by cyclic coordinate descent in numpy."""
-    one = scored(model)
+    one = make_scores(model)
     keep = lasso_masks(one)
     assert keep.shape == (W, MASKS, M)
     assert 0.4 < keep.mean() < 0.6
-    scores = SELECTORS["lasso"].score(one)
+    scores = SCORERS["lasso"].score(one)
     for w in range(2):
         truth = Definition(model, w)
         losses = np.array([truth.loss(set(np.flatnonzero(row).tolist())) for row in keep[w]])
@@ -150,16 +150,16 @@ def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_losses_of_masks_are_those_of_the_sets(model: OLMoWithPositions, path: str) -> None:
+def test_mask_losses_are_those_of_the_sets(model: OLMoWithPositions, path: str) -> None:
     tokens, targets = windows(W)
     rng = np.random.default_rng(0)
     keep = rng.random((W, 9, M)) < rng.random((W, 9, 1))
     keep[0, 0], keep[1, 1] = False, True
-    evaluator = Evaluator(model, LOCAL, path, batch_tokens=100)
-    losses = losses_of_masks(evaluator, tokens, targets, torch.from_numpy(keep))
+    evaluator = Evaluator(model, LOCAL, path=path, batch_tokens=100)
+    losses = mask_losses(evaluator, tokens, targets_W=targets, visible_WNM=torch.from_numpy(keep))
     for w, n in itertools.product(range(W), range(9)):
         visible = torch.from_numpy(np.flatnonzero(keep[w, n]))[None, None]
-        alone, _ = target_losses(evaluator, tokens[[w]], targets[[w]], visible)
+        alone, _ = target_losses(evaluator, tokens[[w]], targets_W=targets[[w]], visible_WNS=visible)
         assert float(losses[w, n]) == pytest.approx(float(alone), abs=1e-5)
 
 
@@ -173,25 +173,25 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions) -> None:
 
 
 def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMoWithPositions) -> None:
-    score = SELECTORS["random"].score
-    whole = score(scored(model, num=50))
-    assert (whole == score(scored(model, num=50))).all()
-    assert (score(scored(model, num=10, window_ids=np.arange(10, 20))) == whole[10:20]).all()
+    score = SCORERS["random"].score
+    whole = score(make_scores(model, num=50))
+    assert (whole == score(make_scores(model, num=50))).all()
+    assert (score(make_scores(model, num=10, window_ids_W=np.arange(10, 20))) == whole[10:20]).all()
     for other in ({"context": "null"}, {"seed": 1}):
-        assert (score(scored(model, num=50, **other)) != whole).all()
-    first = rank(score(scored(model, num=3200)))[:, 0]
+        assert (score(make_scores(model, num=50, **other)) != whole).all()
+    first = rank(score(make_scores(model, num=3200)))[:, 0]
     assert np.bincount(first, minlength=M) == pytest.approx(np.full(M, 200), abs=75)
 
 
 def test_masks_of_lasso_differ_between_windows_and_contexts(model: OLMoWithPositions) -> None:
-    real, null = lasso_masks(scored(model)), lasso_masks(scored(model, context="null"))
+    real, null = lasso_masks(make_scores(model)), lasso_masks(make_scores(model, context="null"))
     assert (real != null).any()
     assert (real[0] != real[1]).any()
-    assert (lasso_masks(scored(model, num=1, window_ids=np.array([1])))[0] == real[1]).all()
+    assert (lasso_masks(make_scores(model, num=1, window_ids_W=np.array([1])))[0] == real[1]).all()
 
 
 def test_nearest(model: OLMoWithPositions) -> None:
-    assert rank(SELECTORS["nearest"].score(scored(model)))[0].tolist() == list(range(M))[::-1]
+    assert rank(SCORERS["nearest"].score(make_scores(model)))[0].tolist() == list(range(M))[::-1]
 
 
 class Counted:
@@ -208,20 +208,20 @@ class Counted:
         return call
 
 
-@pytest.mark.parametrize("name", SELECTORS)
+@pytest.mark.parametrize("name", SCORERS)
 def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> None:
     counted = Counted(model)
-    one = scored(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
-    SELECTORS[name].score(one)  # L_short was evaluated before, once a window
+    one = make_scores(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
+    SCORERS[name].score(one)  # L_short was evaluated before, once a window
     includes_short = name in ("unmask-one", "kl")
-    expected = SELECTORS[name].num_evaluations(M, MAX_K, MASKS)
+    expected = SCORERS[name].num_evaluations(ScoringSize(M, MAX_K, MASKS))
     assert counted.rows / W == expected + (0 if includes_short else 1)
 
 
 def test_who_sees_the_target(model: OLMoWithPositions) -> None:
     """Another target changes the scores of those that see it, and of no other."""
-    for name, selector in SELECTORS.items():
-        one, other = scored(model), scored(model)
-        object.__setattr__(other, "targets_W", (one.targets_W + 1) % VOCAB)
+    for name, selector in SCORERS.items():
+        one = make_scores(model)
+        other = with_other_targets(one, VOCAB)
         same = np.array_equal(selector.score(one), selector.score(other))
         assert same is not selector.sees_target, name

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import reference
 import torch
-from scored_windows import scored
+from scored_windows import make_scores, with_other_targets
 from tiny_models import KINDS, NORMED, build
 from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.measure import scores as selectors
+from olmo_sparsity.measure import scores as scores_module
 from olmo_sparsity.measure.batch_size import largest_that_fits
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import (
-    LossOf,
+    LossFunction,
     all_but_one_losses,
     gate_gradients,
     log_probs,
@@ -25,6 +25,7 @@ from olmo_sparsity.measure.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.scores import rank
+from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_influence import check_screening, measure_context
 from olmo_sparsity.model.olmo import with_weights_in
 
@@ -40,9 +41,21 @@ def test_single_unmaskings_are_the_definition(kind: ModelConfig, n_layers: int, 
     rng = np.random.default_rng(0)
     candidates = torch.from_numpy(np.stack([rng.permutation(M)[:7] for _ in range(4)]))
     everything = torch.arange(M).expand(4, -1)
-    log_p = log_probs(Evaluator(model, LOCAL, "plain"), tokens, everything)
-    found = single_losses(Evaluator(model, LOCAL, batch_tokens=batch_tokens), tokens, targets, candidates, log_p)
-    expected = target_losses(Evaluator(model, LOCAL, "masked"), tokens, targets, candidates[:, :, None], log_p)
+    log_p = log_probs(Evaluator(model, LOCAL, path="plain"), tokens, visible_WS=everything)
+    found = single_losses(
+        Evaluator(model, LOCAL, batch_tokens=batch_tokens),
+        tokens,
+        targets_W=targets,
+        candidates_WJ=candidates,
+        reference_WV=log_p,
+    )
+    expected = target_losses(
+        Evaluator(model, LOCAL, path="masked"),
+        tokens,
+        targets_W=targets,
+        visible_WNS=candidates[:, :, None],
+        reference_WV=log_p,
+    )
     for a, b in zip(found, expected, strict=True):
         assert (a - b).abs().max() < 1e-5
     seen = {int(candidates[0, 0]), *range(M, FULL)}
@@ -54,9 +67,9 @@ def test_other_candidates_do_not_touch_a_single_unmasking() -> None:
     model = build(NORMED).eval()
     tokens, targets = windows(4)
     evaluator, everything = Evaluator(model, LOCAL), torch.arange(M).expand(4, -1)
-    before = single_losses(evaluator, tokens, targets, everything)[0]
+    before = single_losses(evaluator, tokens, targets_W=targets, candidates_WJ=everything)[0]
     tokens[:, 3] += 1
-    after = single_losses(evaluator, tokens, targets, everything)[0]
+    after = single_losses(evaluator, tokens, targets_W=targets, candidates_WJ=everything)[0]
     assert ((before != after).any(dim=0) == (torch.arange(M) == 3)).all()
 
 
@@ -66,7 +79,8 @@ def test_all_but_one_is_the_definition(kind: ModelConfig, n_layers: int) -> None
     model = build(dataclasses.replace(kind, n_layers=n_layers)).eval()
     tokens, targets = windows(3)
     found, expected = (
-        all_but_one_losses(Evaluator(model, LOCAL, path), tokens, targets) for path in ("compact", "masked")
+        all_but_one_losses(Evaluator(model, LOCAL, path=path), tokens, targets_W=targets)
+        for path in ("compact", "masked")
     )
     assert found.shape == (3, M)
     assert (found - expected).abs().max() < 1e-5
@@ -83,8 +97,8 @@ def test_gate_gradients_are_those_of_the_gated_model(kind: ModelConfig, n_layers
         def loss_of(at: slice, logits: torch.Tensor, target: torch.Tensor = target) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(logits, target[at], reduction="sum")
 
-        few = [Evaluator(model, LOCAL, path, batch_tokens=2 * FULL) for path in ("compact", "masked")]
-        found, expected = (gate_gradients(evaluator, tokens, loss_of) for evaluator in few)
+        few = [Evaluator(model, LOCAL, path=path, batch_tokens=2 * FULL) for path in ("compact", "masked")]
+        found, expected = (gate_gradients(evaluator, tokens, loss_function=loss_of) for evaluator in few)
         assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
         assert expected.abs().max() > 1e-3
 
@@ -93,14 +107,19 @@ def test_a_copy_in_bf16_is_near_and_leaves_the_model_alone() -> None:
     model = build(NORMED).eval()
     tokens, targets = windows(6)
     everything = torch.arange(M).expand(6, -1)
-    before = single_losses(Evaluator(model, LOCAL), tokens, targets, everything)[0]
+    before = single_losses(Evaluator(model, LOCAL), tokens, targets_W=targets, candidates_WJ=everything)[0]
     low = with_weights_in(model, torch.bfloat16)
     assert low._sin.dtype == torch.float32
     assert low.transformer.wte.weight.dtype == torch.bfloat16
     for path in ("compact", "plain", "masked"):
-        error = single_losses(Evaluator(low, LOCAL, path), tokens, targets, everything)[0] - before
+        error = (
+            single_losses(Evaluator(low, LOCAL, path=path), tokens, targets_W=targets, candidates_WJ=everything)[0]
+            - before
+        )
         assert 0 < error.abs().mean() < 0.1 * before.std(dim=1).mean()
-    assert torch.equal(single_losses(Evaluator(model, LOCAL), tokens, targets, everything)[0], before)
+    assert torch.equal(
+        single_losses(Evaluator(model, LOCAL), tokens, targets_W=targets, candidates_WJ=everything)[0], before
+    )
     assert with_weights_in(model, torch.float32) is model
 
 
@@ -118,61 +137,64 @@ def test_what_fits_is_found_by_trying() -> None:
 @pytest.mark.parametrize("by", ["gradient", "unmask-one"])
 def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
     model = build(NORMED).eval()
-    exact = scored(model, num=8)
-    screened = scored(model, num=8, screen=5, screen_by=by)
-    for values, whole in ((screened.loss_single, exact.loss_single), (screened.kl_single, exact.kl_single)):
+    exact = make_scores(model, num=8)
+    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by))
+    for values, whole in ((screened.loss_single_WM, exact.loss_single_WM), (screened.kl_single_WM, exact.kl_single_WM)):
         assert (np.isfinite(values).sum(axis=1) == 5).all()
         assert np.nanmax(np.abs(values - whole)) < 1e-5
-    ranking = exact.gradient if by == "gradient" else -exact.loss_single
-    assert (np.isfinite(screened.loss_single).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
+    ranking = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
+    assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
     if by == "unmask-one":  # the ranking is the exact one: nothing may be lost
-        assert (rank(-screened.kl_single)[:, :4] == rank(-exact.kl_single)[:, :4]).all()
+        assert (rank(-screened.kl_single_WM)[:, :4] == rank(-exact.kl_single_WM)[:, :4]).all()
 
 
 def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
     """It does not see the target."""
     model = build(NORMED).eval()
-    screened = scored(model, num=8, screen=5)
+    screened = make_scores(model, num=8, screening=ScreeningSettings(5))
 
     def divergence(at: slice, logits: torch.Tensor) -> torch.Tensor:
-        log_p = screened.log_p_long[at].clone()
+        log_p = screened.log_p_long_WV[at].clone()
         return (log_p.exp() * (log_p - logits.log_softmax(dim=-1))).sum()
 
-    ranked = rank(-gate_gradients(Evaluator(model, LOCAL, "masked"), screened.tokens_WT, divergence).numpy())
-    assert (np.isfinite(screened.kl_single).nonzero()[1].reshape(8, 5) == np.sort(ranked[:, :5])).all()
-    assert (np.isnan(screened.kl_single) != np.isnan(screened.loss_single)).any()
-    other = scored(model, num=8, screen=5)
-    object.__setattr__(other, "targets_W", (other.targets_W + 1) % model.config.vocab_size)
-    assert (np.isnan(other.kl_single) == np.isnan(screened.kl_single)).all()
+    ranked = rank(
+        -gate_gradients(
+            Evaluator(model, LOCAL, path="masked"), screened.windows.tokens_WT, loss_function=divergence
+        ).numpy()
+    )
+    assert (np.isfinite(screened.kl_single_WM).nonzero()[1].reshape(8, 5) == np.sort(ranked[:, :5])).all()
+    assert (np.isnan(screened.kl_single_WM) != np.isnan(screened.loss_single_WM)).any()
+    other = with_other_targets(screened, model.config.vocab_size)
+    assert (np.isnan(other.kl_single_WM) == np.isnan(screened.kl_single_WM)).all()
 
 
 @pytest.mark.parametrize("by", ["gradient", "unmask-one"])
 def test_another_model_may_rank(by: str) -> None:
     model, other = build(NORMED).eval(), build(NORMED, seed=1).eval()
-    screened = scored(model, num=8, screen=5, screen_by=by, screener=Evaluator(other, LOCAL))
-    of_other, exact = scored(other, num=8), scored(model, num=8)
-    ranking = of_other.gradient if by == "gradient" else -of_other.loss_single
-    own = exact.gradient if by == "gradient" else -exact.loss_single
+    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by, ranker=Evaluator(other, LOCAL)))
+    of_other, exact = make_scores(other, num=8), make_scores(model, num=8)
+    ranking = of_other.gradient_WM if by == "gradient" else -of_other.loss_single_WM
+    own = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
     chosen = np.sort(rank(ranking)[:, :5])
     assert (chosen != np.sort(rank(own)[:, :5])).any()
-    assert (np.isfinite(screened.loss_single).nonzero()[1].reshape(8, 5) == chosen).all()
-    assert np.nanmax(np.abs(screened.loss_single - exact.loss_single)) < 1e-5
+    assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == chosen).all()
+    assert np.nanmax(np.abs(screened.loss_single_WM - exact.loss_single_WM)) < 1e-5
 
 
 def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Evaluator] = []
 
-    def counted(evaluator: Evaluator, tokens: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
+    def counted(evaluator: Evaluator, tokens: torch.Tensor, *, loss_function: LossFunction) -> torch.Tensor:
         asked.append(evaluator)
-        return gate_gradients(evaluator, tokens, loss_of)
+        return gate_gradients(evaluator, tokens, loss_function=loss_function)
 
-    monkeypatch.setattr(selectors, "gate_gradients", counted)
+    monkeypatch.setattr(scores_module, "gate_gradients", counted)
     model = build(NORMED).eval()
     low = Evaluator(with_weights_in(model, torch.bfloat16), LOCAL)
     for screener, times in ((None, 1), (low, 2)):
         asked.clear()
-        one = scored(model, num=8, screen=5, screener=screener)
-        assert one.gradient.shape == one.loss_single.shape == (8, M)
+        one = make_scores(model, num=8, screening=ScreeningSettings(5, ranker=screener))
+        assert one.gradient_WM.shape == one.loss_single_WM.shape == (8, M)
         assert len(asked) == times
         assert (low in asked) == (screener is low)
 
@@ -180,31 +202,35 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
 def test_the_recall_of_screening_is_that_of_the_sample() -> None:
     model = build(NORMED).eval()
     settings = InfluenceConfig(k=[1, 4], selectors=["unmask-one", "kl", "random"], screen=5, screen_sample=0.4)
-    one = scored(model, num=60, screen=5)
+    one = make_scores(model, num=60, screening=ScreeningSettings(5))
     measured = measure_context(one, settings)
-    found = check_screening(one, measured, settings)
-    exact = measure_context(scored(model, num=60), settings)
-    assert 10 < len(found.windows) < 40
-    assert set(found.recall) == {"unmask-one", "kl"}
-    for name, recall in found.recall.items():
-        for i, w in enumerate(found.windows):
+    found = check_screening(one, measured, settings=settings)
+    exact = measure_context(make_scores(model, num=60), settings)
+    assert 10 < len(found.sample_w) < 40
+    assert set(found.costs) == {"unmask-one", "kl"}
+    for name, cost in found.costs.items():
+        for i, w in enumerate(found.sample_w):
             for n, k in enumerate(settings.k):
-                common = set(measured.positions[name][w, :k]) & set(exact.positions[name][w, :k])
-                assert recall[i, n] == len(common) / k
-                lost = measured.loss_sparse[name][w, n] - exact.loss_sparse[name][w, n]
-                assert found.gain_lost[name][i, n] == pytest.approx(lost, abs=2e-6)
-        assert 0 < recall.mean() < 1  # or this would show nothing
+                common = set(measured.outcomes[name].positions_WS[w, :k]) & set(
+                    exact.outcomes[name].positions_WS[w, :k]
+                )
+                assert cost.recall_wK[i, n] == len(common) / k
+                lost = measured.outcomes[name].loss_sparse_WK[w, n] - exact.outcomes[name].loss_sparse_WK[w, n]
+                assert cost.gain_lost_wK[i, n] == pytest.approx(lost, abs=2e-6)
+        assert 0 < cost.recall_wK.mean() < 1  # or this would show nothing
 
 
 def test_sparse_losses_are_those_of_their_sets() -> None:
     """Sets that selectors share, and single positions, are not evaluated twice; nobody may notice."""
     model = build(NORMED).eval()
     settings = InfluenceConfig(k=[1, 2, 4], selectors=["unmask-one", "gradient", "nearest", "random"])
-    one = scored(model, num=12)
+    one = make_scores(model, num=12)
     measured = measure_context(one, settings)
-    plain = Evaluator(model, LOCAL, "plain")
+    plain = Evaluator(model, LOCAL, path="plain")
     for name in settings.selectors:
         for n, k in enumerate(settings.k):
-            visible = torch.from_numpy(measured.positions[name][:, None, :k].copy())
-            expected = target_losses(plain, one.tokens_WT, one.targets_W, visible)[0][:, 0].numpy()
-            assert measured.loss_sparse[name][:, n] == pytest.approx(expected, abs=1e-5)
+            visible = torch.from_numpy(measured.outcomes[name].positions_WS[:, None, :k].copy())
+            expected = target_losses(
+                plain, one.windows.tokens_WT, targets_W=one.windows.targets_W, visible_WNS=visible
+            )[0][:, 0].numpy()
+            assert measured.outcomes[name].loss_sparse_WK[:, n] == pytest.approx(expected, abs=1e-5)

@@ -13,8 +13,8 @@ from conftest import Messages
 
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.correlations import LENGTHS, VALUES, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.planted import SOLVER_CONTEXT, VALUES, correlated_windows, solver_tokenizer
 from olmo_sparsity.measure.validation import find_planted, validate
 from olmo_sparsity.statistics.detection import detection, hits
 from olmo_sparsity.tables.reading import read_table
@@ -34,7 +34,7 @@ class Adder:
     """Knows the answer of a planted sum exactly as far as the visible tokens tell it."""
 
     def __init__(self) -> None:
-        self.tokenizer = solver_tokenizer()
+        self.tokenizer = word_tokenizer()
         self.values = [self.tokenizer.token_to_id(word) for word in VALUES]
 
     def last_logits(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -57,22 +57,23 @@ def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_plante
     selectors = ["unmask-one", "mask-one", "kl", "greedy", "lasso"]
     settings = ValidationConfig(selectors=selectors, k=[1, 2])
     config = dataclasses.replace(tiny_config, validation=settings)
-    evaluator = Evaluator(Adder(), SOLVER_CONTEXT.local_len, "plain")  # type: ignore[arg-type]
+    evaluator = Evaluator(Adder(), LENGTHS.local_len, path="plain")  # type: ignore[arg-type]
     planted = correlated_windows("sum1", 40, seed=0)
-    losses, found = find_planted(evaluator, planted, np.arange(40), config, torch.device("cpu"))
-    where = planted.truth.argmax(axis=1)
+    options = {"window_ids_W": np.arange(40), "config": config, "device": torch.device("cpu")}
+    findings = find_planted(evaluator, planted, **options)
+    where = planted.truth_WM.argmax(axis=1)
     for name in selectors:
-        assert (found[name][:, 0] == where).all(), name
-    assert losses["loss_short_nats"] == pytest.approx(np.full(40, np.log(4)), abs=0.01)
-    assert losses["loss_long_nats"] == pytest.approx(np.zeros(40), abs=0.01)
-    assert losses["loss_planted_nats"] == pytest.approx(losses["loss_long_nats"], abs=1e-6)
+        assert (findings.ranked_WM[name][:, 0] == where).all(), name
+    assert findings.loss_short_W == pytest.approx(np.full(40, np.log(4)), abs=0.01)
+    assert findings.loss_long_W == pytest.approx(np.zeros(40), abs=0.01)
+    assert findings.loss_planted_W == pytest.approx(findings.loss_long_W, abs=1e-6)
     planted = correlated_windows("sum2", 40, seed=0)
-    _, found = find_planted(evaluator, planted, np.arange(40), config, torch.device("cpu"))
-    truth = [np.flatnonzero(row) for row in planted.truth]
+    found = find_planted(evaluator, planted, **options).ranked_WM
+    truth = [np.flatnonzero(row) for row in planted.truth_WM]
     both = {name: hits(found[name], truth)[:, 1] == 2 for name in selectors}
     assert both["mask-one"].all()  # without either of them the sum is not known
     # Of two values in 0..3 one alone tells something of every sum but 3, of which 4 of 16 pairs and 1 of 4 partners make.
-    three = planted.rows[:, -1] == solver_tokenizer().token_to_id("sum=3")
+    three = planted.rows_WT[:, -1] == word_tokenizer().token_to_id("sum=3")
     assert 0 < three.sum() < 40
     for name in ("unmask-one", "kl"):
         assert (both[name] == ~three).all(), name
@@ -138,7 +139,7 @@ def test_a_finished_validation_is_left_alone(messages: Messages, validated: tupl
         other.append(dataclasses.replace(config, influence=changed))
     for one in other:
         with pytest.raises(UserError, match="other settings"):
-            validate(one, run, tables)
+            validate(one, run, out=tables)
 
 
 def test_a_solver_that_was_begun_elsewhere_is_trained_anew(validated: tuple[Config, Path], tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_a_solver_that_was_begun_elsewhere_is_trained_anew(validated: tuple[Conf
     run = Path(shutil.copytree(tables.parent.parent, tmp_path / "moved", symlinks=True))
     manifest = run / "solver" / "seed0-steps3" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"status": "complete"', '"status": "running"'))
-    again = validate(config, run, tmp_path / "again")
+    again = validate(config, run, out=tmp_path / "again")
     assert read_table(again, "found").equals(read_table(tables, "found"))
     assert (run / "checkpoints").is_dir()
 
@@ -156,7 +157,7 @@ def test_a_moved_run_keeps_its_solver(messages: Messages, validated: tuple[Confi
     config, tables = validated
     moved = Path(shutil.copytree(tables.parent.parent, tmp_path / "moved", symlinks=True))
     messages.clear()
-    again = validate(config, moved, tmp_path / "again")
+    again = validate(config, moved, out=tmp_path / "again")
     assert not any("trained" in line for line in messages)
     for name in ("planted", "found"):
         assert read_table(again, name).equals(read_table(tables, name))
@@ -165,5 +166,5 @@ def test_a_moved_run_keeps_its_solver(messages: Messages, validated: tuple[Confi
 def test_more_found_than_there_is(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(tiny_config, validation=ValidationConfig(k=[1, 20]))
     with pytest.raises(UserError, match="only 12 long-range tokens"):
-        validate(config, tiny_run, tmp_path / "v")
+        validate(config, tiny_run, out=tmp_path / "v")
     assert not (tmp_path / "v").exists()

@@ -159,7 +159,7 @@ def test_check_knows_candidates(tiny_config: Config, tiny_run: Path, tmp_path: P
     settings = dataclasses.replace(
         tiny_config.influence, save_candidates=True, num_windows=6, windows_per_part=3, selectors=["kl"], k=[1]
     )
-    tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, tmp_path / "c")
+    tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "c")
     assert check_tables(tables).summary.endswith("2 parts of windows, selections, candidates")
     part_path(tables, "candidates", part=1).unlink()
     assert "candidates: windows 3-5 are missing" in check_tables(tables).problems[0]
@@ -178,7 +178,7 @@ def halves(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPat
     """Two shards, each in a folder of its own: windows 0-24 and 50-59, and 25-49."""
     folder = tmp_path_factory.mktemp("halves")
     for index in (0, 1):
-        measure(tiny_config, tiny_run, folder / str(index), share=Share(index, 2))
+        measure(tiny_config, tiny_run, out=folder / str(index), share=Share(index, 2))
     return folder / "0", folder / "1"
 
 
@@ -222,7 +222,7 @@ def test_what_is_gathered_goes_on(
     assert read_json(out / "manifest.json")["status"] == "running"
     other = Path(shutil.copytree(out, tmp_path / "other"))
     merge_folders([halves[1]], other)
-    measure(tiny_config, tiny_run, out)
+    measure(tiny_config, tiny_run, out=out)
     for folder in (out, other):
         assert read_json(folder / "manifest.json")["status"] == "complete"
         assert read_table(folder, "selections").equals(read_table(tiny_tables, "selections"))

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from conftest import Messages
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -34,12 +36,13 @@ from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import finalize, missing_parts
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.tables.schemas import schemas
 
 ROOT = Path(__file__).parents[2]
-FACTS = {"kind": "validation", "run_id": "abc", "num_windows": 23, "context": {"num_long_range": 4}}
+FACTS: dict[str, Any] = {"kind": "validation", "run_id": "abc", "num_windows": 23, "context": {"num_long_range": 4}}
 
 
-def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
+def measure_part(chosen: np.ndarray) -> dict[str, pa.Table]:
     number = len(chosen)
     loss = np.sqrt(chosen).astype(np.float32)
     planted = {
@@ -56,11 +59,14 @@ def measure_part(chosen: np.ndarray) -> dict[str, dict[str, Any]]:
         "loss_planted_nats": loss,
     }
     found = {"window_id": chosen, "selector": ["kl"] * number, "ranked_positions": [[3, 1, 2, 0]] * number}
-    return {"planted": planted, "found": found}
+    schema_of = schemas(FACTS["context"]["num_long_range"])
+    return {
+        name: pa.table(columns, schema=schema_of[name]) for name, columns in (("planted", planted), ("found", found))
+    }
 
 
 def measure_made_up(folder: Path, share: Share = parts.WHOLE, overwrite: bool = False, **facts: object) -> None:
-    measure_parts(folder, {**FACTS, **facts}, 4, measure_part, overwrite, lambda line: None, share)
+    measure_parts(folder, {**FACTS, **facts}, part_size=4, measure_part=measure_part, overwrite=overwrite, share=share)
 
 
 def part_bytes(folder: Path) -> dict[str, bytes]:
@@ -104,25 +110,25 @@ def in_a_child(action: Callable[[], None]) -> int:
     ],
 )
 def test_shares(shard: str | None, variables: dict[str, str], share: Share) -> None:
-    assert share_of_process(shard, False, variables) == share
+    assert share_of_process(shard, overwrite=False, variables=variables) == share
 
 
 @pytest.mark.parametrize("shard", ["2/2", "0/0", "1", "a/b", "-1/2", "1/2/3", ""])
 def test_a_shard_that_is_none_is_refused(shard: str) -> None:
     with pytest.raises(UserError, match="I from 0 to N - 1"):
-        share_of_process(shard, False, {})
+        share_of_process(shard, overwrite=False, variables={})
 
 
 def test_a_share_may_not_overwrite() -> None:
-    assert share_of_process("0/1", True, {}) == Share(0, 1)
+    assert share_of_process("0/1", overwrite=True, variables={}) == Share(0, 1)
     for shard, variables in (("0/2", {}), (None, {"RANK": "0", "WORLD_SIZE": "2"})):
         with pytest.raises(UserError, match="would delete what the others measure"):
-            share_of_process(shard, True, variables)
+            share_of_process(shard, overwrite=True, variables=variables)
 
 
 def test_a_rank_without_its_world_is_refused() -> None:
     with pytest.raises(UserError, match="RANK = 2"):
-        share_of_process(None, False, {"RANK": "2", "WORLD_SIZE": "2"})
+        share_of_process(None, overwrite=False, variables={"RANK": "2", "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
@@ -145,7 +151,7 @@ def test_shares_of_a_real_measurement(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, count: int
 ) -> None:
     for index in range(count):
-        measure(tiny_config, tiny_run, tmp_path / "out", share=Share(index, count))
+        measure(tiny_config, tiny_run, out=tmp_path / "out", share=Share(index, count))
     assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
     for table in ("windows", "selections"):
         assert read_table(tmp_path / "out", table).equals(read_table(tiny_tables, table))
@@ -205,7 +211,7 @@ def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monke
         before = {path: path.stat().st_ino for path in out.glob("*/*.parquet")}
         for name, content in part_bytes(out).items():
             assert content == expected[name]
-        assert is_measured(out, "validation", "abc", False, lambda line: None) <= (len(before) == 6)
+        assert is_measured(out, "validation", run_id="abc") <= (len(before) == 6)
         measure_made_up(out, num_windows=10)
         assert part_bytes(out) == expected
         parts_kept = {path for path, inode in before.items() if path.stat().st_ino == inode}
@@ -223,7 +229,7 @@ def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> No
         def work(index: int, out: Path = out, wait: int = wait, begin: int = begin) -> None:
             os.close(begin)
             os.read(wait, 1)  # which ends when the parent closes the other end
-            is_measured(out, "validation", "abc", False, lambda line: None)
+            is_measured(out, "validation", run_id="abc")
             measure_made_up(out, Share(index, 3))
 
         children = [in_a_child(lambda index=index, work=work: work(index)) for index in (0, 1, 2, 2)]  # type: ignore[misc]
@@ -260,7 +266,7 @@ def test_who_begins_late_does_not_reopen_what_is_finished(
     """Its last look at the folder was before the others wrote anything."""
     before = (whole / "manifest.json").read_text()
     seen: list[str] = []
-    monkeypatch.setattr(parts, "close", lambda folder: seen.append(read_json(folder / "manifest.json")["status"]))
+    monkeypatch.setattr(parts, "finalize", lambda folder: seen.append(read_json(folder / "manifest.json")["status"]))
     measure_made_up(whole, Share(1, 2))
     assert seen == ["complete"]
     assert (whole / "manifest.json").read_text() == before
@@ -279,20 +285,21 @@ def test_another_measurement_that_came_first_stays(whole: Path) -> None:
 
 def test_parts_keep_the_size_they_were_begun_with(whole: Path, tmp_path: Path) -> None:
     measure_made_up(tmp_path / "out", Share(0, 2))
-    measure_parts(tmp_path / "out", dict(FACTS), 7, measure_part, False, lambda line: None)
+    measure_parts(tmp_path / "out", dict(FACTS), part_size=7, measure_part=measure_part)
     assert part_bytes(tmp_path / "out") == part_bytes(whole)
 
 
 @pytest.mark.parametrize("table", ["planted", "found"])
-def test_a_part_that_went_lost_is_measured_again(whole: Path, table: str) -> None:
-    expected, said = part_bytes(whole), []
+def test_a_part_that_went_lost_is_measured_again(whole: Path, table: str, messages: Messages) -> None:
+    expected = part_bytes(whole)
+    messages.clear()
     (whole / table / "part-00004.parquet").unlink()
     assert missing_parts(whole, read_json(whole / "manifest.json")) == [4]
-    assert not is_measured(whole, "validation", "abc", False, said.append)
-    assert "1 of 6 parts are gone" in said[0]
+    assert not is_measured(whole, "validation", run_id="abc")
+    assert "1 of 6 parts are gone" in messages[0]
     measure_made_up(whole)
     assert part_bytes(whole) == expected
-    assert is_measured(whole, "validation", "abc", False, said.append)
+    assert is_measured(whole, "validation", run_id="abc")
 
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
@@ -401,12 +408,12 @@ def test_killed_between_the_tables_of_a_part(
     out, really_write = tmp_path / "out", parts.write_part
     with monkeypatch.context() as patched:
         patched.setattr(parts, "write_part", until_killed)
-        os.waitpid(in_a_child(lambda: measure(tiny_config, tiny_run, out)), 0)
+        os.waitpid(in_a_child(lambda: measure(tiny_config, tiny_run, out=out)), 0)
     before = kills.finished_parts(out)
     assert {path.name for path in before} == {"part-00000.parquet"}
     assert Path("selections", "part-00001.parquet") in kills.parts_of(out)
     assert len(before) == 2
-    measure(tiny_config, tiny_run, out)
+    measure(tiny_config, tiny_run, out=out)
     after = kills.finished_parts(out)
     assert all(after[path] == inode for path, inode in before.items())
     assert after.keys() == kills.parts_of(tiny_tables).keys()
@@ -422,19 +429,19 @@ def test_killed_at_random_moments(
 
     config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, windows_per_part=5))
     began = time.monotonic()
-    measure(config, tiny_run, tmp_path / "whole")
+    measure(config, tiny_run, out=tmp_path / "whole")
     seconds = time.monotonic() - began
     assert read_table(tmp_path / "whole", "windows").equals(read_table(tiny_tables, "windows"))
     moments, out = random.Random(0), tmp_path / "out"
     for _ in range(6):
         before = kills.finished_parts(out)
-        child = in_a_child(lambda: measure(config, tiny_run, out))
+        child = in_a_child(lambda: measure(config, tiny_run, out=out))
         time.sleep(moments.uniform(0, seconds / 2))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         after = kills.finished_parts(out)
         assert all(after.get(path) == inode for path, inode in before.items())
-    measure(config, tiny_run, out)
+    measure(config, tiny_run, out=out)
     assert kills.differences(tmp_path / "whole", out) == []
     (out / "windows" / "part-00003.parquet").write_bytes(b"")
     (out / "windows" / "part-00004.parquet").unlink()

@@ -1,0 +1,49 @@
+"""Screening: a cheap ranking chooses the candidates that are unmasked one by one."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Optional
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.model.devices import supports_bf16
+from olmo_sparsity.model.olmo import OLMoWithPositions
+
+
+@dataclass(frozen=True)
+class ScreeningSettings:
+    """How the candidates of a window are screened.
+
+    Attributes:
+        num_candidates: candidates that are unmasked one by one, the best of the ranking.
+        ranking: ``gradient`` ranks to first order; ``unmask-one`` unmasks every candidate with ``ranker``.
+        ranker: the model that ranks, for example in lower precision; None: the model whose losses are reported.
+    """
+
+    num_candidates: int
+    _: KW_ONLY
+    ranking: str = "gradient"
+    ranker: Optional[Evaluator] = None
+
+
+def make_screening(config: Config, model: OLMoWithPositions) -> Optional[ScreeningSettings]:
+    """Return the screening that ``config.influence`` asks for, or None where nothing is screened.
+
+    Args:
+        config: ``influence.screen``, ``screen_by``, ``screen_precision``, and the lengths.
+        model: the model, with fp32 weights.
+    """
+    settings, lengths = config.influence, config.context
+    if settings.screen is None:
+        return None
+    precision = settings.screen_precision
+    if precision == "auto":
+        precision = "bf16" if supports_bf16(model.transformer.wte.weight.device) else "fp32"
+    ranker = None
+    if precision != settings.precision:
+        ranker = make_evaluator(
+            model, settings, full_len=lengths.full_len, local_len=lengths.local_len, precision=precision
+        )
+    return ScreeningSettings(settings.screen, ranking=settings.screen_by, ranker=ranker)
