@@ -84,7 +84,7 @@ def test_every_picture_is_shown() -> None:
         assert f"images/{path.name}" in text, path.name
 
 
-def test_targets_modules_and_scripts_exist() -> None:
+def test_targets_modules_and_files_exist() -> None:
     targets = set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in [*PAGES, *ROOT_PAGES]:
         text = page.read_text(encoding="utf-8")
@@ -94,8 +94,10 @@ def test_targets_modules_and_scripts_exist() -> None:
                 assert match[1] in targets, (page.name, span)
             if match := re.match(r"python -m ((?:analysis|benchmarks|olmo_sparsity)[\w.]*)", span):
                 assert importlib.util.find_spec(match[1]) is not None, (page.name, span)
-            for script in re.findall(r"\b(?:scripts|configs)/[\w/.-]+\.(?:sh|yaml)\b", span):
-                assert (ROOT / script).is_file(), (page.name, span)
+            for path in re.findall(
+                r"\b(?:scripts|configs|olmo_sparsity|analysis|tests|benchmarks)/[\w/.-]+\.\w+\b", span
+            ):
+                assert (ROOT / path).is_file(), (page.name, span)
 
 
 def test_the_configuration_page_has_every_key_with_its_explanation() -> None:
