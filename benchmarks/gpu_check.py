@@ -188,7 +188,12 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
     torch.set_float32_matmul_precision("highest")
     try:
         vocab_size, full_len, local_len = 512, config.context.full_len, config.context.local_len
-        model = build_model(olmo_model_config(config, vocab_size, 0), 0).to(device).eval().requires_grad_(False)
+        model = (
+            build_model(olmo_model_config(config, vocab_size=vocab_size, eos_id=0), 0)
+            .to(device)
+            .eval()
+            .requires_grad_(False)
+        )
         for parameter in model.parameters():
             parameter.mul_(2.0)  # so that attention is no mean, and predictions differ
         generator = torch.Generator().manual_seed(1)

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.peers import captum_scores, inseq_occlusion
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
-from olmo_sparsity.export.hugging_face import to_transformers
+from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import row_losses, short_log_probs, single_losses, surprisal, target_losses
@@ -104,7 +104,12 @@ def _peaks(device: torch.device) -> dict[str, Callable[[], Any]]:
 def _random_model(model: ModelConfig, vocab_size: int, full_len: int, device: torch.device) -> OLMoWithPositions:
     """Weights of such a size that attention is no mean and predictions differ: as of a trained model, nearly."""
     config = Config(model=model, context=ContextConfig(local_len=min(16, full_len - 1), full_len=full_len))
-    built = build_model(olmo_model_config(config, vocab_size, 0), seed=0).to(device).eval().requires_grad_(False)
+    built = (
+        build_model(olmo_model_config(config, vocab_size=vocab_size, eos_id=0), seed=0)
+        .to(device)
+        .eval()
+        .requires_grad_(False)
+    )
     for parameter in built.parameters():
         parameter.mul_(2.0)
     return built

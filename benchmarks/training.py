@@ -37,8 +37,7 @@ from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.training import loop as training_module
 from olmo_sparsity.training.batches import batch_at, row_source
-from olmo_sparsity.training.evaluation import Record
-from olmo_sparsity.training.metrics import metrics_writer
+from olmo_sparsity.training.metrics import StepMetrics, metrics_writer
 from olmo_sparsity.training.step import build_schedule, deterministic, resolve_compile, resolve_precision
 from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
@@ -91,17 +90,19 @@ def bare_loop(config: Config, same_bits: bool) -> Iterator[tuple[float, float]]:
     bf16 = resolve_precision(training, device) == "bf16"
     folder = prepare(config.data)
     vocabulary = read_json(folder / "manifest.json")
-    source = row_source(open_store(folder, "train"), config.context.row_len, config.max_position)
+    source = row_source(open_store(folder, "train"), row_len=config.context.row_len, max_position=config.max_position)
     batches, counts = [], []
     for step in range(training.steps):
-        batch = batch_at(source, config.pose, training.batch_rows, training.seed, step)
+        batch = batch_at(source, config.pose, num_rows=training.batch_rows, seed=training.seed, step=step)
         fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
         batches.append(tuple(field.to(device) for field in fields))
         counts.append(batch.num_targets)
     schedule = build_schedule(training)
     rates = [schedule.get_lr(training.learning_rate, step, training.steps) for step in range(training.steps)]
 
-    model = build_model(olmo_model_config(config, vocabulary["vocab_size"], vocabulary["eos_id"]), training.seed)
+    model = build_model(
+        olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"]), training.seed
+    )
     model.to(device).train()
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     norms = [parameter for parameter in model.parameters() if parameter.dim() == 1]
@@ -149,15 +150,15 @@ def one_turn(config: Config, run: Path) -> dict[str, Turn]:
     batch_tokens = config.training.batch_rows * config.context.row_len
 
     @contextmanager
-    def writer(*arguments: Any, **named: Any) -> Iterator[Callable[[Record], None]]:
+    def writer(*arguments: Any, **named: Any) -> Iterator[Callable[[StepMetrics], None]]:
         with metrics_writer(*arguments, **named) as write:
 
-            def write_and_take_turns(record: Record) -> None:
-                write(record)
-                stretch = {TOOL: (batch_tokens / record["tokens_per_second"], record["loss_nats"])}
+            def write_and_take_turns(metrics: StepMetrics) -> None:
+                write(metrics)
+                stretch = {TOOL: (batch_tokens / metrics.tokens_per_second, metrics.loss_nats)}
                 stretch.update({name: next(loop) for name, loop in loops.items()})
                 for name, (seconds, loss) in stretch.items():
-                    if record["step"] > WARM_UP * STRETCH:
+                    if metrics.step > WARM_UP * STRETCH:
                         turns[name].seconds.append(seconds)
                     turns[name].losses.append(loss)
 
@@ -185,7 +186,9 @@ def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
     device = pick_device(training.device)
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     vocabulary = read_json(prepare(config.data) / "manifest.json")
-    model = build_model(olmo_model_config(config, vocabulary["vocab_size"], vocabulary["eos_id"]), training.seed)
+    model = build_model(
+        olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"]), training.seed
+    )
     peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     batch_tokens = training.batch_rows * row_len
     flops = training_flops_per_token(model, row_len) * batch_tokens

@@ -1,4 +1,4 @@
-"""Where torchrun has put this process: what it tells each process through the environment."""
+"""The rank of this process and the number of processes, as ``torchrun`` passes them in environment variables."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from olmo_sparsity.errors import UserError
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """``rank`` of ``count`` processes on all machines, ``local_rank`` of ``local_count`` on this one."""
+    """The rank of a process among those that ``torchrun`` started.
+
+    Attributes:
+        rank: the number of this process, from 0 to ``world_size`` - 1.
+        world_size: the number of processes on all machines.
+        local_rank: the number of this process on its machine.
+        local_world_size: the number of processes on this machine.
+    """
 
     rank: int = 0
-    count: int = 1
+    world_size: int = 1
     local_rank: int = 0
-    local_count: int = 1
+    local_world_size: int = 1
 
     @property
     def is_leader(self) -> bool:
-        """Is it this process that talks and writes for all."""
+        """True for rank 0, the process that logs and writes files for all."""
         return self.rank == 0
 
 
@@ -28,19 +35,24 @@ SINGLE_PROCESS = ProcessInfo()
 
 
 def current_process(variables: Mapping[str, str] = os.environ) -> ProcessInfo:
-    """This process's place among those of torchrun; ``SINGLE_PROCESS`` without torchrun.
+    """Return the rank of this process; ``SINGLE_PROCESS`` if it was not started by ``torchrun``.
+
+    Args:
+        variables: the environment variables.
 
     Raises:
-        UserError: the variables do not fit each other.
+        UserError: ``RANK`` and ``WORLD_SIZE`` contradict each other.
     """
-    rank, count = variables.get("RANK"), variables.get("WORLD_SIZE")
-    if rank is None or count is None:
+    rank, world_size = variables.get("RANK"), variables.get("WORLD_SIZE")
+    if rank is None or world_size is None:
         return SINGLE_PROCESS
-    if not (rank.isdigit() and count.isdigit() and int(rank) < int(count)):
-        raise UserError(f"RANK = {rank}, WORLD_SIZE = {count}: torchrun sets these, RANK from 0 to WORLD_SIZE - 1")
+    if not (rank.isdigit() and world_size.isdigit() and int(rank) < int(world_size)):
+        raise UserError(
+            f"RANK = {rank}, WORLD_SIZE = {world_size}: RANK must be a number from 0 to WORLD_SIZE - 1; torchrun sets both"
+        )
     return ProcessInfo(
-        int(rank),
-        int(count),
-        int(variables.get("LOCAL_RANK", 0)),
-        int(variables.get("LOCAL_WORLD_SIZE", 1)),
+        rank=int(rank),
+        world_size=int(world_size),
+        local_rank=int(variables.get("LOCAL_RANK", 0)),
+        local_world_size=int(variables.get("LOCAL_WORLD_SIZE", 1)),
     )

@@ -1,4 +1,4 @@
-"""What PoSE's draws should be: every outcome with its probability, by enumeration."""
+"""The distributions of PoSE's draws: the probability of every outcome, by enumeration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scipy.stats import chisquare
 
 
 def assert_law(seen: Iterable[Hashable], law: dict[Any, float]) -> None:
-    """Are the outcomes drawn from the law, which names all that can come up."""
+    """Check by a chi-square test that the outcomes follow the distribution, which lists all possible ones."""
     counts = Counter(seen)
     total = sum(counts.values())
     assert sum(law.values()) == pytest.approx(1)
-    assert min(law.values()) * total > 5  # or the chi-square distribution does not hold
+    assert min(law.values()) * total > 5  # with fewer, the chi-square distribution is a bad approximation
     assert set(counts) <= set(law)
     assert chisquare([counts[key] for key in law], [p * total for p in law.values()]).pvalue > 1e-3
 
@@ -28,23 +28,23 @@ def rows_of(array: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def law_of_starts(row_len: int, num_chunks: int, cuts: str) -> dict[tuple[int, ...], float]:
-    """Of all chunks but the first."""
+    """Return the distribution of the starts of all chunks but the first."""
     places = range(1, row_len)
     if num_chunks == 1:
         return {(): 1.0}
     if cuts == "uniform":
         sets = list(combinations(places, num_chunks - 1))
-        return {one: 1 / len(sets) for one in sets}
+        return {starts: 1 / len(sets) for starts in sets}
     firsts = [first for first in range(1, (row_len + 1) // 2 + 1) if row_len - first >= num_chunks - 1]
     law = {}
     for first in firsts:
-        behind = list(combinations(range(first + 1, row_len), num_chunks - 2))
-        law |= {(first, *rest): 1 / len(firsts) / len(behind) for rest in behind}
+        later = list(combinations(range(first + 1, row_len), num_chunks - 2))
+        law |= {(first, *rest): 1 / len(firsts) / len(later) for rest in later}
     return law
 
 
 def law_of_shifts(bound: int, num_shifts: int, skips: str) -> dict[tuple[int, ...], float]:
-    """Of all chunks but the first, whose shift is 0."""
+    """Return the distribution of the shifts of all chunks but the first, whose shift is 0."""
     law: dict[tuple[int, ...], float] = {}
     for shifts in combinations_with_replacement(range(bound + 1), num_shifts):
         if skips == "successive":

@@ -26,7 +26,7 @@ KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"
 
 def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
     config = Config(model=kind, context=ContextConfig(local_len=8, full_len=24))
-    model = build_model(olmo_model_config(config, VOCAB, EOS), seed)
+    model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight") or name.endswith("ln_f.weight"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)  # ones would hide a norm that is left out

@@ -1,4 +1,4 @@
-"""Training runs as tests look at them: metrics, weights, a slowed command."""
+"""Helpers that look at training runs: metrics, weights, and a command that trains slowly."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl`` without the values that depend on the clock."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in CLOCK} for record in records]
 
 
 def weights(run: Path) -> dict[str, Any]:
+    """Return the tensors of the newest checkpoint, by file."""
     folder = run / "checkpoints" / "latest"
     return {name: torch.load(folder / name, weights_only=True) for name in ("model.pt", "optim.pt")}
 
 
-# The command, with a pause after every step, so that a signal comes in the middle.
+# The command with a pause before every batch, so that a signal arrives in the middle of training.
 SLOWED = """
-import time, olmo_sparsity.training.loop as t
-at = t.batch_at
-t.batch_at = lambda *a: (time.sleep({pause}), at(*a))[1]
+import time, olmo_sparsity.training.data as data
+batch_at = data.batch_at
+data.batch_at = lambda *a, **named: (time.sleep({pause}), batch_at(*a, **named))[1]
 from olmo_sparsity.cli.app import main; main()
 """
 
 
 def wait_for_lines(run: Path, process: subprocess.Popen[str], count: int) -> None:
-    """Until a run has written so many lines of metrics, by a process that must not end before."""
+    """Wait until a run has written ``count`` lines of metrics. The process must not end before that."""
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < count:
         assert time.monotonic() < deadline

@@ -1,8 +1,8 @@
-"""The application: its commands, its messages, its exit codes.
+"""The command line application: its commands, global options and exit codes.
 
-Commands import what they need after their arguments are read: torch takes seconds to import, a mistake should not.
+Commands import torch only after their arguments are checked, because the import takes seconds.
 
-Exit codes: 0 done, 2 a mistake of the user's (told in one line), 130 interrupted (all is saved).
+Exit codes: 0 success; 2 a mistake of the user, reported in one line; 130 interrupted, with all work saved.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 app = typer.Typer(
     name="olmo-sparsity",
     help="How few of the earlier tokens does a language model need? Train short-context OLMo models with PoSE, unmask "
-    "the k most influential long-range tokens, and see how much of the loss comes back.",
-    epilog="Each command does what the one before it left undone. Begin with: olmo-sparsity train",
+    "the k most influential long-range tokens, and measure how much of the long-context gain they recover.",
+    epilog="A command first runs the earlier commands that it depends on, if they have not been run. Start with: "
+    "olmo-sparsity train",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-export = typer.Typer(help="A trained model for other programs.", no_args_is_help=True)
+export = typer.Typer(help="Export a trained model for other programs.", no_args_is_help=True)
 
 app.command("prepare")(training.prepare)
 app.command("train")(training.train)
@@ -61,8 +62,8 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show details, with times.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and results only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show more messages, with time and module.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only warnings and results.")] = False,
 ) -> None:
     set_up_messages(verbose=verbose, quiet=quiet)
 
@@ -72,8 +73,8 @@ def _print_error(line: str) -> None:
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one line and exit code 2, a bug keeps its traceback."""
-    # olmo calls omegaconf by a name that newer versions have renamed; a user can do nothing about it.
+    """Run the command line. A mistake of the user ends it with one line and exit code 2, a bug with a traceback."""
+    # olmo calls a function of omegaconf that newer versions have renamed; the warning does not help a user.
     warnings.filterwarnings("ignore", message="register_new_resolver", category=UserWarning)
     try:
         app()
@@ -87,7 +88,7 @@ def main() -> None:
         if error.errno not in DISK_FULL:
             raise
         _print_error(
-            f"error: cannot write any more ({error.strerror}); make room on the disk and run the same command again, it "
-            "continues from what was saved"
+            f"error: cannot write to disk ({error.strerror}); free some space and run the same command again, to "
+            "continue from what was saved"
         )
         raise SystemExit(2) from None

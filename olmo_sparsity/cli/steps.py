@@ -40,7 +40,7 @@ def train_first(config: Config, run: Path, *, share: Share) -> None:
     from olmo_sparsity.training.run_folder import FREE_TO_MEASURE, check_same_experiment, is_trained
 
     if is_trained(run):
-        check_same_experiment(run, config, FREE_TO_MEASURE)
+        check_same_experiment(run, config, free=FREE_TO_MEASURE)
         return
     if share.count > 1:
         raise UserError(

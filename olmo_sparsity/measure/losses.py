@@ -35,7 +35,7 @@ def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible
     """Return log-probabilities of the next token, nats, fp32 [R, V], in one forward pass."""
     if evaluator.path == "masked":
         mask_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=evaluator.local_len)
-        logits_RV = evaluator.model.last_logits_masked(tokens_RT, _positions(tokens_RT), mask_RT)
+        logits_RV = evaluator.model.last_logits_masked(tokens_RT, _positions(tokens_RT), visible_BT=mask_RT)
     else:
         tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=evaluator.local_len)
         if evaluator.path == "plain":
@@ -224,7 +224,7 @@ def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_functi
         log_gate_wT[:, :num_long_range] = torch.log(torch.tensor(GATE))
         with torch.enable_grad():
             log_gate_wT.requires_grad_()
-            logits_wV = evaluator.model.last_logits_gated(tokens_wT, _positions(tokens_wT), log_gate_wT)
+            logits_wV = evaluator.model.last_logits_gated(tokens_wT, _positions(tokens_wT), log_gate_BT=log_gate_wT)
             (gradient_wT,) = torch.autograd.grad(loss_function(windows, logits_wV.float()), log_gate_wT)
         gradients.append(gradient_wT[:, :num_long_range] / GATE)  # d/d gate = (d/d log gate) / gate
     return torch.cat(gradients)

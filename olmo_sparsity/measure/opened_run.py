@@ -122,7 +122,7 @@ def open_run(config: Config, run: Path, *, max_position: Optional[int] = None) -
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
-    model = checkpoints.load_model(latest, device, max_position)
+    model = checkpoints.load_model(latest, device, max_position=max_position)
     manifest = read_json(run / "manifest.json")
     return OpenedRun(
         name=run.name,

@@ -50,7 +50,7 @@ def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mappin
                 f"--shard {shard}: must be I/N, with I from 0 to N - 1; for example, 0/2 and 1/2 for two processes"
             )
     process = current_process(variables)
-    share = Share(index * process.count + process.rank, count * process.count, is_leader=process.is_leader)
+    share = Share(index * process.world_size + process.rank, count * process.world_size, is_leader=process.is_leader)
     if overwrite and share.count > 1:
         raise UserError(
             f"--overwrite: with {share.count} processes, each would delete what the others measure; delete the folder, or "

@@ -1,8 +1,8 @@
-"""Checkpoints: save, load, latest. Tensors only; nothing is unpickled.
+"""Checkpoints: save, load, verify. They hold tensors only; nothing is unpickled.
 
 A checkpoint is a folder in OLMo's layout (``config.yaml``, ``model.pt``, ``optim.pt``), which
-``OLMo.from_checkpoint`` loads, with ``train.json`` in place of OLMo's pickled trainer state: the step, and the hash of
-every file. The folder appears whole, by rename; ``latest`` is a link to the newest.
+``OLMo.from_checkpoint`` loads. In place of OLMo's pickled trainer state it holds ``train.json``: the step, the training
+time, and the SHA-256 of every file. The folder is renamed to its name when it is complete; ``latest`` links to the newest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import pickle
 import shutil
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Optional
@@ -30,44 +31,79 @@ logger = logging.getLogger(__name__)
 FILES = ("config.yaml", "model.pt", "optim.pt")
 
 
+@dataclass(frozen=True)
+class CheckpointState:
+    """The tensors of a checkpoint, on the CPU.
+
+    Attributes:
+        weights: the state dict of the model.
+        optimizer: the state dict of the optimizer, by the names of the parameters.
+    """
+
+    weights: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What ``train.json`` tells of a checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        tokens: tokens trained on.
+        seconds: training time, over all interruptions.
+        sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
+    """
+
+    step: int
+    tokens: int
+    seconds: float
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
 def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    found = [p for p in folder.glob("step*") if p.is_dir() and p.name.removeprefix("step").isdigit()]
-    return sorted(found, key=_step_of)
+    """Return the checkpoints of a run, oldest first."""
+    paths = [p for p in folder.glob("step*") if p.is_dir() and p.name.removeprefix("step").isdigit()]
+    return sorted(paths, key=_step_of)
 
 
 def save_checkpoint(
     folder: Path,
-    step: int,
+    info: CheckpointInfo,
+    *,
     config: olmo_config.ModelConfig,
-    weights: dict[str, Any],
-    optimizer_state: dict[str, Any],
-    facts: dict[str, Any],
+    state: CheckpointState,
     keep: int,
     keep_every: Optional[int] = None,
 ) -> Path:
-    """Writes ``folder/step{step}``, points ``latest`` at it and deletes all but the newest ``keep`` and those of every
-    ``keep_every``-th step."""
+    """Write a checkpoint and delete older ones.
+
+    Args:
+        folder: of all checkpoints of the run; the new one is ``folder/step{info.step}``, and ``latest`` links to it.
+        info: step, tokens and seconds.
+        config: of the model.
+        state: weights and optimizer state.
+        keep: how many of the newest checkpoints remain.
+        keep_every: checkpoints of steps that are a multiple of this remain, too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("step*.partial"):  # by a process that was ended, or found the disk full
-        shutil.rmtree(left)
-    partial = folder / f"step{step}.partial"
+    for leftover in folder.glob("step*.partial"):  # of a process that was killed, or that filled the disk
+        shutil.rmtree(leftover)
+    partial = folder / f"step{info.step}.partial"
     partial.mkdir()
     plain = {
         key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
     }
     write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
-    _save_tensors(weights, partial / "model.pt")
-    _save_tensors(optimizer_state, partial / "optim.pt")
-    write_json(
-        partial / "train.json",
-        {"step": step, **facts, "sha256": {name: sha256_file(partial / name) for name in FILES}},
-    )
-    target = folder / f"step{step}"
+    _save_tensors(state.weights, partial / "model.pt")
+    _save_tensors(state.optimizer, partial / "optim.pt")
+    hashes = {name: sha256_file(partial / name) for name in FILES}
+    write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
+    target = folder / f"step{info.step}"
     if target.exists():
         shutil.rmtree(target)
     os.replace(partial, target)
@@ -75,6 +111,7 @@ def save_checkpoint(
     for old in list_checkpoints(folder)[:-keep]:
         if keep_every is None or _step_of(old) % keep_every:
             shutil.rmtree(old)
+            logger.debug(f"{old}: deleted, as newer checkpoints exist")
     return target
 
 
@@ -83,7 +120,7 @@ def _save_tensors(state: dict[str, Any], path: Path) -> None:
         try:
             torch.save(state, file)
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk, which torch's own error does not tell
+            if isinstance(error.__context__, OSError):  # a full disk, which torch's own message does not mention
                 raise error.__context__ from None
             raise
 
@@ -96,31 +133,39 @@ def _point_latest(folder: Path, target: Path) -> None:
 
 
 def latest_checkpoint(folder: Path) -> Optional[Path]:
-    """The newest checkpoint of a run, or None."""
-    found = list_checkpoints(folder)
-    return found[-1] if found else None
+    """Return the newest checkpoint of a run, or None."""
+    paths = list_checkpoints(folder)
+    return paths[-1] if paths else None
 
 
-def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """``train.json`` of a checkpoint whose files are what was written.
+def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
+    """Read ``train.json``. The files of the checkpoint are not verified.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    content = read_json(checkpoint / "train.json")
+    return CheckpointInfo(**{field.name: content[field.name] for field in dataclasses.fields(CheckpointInfo)})
+
+
+def verify_checkpoint(checkpoint: Path) -> None:
+    """Compare the files of a checkpoint with their hashes.
 
     Raises:
         UserError: a file is missing, cut short or changed.
     """
-    facts = read_json(checkpoint / "train.json")
-    hashes = facts.get("sha256", {})
+    hashes = read_json(checkpoint / "train.json").get("sha256", {})
     for name in FILES:
         path = checkpoint / name
         if not path.is_file() or sha256_file(path) != hashes.get(name):
             raise UserError(
-                f"{path}: missing, cut short or changed since it was written; `olmo-sparsity train` makes it again, from the "
-                "checkpoint before it or from the start"
+                f"{path}: missing, cut short or changed since it was written; `olmo-sparsity train` makes it "
+                "again, from the checkpoint before it or from the start"
             )
-    return facts
 
 
 def is_intact(checkpoint: Path) -> bool:
-    """Are the files of a checkpoint what was written."""
+    """Return True if the files of a checkpoint match their hashes."""
     try:
         verify_checkpoint(checkpoint)
     except UserError:
@@ -129,20 +174,20 @@ def is_intact(checkpoint: Path) -> bool:
 
 
 def newest_intact_checkpoint(folder: Path) -> Optional[Path]:
-    """The newest checkpoint whose files are what was written, to go on from; None where there is none.
+    """Return the newest checkpoint whose files match their hashes, or None; ``latest`` then links to it.
 
-    Those that are newer and damaged are passed over with a remark, and renamed (``damaged-step500``), so that nothing
-    takes them for checkpoints again.
+    Newer, damaged checkpoints are reported and renamed (``damaged-step500``), so that they are not mistaken for
+    checkpoints again.
     """
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify_checkpoint(checkpoint)
         except UserError as error:
-            aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-            if aside.exists():
-                shutil.rmtree(aside)
-            os.replace(checkpoint, aside)
-            logger.warning(f"{str(error).partition(';')[0]}; passed over, and renamed {aside.name}")
+            renamed = checkpoint.with_name(f"damaged-{checkpoint.name}")
+            if renamed.exists():
+                shutil.rmtree(renamed)
+            os.replace(checkpoint, renamed)
+            logger.warning(f"{str(error).partition(';')[0]}; skipped, and renamed to {renamed.name}")
             continue
         _point_latest(folder, checkpoint)
         return checkpoint
@@ -153,22 +198,25 @@ def _load_tensors(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise UserError(f"{path}: this file holds more than tensors, so it is not loaded") from None
+        raise UserError(f"{path}: not loaded, because this file holds more than tensors") from None
 
 
-def load_model(checkpoint: Path, device: torch.device, max_position: Optional[int] = None) -> OLMoWithPositions:
-    """The model of a checkpoint, in evaluation mode, its weights fixed.
+def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional[int] = None) -> OLMoWithPositions:
+    """Return the model of a checkpoint, in evaluation mode, without gradients.
 
-    Its position IDs lie below ``max_position`` (None: those of training): rotary embeddings have no weights, so that any
-    number of positions fits the same checkpoint.
+    Args:
+        checkpoint: its folder.
+        device: where the model goes.
+        max_position: position IDs lie below this; None: below that of training. Rotary embeddings have no weights, so
+            any number of positions fits the same checkpoint.
 
     Raises:
-        UserError: the checkpoint does not verify.
+        UserError: a file is missing, cut short or changed, or holds more than plain values and tensors.
     """
     verify_checkpoint(checkpoint)
     text = (checkpoint / "config.yaml").read_text(encoding="utf-8")
-    if interpolates(text):
-        raise UserError(f"{checkpoint / 'config.yaml'}: it holds ${{...}}, so it is not loaded")
+    if interpolates(text):  # OLMo's configuration class would resolve it, and so read environment variables
+        raise UserError(f"{checkpoint / 'config.yaml'}: not loaded, because it contains ${{...}}")
     raw = yaml.safe_load(text)["model"]
     if max_position is not None:
         raw["max_sequence_length"] = max_position
@@ -178,10 +226,10 @@ def load_model(checkpoint: Path, device: torch.device, max_position: Optional[in
     return model.to(device).eval().requires_grad_(False)
 
 
-def read_state(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(weights, optimizer state) of a checkpoint that was verified, on the CPU.
+def read_state(checkpoint: Path) -> CheckpointState:
+    """Read the tensors of a checkpoint that was verified before.
 
     Raises:
         UserError: a file holds more than tensors.
     """
-    return _load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt")
+    return CheckpointState(_load_tensors(checkpoint / "model.pt"), _load_tensors(checkpoint / "optim.pt"))

@@ -1,4 +1,4 @@
-"""Devices: which one to use, what it is called, and whether it computes in bf16."""
+"""Devices: choose one, name it, and test whether it computes in bf16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from olmo_sparsity.torchrun import current_process
 
 
 def supports_bf16(device: torch.device) -> bool:
-    """Does the device multiply bf16 matrices in hardware (on a CPU: AVX-512 bf16 or AMX)."""
+    """Return True if the hardware multiplies bf16 matrices (a CPU with AVX-512 bf16 or AMX)."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     probes: list[Any] = [
@@ -21,28 +21,35 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one.
+    """Return the device for ``training.device``: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
-        UserError: there is no such device here.
+        UserError: this machine has no such device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")
-    there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
-    if name != "cpu" and not (there and (name == "cuda" or (number.isdecimal() and int(number) < there))):
-        raise UserError(f"training.device = {name}: there is no such device here; auto, cpu, cuda or cuda:N")
+    num_gpus = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
+    if name != "cpu" and not (num_gpus and (name == "cuda" or (number.isdecimal() and int(number) < num_gpus))):
+        raise UserError(
+            f"training.device = {name}: this machine has no such device; choose auto, cpu, or with a GPU cuda or cuda:N"
+        )
     return torch.device(name)
 
 
 def device_name(device: torch.device) -> str:
-    """``cpu``, or what the GPU calls itself."""
+    """Return ``cpu``, or the product name of the GPU."""
     return str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def take_own_gpu(device: str) -> None:
-    """Under torchrun, makes ``cuda`` mean this process's own GPU; where there are fewer of them than processes, they
-    share."""
-    place = current_process()
-    if place.local_count > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    """Under ``torchrun``, make ``cuda`` mean the GPU of this process.
+
+    Processes share GPUs if a machine has fewer GPUs than processes.
+
+    Args:
+        device: ``training.device`` of the configuration; ``cpu`` and ``cuda:N`` change nothing.
+    """
+    process = current_process()
+    if process.local_world_size > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(process.local_rank % torch.cuda.device_count())

@@ -1,13 +1,14 @@
 """``olmo.model.OLMo`` with position IDs.
 
-Legend: B rows, T tokens, V vocabulary, H heads, D width of a head.
+The rest of the package uses a model through four calls (``CausalModel``). The losses need the first two, the selectors
+``gradient`` and ``attention`` one more each:
 
-To the rest of the package a model is two calls, and two more that the selectors ``gradient`` and ``attention`` need:
+    last_logits(tokens_BT, positions_BT) -> logits_BV                       plain causal attention: the compact path
+    last_logits_masked(tokens_BT, positions_BT, visible_BT=) -> logits_BV   some tokens hidden: the reference path
+    last_logits_gated(tokens_BT, positions_BT, log_gate_BT=) -> logits_BV   tokens weighted by a gate, differentiable
+    last_attention(tokens_BT, positions_BT) -> attention_BT                 of the last token, mean of heads and layers
 
-    last_logits(tokens_BT, positions_BT) -> logits_BV                      plain causal attention; the compact path
-    last_logits_masked(tokens_BT, positions_BT, visible_BT) -> logits_BV   hidden keys; the reference path
-    last_logits_gated(tokens_BT, positions_BT, log_gate_BT) -> logits_BV   keys weighted by a gate, differentiable
-    last_attention(tokens_BT, positions_BT) -> attention_BT                of the last token, over heads and layers
+The suffix of a tensor's name is its shape; the letters are listed in the docstring of ``olmo_sparsity``.
 """
 
 from __future__ import annotations
@@ -24,51 +25,51 @@ from olmo_sparsity.config import Config
 
 
 class CausalModel(Protocol):
-    """What the losses need of a model."""
+    """A causal language model, as the losses and the selectors call it; documented at ``OLMoWithPositions``."""
 
     def last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor: ...
 
     def last_logits_masked(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, visible_BT: torch.Tensor
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, visible_BT: torch.Tensor
     ) -> torch.Tensor: ...
 
     def last_logits_gated(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, log_gate_BT: torch.Tensor
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, log_gate_BT: torch.Tensor
     ) -> torch.Tensor: ...
 
     def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor: ...
 
 
 class _Rotation:
-    """Sines and cosines of the current forward's positions, fp32 [B, 1, T, D]; one object for all layers."""
+    """Sines and cosines at the positions of the current forward pass, fp32 [B, 1, T, E]; all layers share one object."""
 
-    sin: Optional[torch.Tensor] = None
-    cos: Optional[torch.Tensor] = None
+    sin_B1TE: Optional[torch.Tensor] = None
+    cos_B1TE: Optional[torch.Tensor] = None
 
 
 class RotaryAtPositions(RotaryEmbedding):
     """OLMo's rotary embedding, at given position IDs instead of 0 .. T-1."""
 
-    def __init__(self, config: olmo_config.ModelConfig, cache: BufferCache, rotation: _Rotation):
+    def __init__(self, config: olmo_config.ModelConfig, cache: BufferCache, *, rotation: _Rotation):
         super().__init__(config, cache)
         self._rotation = rotation
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """q, k: [B, H, T, D] -> the same, rotated; computed in fp32, as OLMo does (``rope_full_precision``)."""
-        sin, cos = self._rotation.sin, self._rotation.cos
-        assert sin is not None and cos is not None, "positions are set by OLMoWithPositions.forward"
-        with torch.autocast(q.device.type, enabled=False):
+    def forward(self, q_BHTE: torch.Tensor, k_BHTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rotated queries and keys, computed in fp32, as in OLMo (``rope_full_precision``)."""
+        sin_B1TE, cos_B1TE = self._rotation.sin_B1TE, self._rotation.cos_B1TE
+        assert sin_B1TE is not None and cos_B1TE is not None, "OLMoWithPositions.forward sets the positions"
+        with torch.autocast(q_BHTE.device.type, enabled=False):
             return (
-                self.apply_rotary_pos_emb(sin, cos, q.float()).type_as(q),
-                self.apply_rotary_pos_emb(sin, cos, k.float()).type_as(k),
+                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, q_BHTE.float()).type_as(q_BHTE),
+                self.apply_rotary_pos_emb(sin_B1TE, cos_B1TE, k_BHTE.float()).type_as(k_BHTE),
             )
 
 
 class OLMoWithPositions(OLMo):
-    """An OLMo whose tokens carry position IDs. Parameters and their names are those of ``olmo.model.OLMo``.
+    """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
 
-    With positions 0 .. T-1 it computes what OLMo computes, bit for bit. Position IDs must lie below
-    ``config.max_sequence_length``.
+    With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit. Position IDs must lie below
+    ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
@@ -77,10 +78,10 @@ class OLMoWithPositions(OLMo):
         self._rotation = _Rotation()
         cache = BufferCache()
         for block in self.transformer.blocks:
-            block.rotary_emb = RotaryAtPositions(config, cache, self._rotation)
+            block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
         table = RotaryEmbedding(config, cache)
         sin, cos = table.get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
-        # Buffers move with the model; not persistent, so that the state dict stays OLMo's.
+        # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
 
@@ -91,66 +92,91 @@ class OLMoWithPositions(OLMo):
         attention_bias: Optional[torch.Tensor] = None,
         last_logits_only: bool = False,
     ) -> torch.Tensor:
-        """Logits [B, T, V], or [B, 1, V] with ``last_logits_only``; V counts the embedding's padding entries too."""
-        self._rotation.sin = self._sin[positions_BT].unsqueeze(1)
-        self._rotation.cos = self._cos[positions_BT].unsqueeze(1)
+        """Return logits [B, T, V], or [B, 1, V] with ``last_logits_only``; here V includes the padding of the embedding.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            attention_bias: bool (True: may attend) or float (added to the scores), [B, 1, T, T]; None: causal attention.
+            last_logits_only: skip the output projection of all tokens but the last.
+        """
+        self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
+        self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
         output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
         return output.logits
 
     def last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Logits [B, V] after the last token, every token attending to all before it."""
-        return self(tokens_BT, positions_BT, last_logits_only=True)[:, 0, : self.config.vocab_size]
+        """Return the logits [B, V] of the last token under causal attention."""
+        logits_B1V = self(tokens_BT, positions_BT, last_logits_only=True)
+        return logits_B1V[:, 0, : self.config.vocab_size]
 
     def last_logits_masked(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, visible_BT: torch.Tensor
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, visible_BT: torch.Tensor
     ) -> torch.Tensor:
-        """Logits [B, V] after the last token, no token attending to one that ``visible_BT`` (bool) hides.
+        """Return the logits [B, V] of the last token, where no token attends to a hidden one.
 
-        A token always attends to itself: a row with nothing to attend to would attend to everything. What a hidden
-        token makes of itself reaches no visible one.
+        Every token attends to itself, because torch lets a token that may attend to nothing attend to everything. The
+        output of a hidden token reaches no visible one.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            visible_BT: bool; False: hidden.
         """
         length = tokens_BT.shape[1]
         causal_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
         itself_TT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device)
-        allowed = (causal_TT & visible_BT[:, None, :]) | itself_TT
-        logits = self(tokens_BT, positions_BT, attention_bias=allowed[:, None], last_logits_only=True)
-        return logits[:, 0, : self.config.vocab_size]
+        allowed_BTT = (causal_TT & visible_BT[:, None, :]) | itself_TT
+        logits_B1V = self(tokens_BT, positions_BT, attention_bias=allowed_BTT[:, None], last_logits_only=True)
+        return logits_B1V[:, 0, : self.config.vocab_size]
 
     def last_logits_gated(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, log_gate_BT: torch.Tensor
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, log_gate_BT: torch.Tensor
     ) -> torch.Tensor:
-        """Logits [B, V] after the last token, the weight with which others attend to token t being multiplied, before
-        it is normalised, by exp(log_gate_BT[:, t]); of itself a token's weight is never changed. Differentiable with
-        respect to the gate."""
+        """Return the logits [B, V] of the last token, where attention to each token is scaled by a gate.
+
+        The weight of token t in the attention of every later token is multiplied by exp(log_gate_BT[:, t]) before the
+        softmax normalises it. The weight of a token in its own attention does not change. The result is differentiable
+        with respect to the gate.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            log_gate_BT: float; 0 changes nothing, a very negative number hides the token.
+        """
         length = tokens_BT.shape[1]
         later_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).triu(1)
         itself_TT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device)
-        bias = log_gate_BT[:, None, :].masked_fill(itself_TT, 0.0).masked_fill(later_TT, torch.finfo(torch.float).min)
-        logits = self(tokens_BT, positions_BT, attention_bias=bias[:, None], last_logits_only=True)
-        return logits[:, 0, : self.config.vocab_size]
+        bias_BTT = log_gate_BT[:, None, :].masked_fill(itself_TT, 0.0)
+        bias_BTT = bias_BTT.masked_fill(later_TT, torch.finfo(torch.float).min)
+        logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_BTT[:, None], last_logits_only=True)
+        return logits_B1V[:, 0, : self.config.vocab_size]
 
     def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Attention that the last token pays to every token under plain causal attention, averaged over heads and
-        layers; fp32 [B, T], each row sums to 1."""
-        attended: list[torch.Tensor] = []
+        """Return the attention of the last token to every token under causal attention, the mean of heads and layers.
 
-        def keep(_module: Any, _arguments: Any, rotated: tuple[torch.Tensor, torch.Tensor]) -> None:
-            q_BHTD, k_BHTD = rotated
-            scores_BHT = (k_BHTD.float() @ q_BHTD[:, :, -1, :, None].float())[..., 0] / math.sqrt(q_BHTD.shape[-1])
-            attended.append(scores_BHT.softmax(dim=-1).mean(dim=1))
+        Returns:
+            fp32 [B, T]; each row sums to 1.
+        """
+        layers_BT: list[torch.Tensor] = []
 
-        # Fused attention gives no weights; they follow from the queries and keys that the rotary embedding hands on.
-        hooks = [block.rotary_emb.register_forward_hook(keep) for block in self.transformer.blocks]
+        def record_attention(_module: Any, _arguments: Any, rotated: tuple[torch.Tensor, torch.Tensor]) -> None:
+            q_BHTE, k_BHTE = rotated
+            scores_BHT = (k_BHTE.float() @ q_BHTE[:, :, -1, :, None].float())[..., 0] / math.sqrt(q_BHTE.shape[-1])
+            layers_BT.append(scores_BHT.softmax(dim=-1).mean(dim=1))
+
+        # Fused attention kernels return no weights: compute them from the rotated queries and keys.
+        hooks = [block.rotary_emb.register_forward_hook(record_attention) for block in self.transformer.blocks]
         try:
             self(tokens_BT, positions_BT, last_logits_only=True)
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack(attended).mean(dim=0)
+        return torch.stack(layers_BT).mean(dim=0)
 
 
-def olmo_model_config(config: Config, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
-    """OLMo's own configuration of the model that ``config`` describes."""
+def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:
+    """Return OLMo's configuration of the model that ``config`` describes."""
     model = config.model
     return olmo_config.ModelConfig(
         d_model=model.d_model,
@@ -184,14 +210,14 @@ def olmo_model_config(config: Config, vocab_size: int, eos_id: int) -> olmo_conf
 
 
 def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions:
-    """A fresh model on the CPU; its weights depend on ``seed`` alone (the global generator is left as it was)."""
+    """Return a newly initialized model on the CPU. Its weights depend on ``seed`` alone; the global generator is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OLMoWithPositions(config)
 
 
 def with_weights_in(model: OLMoWithPositions, dtype: torch.dtype) -> OLMoWithPositions:
-    """The model itself in fp32, else a copy whose weights have the dtype; rotary tables stay in fp32."""
+    """Return a copy of the model with weights of another dtype; for fp32 the model itself. Rotary tables stay in fp32."""
     if dtype == torch.float32:
         return model
     copied = copy.deepcopy(model).to(dtype)

@@ -1,7 +1,7 @@
-"""(seed, step) -> Batch: the same step always gives the same batch, whatever the world size and whatever came before.
+"""Training batches. A batch is a pure function of seed and step: it does not depend on the number of processes, nor on
+what was drawn before.
 
-Rows lie inside one document and are drawn uniformly, with replacement, from all places where one fits.
-Legend: B rows, T tokens of a row, C chunks.
+A row lies inside one document. It is drawn uniformly, with replacement, from all places of the text where a row fits.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import torch
 from olmo_sparsity.config import PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.store import TokenStore
-from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, random_positions, shifted
+from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, random_positions, shifted_range
 
-IGNORE_INDEX = -100  # a target that is not trained: what torch's cross_entropy leaves out
+IGNORE_INDEX = -100  # marks a target that is not trained; torch's cross_entropy ignores it by default
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Training rows, each tensor int64 [B, T]; a target that is not trained is ``IGNORE_INDEX``.
+    """Training rows, or one process's share of them.
 
-    ``num_targets``: how many targets of the whole batch are trained, also where this is one process's share of its rows:
-    what a summed loss is to be divided by.
+    Attributes:
+        tokens_BT: int64, token IDs.
+        positions_BT: int64, position IDs.
+        targets_BT: int64, the token to predict; ``IGNORE_INDEX`` where none is trained.
+        num_targets: the number of trained targets of the whole batch, not only of the share: the divisor of a summed loss.
     """
 
     tokens_BT: torch.Tensor
@@ -33,98 +36,148 @@ class Batch:
     num_targets: int
 
     def pinned(self) -> Batch:
-        """The same in page-locked memory, from which a GPU copies while it computes."""
-        tokens_BT, positions_BT, targets_BT = (
-            tensor.pin_memory() for tensor in (self.tokens_BT, self.positions_BT, self.targets_BT)
+        """Return a copy in page-locked memory, from which a GPU copies while it computes."""
+        return Batch(
+            tokens_BT=self.tokens_BT.pin_memory(),
+            positions_BT=self.positions_BT.pin_memory(),
+            targets_BT=self.targets_BT.pin_memory(),
+            num_targets=self.num_targets,
         )
-        return Batch(tokens_BT, positions_BT, targets_BT, self.num_targets)
 
 
 @dataclass(frozen=True)
 class RowSource:
     """The places of a store where a training row and its last target fit.
 
-    ``documents`` [D] (int64, those that hold one) and ``ends`` [D] (int64, cumulative number of places).
+    Attributes:
+        store: the text.
+        row_len: T, the tokens of a row.
+        max_position: position IDs lie below this.
+        documents_g: int64, the documents that hold at least one row.
+        place_ends_g: int64, the cumulative number of places in these documents.
     """
 
     store: TokenStore
     row_len: int
     max_position: int
-    documents: np.ndarray
-    ends: np.ndarray
+    documents_g: np.ndarray
+    place_ends_g: np.ndarray
 
 
-def row_source(store: TokenStore, row_len: int, max_position: int) -> RowSource:
-    """Finds where training rows of ``row_len`` tokens fit; their position IDs are to lie below ``max_position``.
+@dataclass(frozen=True)
+class _DrawnRows:
+    """Where the rows of a batch lie in the text, and their positions; int64.
+
+    Attributes:
+        begin_B: the token of the store where a row begins.
+        offsets_BT: the distance of each token of the row from there, in tokens of the document.
+        positions_BT: the position IDs.
+    """
+
+    begin_B: np.ndarray
+    offsets_BT: np.ndarray
+    positions_BT: np.ndarray
+
+
+def row_source(store: TokenStore, *, row_len: int, max_position: int) -> RowSource:
+    """Find the places where training rows of ``row_len`` tokens fit.
 
     Raises:
         UserError: no document is long enough for one row.
     """
-    places = np.maximum(store.lengths_G - row_len, 0)
-    documents = np.flatnonzero(places)
-    if len(documents) == 0:
+    num_places_G = np.maximum(store.lengths_G - row_len, 0)
+    documents_g = np.flatnonzero(num_places_G)
+    if len(documents_g) == 0:
         longest = int(store.lengths_G.max()) if store.num_documents else 0
         raise UserError(
             f"the {store.split} split is too small: none of its {store.num_documents} documents holds a row of "
-            f"{row_len} tokens and its last target (the longest has {longest}); take more or longer text, "
+            f"{row_len} tokens and its last target (the longest has {longest}); use more or longer text, "
             "or a smaller context.train_len"
         )
-    return RowSource(store, row_len, max_position, documents, np.cumsum(places[documents]))
+    return RowSource(
+        store=store,
+        row_len=row_len,
+        max_position=max_position,
+        documents_g=documents_g,
+        place_ends_g=np.cumsum(num_places_G[documents_g]),
+    )
+
+
+def _draw_rows(source: RowSource, pose: PoseConfig, *, rng: np.random.Generator, num_rows: int) -> _DrawnRows:
+    row_len, max_position = source.row_len, source.max_position
+    place_B = rng.integers(source.place_ends_g[-1], size=num_rows)
+    index_B = np.searchsorted(source.place_ends_g, place_B, side="right")
+    document_B = source.documents_g[index_B]
+    start_B = place_B - np.where(index_B > 0, source.place_ends_g[index_B - 1], 0)
+    document_begin_B = source.store.begins_G[document_B]
+    # Tokens of the document beyond one row and its last target.
+    spare_B = source.store.ends_G[document_B] - document_begin_B - (row_len + 1)
+    offsets_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
+    if pose.method == "randpos":
+        positions_BT = random_positions(rng, num_rows, row_len=row_len, max_position=max_position)
+        return _DrawnRows(document_begin_B + start_B, offsets_BT, positions_BT)
+    starts_BC = chunk_starts(
+        rng, num_rows, row_len=row_len, num_chunks=pose.num_chunks, vary_chunks=pose.vary_chunks, cuts=pose.cuts
+    )
+    max_skip_B = np.full(num_rows, max_position - row_len)
+    if pose.contents == "matched":
+        max_skip_B = np.minimum(spare_B, max_skip_B)
+    skips_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_skip_B, skips=pose.skips)
+    positions_BT = shifted_range(starts_BC, skips_BC, row_len=row_len)
+    if pose.contents == "matched":
+        num_starts_B = spare_B - (positions_BT[:, -1] - (row_len - 1)) + 1
+        start_B = (rng.random(num_rows) * num_starts_B).astype(np.int64)
+        offsets_BT = positions_BT
+    elif pose.contents == "uniform":
+        max_shift_B = spare_B - start_B
+        shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_shift_B, skips=pose.skips)
+        offsets_BT = shifted_range(starts_BC, shifts_BC, row_len=row_len)
+    return _DrawnRows(document_begin_B + start_B, offsets_BT, positions_BT)
 
 
 def batch_at(
-    source: RowSource, pose: PoseConfig, num_rows: int, seed: int, step: int, rows: slice = slice(None)
+    source: RowSource, pose: PoseConfig, *, num_rows: int, seed: int, step: int, rows: slice = slice(None)
 ) -> Batch:
-    """The batch of one step, or the share of it that ``rows`` names: a pure function of its arguments.
+    """Return the batch of one step, or a process's share of it. The result depends on the arguments alone.
 
-    The randomness of the whole batch is drawn whatever the share, so that shares put together are the whole batch; only
+    The random numbers of the whole batch are drawn for every share, so that the shares together are the whole batch. Only
     the text of the share is read.
 
-    **Contents.** ``contiguous``: consecutive text under jumping positions (PoSE's v_i = 0). ``matched``: token t of a row
-    is the document's token ``start + position_t`` (v_i = u_i); a skip is then bounded by what the document holds, and the
-    start is drawn anew among those that leave room. ``uniform``: PoSE's own law, v_i drawn as the skips are but
-    independently of them, here from all that the document holds behind the row's place (its code looks at the first
-    tokens of a document only, five rows of them).
+    **Contents** (``pose.contents``). ``contiguous``: the text of a row is consecutive, while its positions jump (PoSE's
+    v_i = 0). ``matched``: token t of a row is token ``start + position_t`` of the document (v_i = u_i). A skip is then
+    limited by the length of the document, and ``start`` is drawn again among the places that leave room. ``uniform``:
+    PoSE's own rule. v_i is drawn like u_i, but independently, from all of the document after the start of the row (PoSE's
+    code uses only the first tokens of a document, as many as five rows hold).
 
-    **Targets.** ``document``: the token that follows in the document, everywhere. ``row``: the token that follows in the
-    row, as in PoSE's code, so that at a seam the model learns to predict a token from further on; the last token of a row,
-    which has no target there, has the document's here. ``none``: as ``document``, but ``IGNORE_INDEX`` at a seam. A seam is
-    where the next token of the row is not the next of the document or does not have the next position: read off the
-    row, whatever was drawn, so a chunk with the same skip and text as the one before begins no seam.
+    **Targets** (``pose.seam_targets``). A seam is a place where the next token of the row is not the next token of the
+    document, or does not have the next position. It is read off the finished row: a chunk that has the skip and text shift
+    of the chunk before begins no seam. ``document``: the target is always the next token of the document. ``row``: the
+    target is the next token of the row, as in PoSE's code, so that at a seam the model learns to predict a token from
+    further on; the last token of a row has the document's. ``none``: as ``document``, but ``IGNORE_INDEX`` at a seam.
+
+    Args:
+        source: the places to draw from.
+        pose: how positions and contents are drawn.
+        num_rows: B, the rows of the whole batch.
+        seed: of training.
+        step: the number of the batch.
+        rows: the share of the rows that is returned.
     """
-    rng = np.random.default_rng([seed, step])
-    row_len, max_position = source.row_len, source.max_position
-    place = rng.integers(source.ends[-1], size=num_rows)
-    which = np.searchsorted(source.ends, place, side="right")
-    document = source.documents[which]
-    offset = place - np.where(which > 0, source.ends[which - 1], 0)
-    begin = source.store.begins_G[document]
-    spare = source.store.ends_G[document] - begin - (row_len + 1)  # tokens beyond one row and its target
-    within = np.broadcast_to(np.arange(row_len), (num_rows, row_len))
-    if pose.method == "randpos":
-        positions = random_positions(rng, num_rows, row_len, max_position)
-    else:
-        starts = chunk_starts(rng, num_rows, row_len, pose.num_chunks, pose.vary_chunks, pose.cuts)
-        max_skip = np.full(num_rows, max_position - row_len)
-        if pose.contents == "matched":
-            max_skip = np.minimum(spare, max_skip)
-        positions = shifted(starts, chunk_shifts(rng, starts, row_len, max_skip, pose.skips), row_len)
-        if pose.contents == "matched":
-            room = spare - (positions[:, -1] - (row_len - 1)) + 1
-            offset = (rng.random(num_rows) * room).astype(np.int64)
-            within = positions
-        elif pose.contents == "uniform":
-            within = shifted(starts, chunk_shifts(rng, starts, row_len, spare - offset, pose.skips), row_len)
-
-    num_targets = num_rows * row_len
-    if pose.seam_targets == "none":
-        seam_BT = (np.diff(within, axis=1) != 1) | (np.diff(positions, axis=1) != 1)
-        num_targets -= int(seam_BT.sum())
-    index = (begin + offset)[rows, None] + within[rows]
-    row = source.store.tokens.take(index).astype(np.int64)
-    targets = source.store.tokens.take(index + 1).astype(np.int64)
+    drawn = _draw_rows(source, pose, rng=np.random.default_rng([seed, step]), num_rows=num_rows)
+    num_targets = num_rows * source.row_len
+    index_bT = drawn.begin_B[rows, None] + drawn.offsets_BT[rows]
+    tokens_bT = source.store.tokens.take(index_bT).astype(np.int64)
+    targets_bT = source.store.tokens.take(index_bT + 1).astype(np.int64)
     if pose.seam_targets == "row":
-        targets[:, :-1] = row[:, 1:]
+        targets_bT[:, :-1] = tokens_bT[:, 1:]
     elif pose.seam_targets == "none":
-        targets[:, :-1][seam_BT[rows]] = IGNORE_INDEX
-    return Batch(torch.from_numpy(row), torch.from_numpy(positions[rows]), torch.from_numpy(targets), num_targets)
+        # [B, T-1]: the last token of a row is at no seam.
+        seam_Bt = (np.diff(drawn.offsets_BT, axis=1) != 1) | (np.diff(drawn.positions_BT, axis=1) != 1)
+        num_targets -= int(seam_Bt.sum())
+        targets_bT[:, :-1][seam_Bt[rows]] = IGNORE_INDEX
+    return Batch(
+        tokens_BT=torch.from_numpy(tokens_bT),
+        positions_BT=torch.from_numpy(drawn.positions_BT[rows]),
+        targets_BT=torch.from_numpy(targets_bT),
+        num_targets=num_targets,
+    )

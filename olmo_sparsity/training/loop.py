@@ -1,41 +1,43 @@
 """The training loop.
 
-A run is a folder; ``train`` starts it, continues it or finds it finished. Interrupted at any moment, it continues from
-the newest checkpoint with the same batches, losses and weights, to the last bit; on another number of processes, with the
-same batches, and the same losses up to the order of their sums.
+A run is a folder. ``train`` starts a run, resumes it, or returns at once if it is finished. A run that was interrupted at
+any moment resumes from its newest checkpoint with the same batches, losses and weights, bit for bit. On another number of
+processes the batches are the same, and the losses are the same up to the order of summation.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
+from olmo.optim import Scheduler
 
-from olmo_sparsity.config import Config, PoseConfig, to_dict
+from olmo_sparsity.config import Config, TrainingConfig, to_dict
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.model.checkpoint import read_state, save_checkpoint
+from olmo_sparsity.model.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    read_checkpoint_info,
+    read_state,
+    save_checkpoint,
+)
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import read_json, remove_leftovers, write_json
-from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind
-from olmo_sparsity.text.preparation import prepare
-from olmo_sparsity.text.store import open_store
+from olmo_sparsity.storage.files import remove_leftovers, write_json
+from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.batches import Batch, RowSource, batch_at, row_source
-from olmo_sparsity.training.evaluation import EVALUATED, Record, evaluate
-from olmo_sparsity.training.metrics import check_trackers, metrics_writer
+from olmo_sparsity.training.data import TrainingText, open_training_text, training_batches
+from olmo_sparsity.training.evaluation import Evaluation, evaluate
+from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
 from olmo_sparsity.training.processes import (
     all_reduce_sum,
     any_process,
@@ -46,8 +48,10 @@ from olmo_sparsity.training.processes import (
     process_group,
     share_of_rows,
 )
-from olmo_sparsity.training.run_folder import begin_run, check_same_experiment, is_trained
+from olmo_sparsity.training.run_folder import begin_run, check_same_experiment, check_same_text, is_trained, run_lock
+from olmo_sparsity.training.signals import collect_stop_signals
 from olmo_sparsity.training.step import (
+    TrainState,
     build_schedule,
     build_train_state,
     deterministic,
@@ -59,135 +63,134 @@ from olmo_sparsity.training.throughput import measured_peak, training_flops_per_
 
 logger = logging.getLogger(__name__)
 
-VALIDATION_SEED = 1_000_003  # validation rows are those of batches that no training step draws
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run in training: what does not change from step to step.
+
+    Attributes:
+        folder: of the run.
+        config: the experiment.
+        text: where the batches come from.
+        train_state: model and optimizer.
+        schedule: the learning rate schedule.
+        manifest: what is written to ``manifest.json``.
+        checkpoint: the checkpoint to resume from; None: start at step 0.
+    """
+
+    folder: Path
+    config: Config
+    text: TrainingText
+    train_state: TrainState
+    schedule: Scheduler
+    manifest: dict[str, Any]
+    checkpoint: Optional[Path]
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.config.training.batch_rows * self.config.context.row_len
 
 
-@contextmanager
-def _stop_signals(patient: bool) -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM instead of dying of them; a second one kills, unless ``patient``: torchrun may pass
-    on several, and kills those that take too long itself."""
-    caught: list[int] = []
+@dataclass
+class LoopState:
+    """How far a run is: what changes from step to step.
 
-    def handle(number: int, _frame: Any) -> None:
-        caught.append(number)
-        if not patient:
-            signal.signal(number, signal.SIG_DFL)
+    Attributes:
+        step: optimizer steps done.
+        seconds_before: training time before this process started.
+        started_at: when this process started, on the monotonic clock.
+        timed_step, timed_at: where the stretch begins whose speed is measured.
+        evaluation: the newest one.
+    """
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    step: int = 0
+    seconds_before: float = 0.0
+    started_at: float = field(default_factory=time.monotonic)
+    timed_step: int = 0
+    timed_at: float = 0.0
+    evaluation: Optional[Evaluation] = None
 
+    def seconds(self) -> float:
+        """Return the training time since the start of the run, over all interruptions."""
+        return round(self.seconds_before + time.monotonic() - self.started_at, 3)
 
-def _ahead(make: Callable[[int], Batch], steps: range) -> Iterator[Batch]:
-    """``make`` of each step, made in a thread while the step before it is computed."""
-    if not steps:
-        return
-    with ThreadPoolExecutor(1, "batches") as thread:
-        coming = thread.submit(make, steps[0])
-        for step in steps:
-            batch = coming.result()
-            if step + 1 < steps.stop:
-                coming = thread.submit(make, step + 1)
-            yield batch
+    def start_stretch(self) -> None:
+        """Start to measure the speed of the steps that follow."""
+        self.timed_step, self.timed_at = self.step, time.monotonic()
+
+    def steps_per_second(self) -> float:
+        """Return the speed since ``start_stretch``."""
+        return (self.step - self.timed_step) / (time.monotonic() - self.timed_at)
 
 
 @dataclass(frozen=True)
-class _Text:
-    """What a run trains on and is watched on. ``validation``: rows such as those of training, of held-out documents;
-    ``by_position``: ``full_len`` consecutive tokens of them at positions 0, 1, ..., None where no document is so long.
-    Each process has its share of the rows of both."""
+class _Due:
+    """What is to be done after a step."""
 
-    folder: Path
-    prepared: dict[str, Any]
-    tokens_sha256: str
-    num_documents: int
-    rows: RowSource
-    validation: Batch
-    by_position: Optional[Batch]
+    evaluate: bool
+    log: bool
+    save: bool
+    stop: bool
 
 
-def _open_text(config: Config, place: ProcessInfo) -> _Text:
-    folder = prepare(config.data)
-    store, held_out = open_store(folder, "train"), open_store(folder, "validation")
-    lengths = (config.context.row_len, config.max_position)
-    full_len, eval_rows = config.context.full_len, config.training.eval_rows
-    share = share_of_rows(eval_rows, place, "training.eval_rows")
-    by_position = None
-    if int(held_out.lengths_G.max()) > full_len:
-        windows, no_skip = row_source(held_out, full_len, full_len), PoseConfig(num_chunks=1)
-        by_position = batch_at(windows, no_skip, eval_rows, VALIDATION_SEED, 1, share)
-    return _Text(
-        folder=folder,
-        prepared=read_json(folder / "manifest.json"),
-        tokens_sha256=store.tokens_sha256,
-        num_documents=store.num_documents,
-        rows=row_source(store, *lengths),
-        validation=batch_at(row_source(held_out, *lengths), config.pose, eval_rows, VALIDATION_SEED, 0, share),
-        by_position=by_position,
-    )
-
-
-def train(
-    config: Config,
-    run: Path,
-    overwrite: bool = False,
-    place: ProcessInfo = SINGLE_PROCESS,
-) -> None:
-    """Trains, or goes on training, the run in folder ``run``; returns at once where it is finished.
+def train(config: Config, run: Path, *, overwrite: bool = False, process: ProcessInfo = SINGLE_PROCESS) -> None:
+    """Train the run in folder ``run``, or resume its training. Returns at once if the run is finished.
 
     Args:
         config: the experiment.
-        run: its folder.
-        overwrite: delete what is there and start anew.
-        place: of this process among those that train the run together; all of them call this with the same arguments.
+        run: the folder.
+        overwrite: delete an existing run and start again.
+        process: this process. All processes that train the run together call ``train`` with the same other arguments.
 
     Raises:
-        UserError: the folder belongs to another experiment, another process trains in it, or the text, tokenizer or
-            checkpoint is not usable.
-        Interrupted: SIGINT or SIGTERM came; all is saved.
+        UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
+            or checkpoint is not usable.
+        Interrupted: SIGINT or SIGTERM was received; the run is saved.
     """
     training = config.training
-    begun = is_folder_of_kind(run, "run") and not overwrite
-    if begun:
+    resumes = is_folder_of_kind(run, "run") and not overwrite
+    if resumes:
         check_same_experiment(run, config)
         if is_trained(run, verified=True):
             logger.info(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
             return
     check_trackers(training.trackers)
-    share_of_rows(training.batch_rows, place, "training.batch_rows")
+    share_of_rows(training.batch_rows, process, key="training.batch_rows")
     if training.threads is not None:
         torch.set_num_threads(training.threads)
-    device = device_of_process(pick_device(training.device), place)
-    text = _open_text(config, place)
-    if begun and read_json(run / "manifest.json")["tokens_sha256"] != text.tokens_sha256:
-        raise UserError(f"{run}: its text has changed since it was begun; choose another folder with --run DIR")
-    lock = run.resolve().with_name(f".{run.resolve().name}.lock")
-    busy = f"{run}: another process is training this run; wait for it, or choose another folder with --run DIR"
-    alone = exclusive_lock(lock, busy) if place.is_leader else nullcontext()
-    with alone, process_group(place, device), deterministic():
-        _train(config, run, overwrite, place, device, text)
+    device = device_of_process(pick_device(training.device), process)
+    text = open_training_text(config, process)
+    if resumes:
+        check_same_text(run, text.tokens_sha256)
+    with run_lock(run) if process.is_leader else nullcontext(), process_group(process, device), deterministic():
+        # In a function of its own, because process_group must not exit while a variable refers to the model.
+        _train(config, run, text=text, process=process, device=device, overwrite=overwrite)
 
 
 def _train(
-    config: Config,
-    run: Path,
-    overwrite: bool,
-    place: ProcessInfo,
-    device: torch.device,
-    text: _Text,
+    config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> None:
-    training, row_len = config.training, config.context.row_len
+    run = _prepare(config, folder, text=text, process=process, device=device, overwrite=overwrite)
+    state = _resume(run)
+    _log_start(run)
+    _train_steps(run, state)
+    _finish(run, state)
+
+
+def _prepare(
+    config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
+) -> TrainingRun:
+    """Build model, optimizer and manifest, and create or open the folder of the run."""
+    training = config.training
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    model = build_model(olmo_model_config(config, text.prepared["vocab_size"], text.prepared["eos_id"]), training.seed)
+    model = build_model(olmo_model_config(config, vocab_size=text.vocab_size, eos_id=text.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, row_len)
-    learner = build_train_state(model, training, precision, compiled, place, device)
-    schedule = build_schedule(training)
-    own_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-    peak = float(all_reduce_sum(torch.tensor(own_peak, dtype=torch.float64), place))
+    flops_per_token = training_flops_per_token(model, config.context.row_len)
+    train_state = build_train_state(
+        model, training, precision=precision, compiled=compiled, process=process, device=device
+    )
+    process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
+    peak = float(all_reduce_sum(torch.tensor(process_peak, dtype=torch.float64), process))
     manifest: dict[str, Any] = {
         "kind": "run",
         "status": "running",
@@ -195,124 +198,186 @@ def _train(
         "config": to_dict(config),
         "token_store": str(text.folder.resolve()),
         "tokens_sha256": text.tokens_sha256,
-        "tokenizer_sha256": text.prepared["tokenizer_sha256"],
+        "tokenizer_sha256": text.tokenizer_sha256,
         "num_parameters": num_parameters,
         "training_flops_per_token": flops_per_token,
         "device": device_name(device),
-        "processes": place.count,
-        "parallel": training.parallel if place.count > 1 else None,
+        "processes": process.world_size,
+        "parallel": training.parallel if process.world_size > 1 else None,
         "threads": torch.get_num_threads(),
         "precision": precision,
         "compiled": compiled,
         "peak_flops_per_second": peak,
         "environment": environment(),
     }
-    manifest, latest = broadcast_from_leader(
-        lambda: begin_run(config, run, text.folder / "tokenizer.json", manifest, overwrite), place
+    tokenizer = text.folder / "tokenizer.json"
+    manifest, checkpoint = broadcast_from_leader(
+        lambda: begin_run(config, folder, tokenizer=tokenizer, manifest=manifest, overwrite=overwrite), process
     )
-    step, seconds_before = 0, 0.0
-    if latest is not None:
-        facts = read_json(latest / "train.json")
-        step, seconds_before = facts["step"], facts["seconds"]
-        load_state(model, learner.optimizer, *(read_state(latest) if place.is_leader else ({}, {})), place)
-        logger.info(f"{run}: continuing at step {step}")
-    batch_tokens = training.batch_rows * row_len
-    processes = "" if place.count == 1 else f" on {place.count} processes ({training.parallel})"
+    return TrainingRun(
+        folder=folder,
+        config=config,
+        text=text,
+        train_state=train_state,
+        schedule=build_schedule(training),
+        manifest=manifest,
+        checkpoint=checkpoint,
+    )
+
+
+def _resume(run: TrainingRun) -> LoopState:
+    """Load the checkpoint to resume from, if there is one."""
+    if run.checkpoint is None:
+        return LoopState()
+    train_state, process = run.train_state, run.train_state.process
+    info = read_checkpoint_info(run.checkpoint)
+    checkpoint_state = read_state(run.checkpoint) if process.is_leader else CheckpointState({}, {})
+    load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
+    logger.info(f"{run.folder}: resuming at step {info.step}")
+    logger.debug(f"loaded {run.checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
+    return LoopState(step=info.step, seconds_before=info.seconds)
+
+
+def _log_start(run: TrainingRun) -> None:
+    config, training, manifest = run.config, run.config.training, run.manifest
+    process, device, rows_per_pass = run.train_state.process, run.train_state.device, run.train_state.rows_per_pass
+    processes = "" if process.world_size == 1 else f" on {process.world_size} processes ({training.parallel})"
     logger.info(
-        f"{run}: {num_parameters / 1e6:.2f}M parameters, {training.steps} steps of {batch_tokens} tokens, rows of "
-        f"{row_len} (which {len(text.rows.documents):,} of {text.num_documents:,} documents hold) with "
-        f"positions below {config.max_position}, {device.type}{processes}, {precision}, "
-        f"{'compiled' if compiled else 'not compiled'}"
+        f"{run.folder}: {manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} "
+        f"tokens; rows of {config.context.row_len} tokens (from {len(run.text.rows.documents_g):,} of "
+        f"{run.text.num_documents:,} documents; the others are shorter), positions below {config.max_position}; "
+        f"{device.type}{processes}, {manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
+    )
+    logger.debug(
+        f"device {manifest['device']} (training.device: {training.device}), {manifest['threads']} CPU threads, precision "
+        f"{manifest['precision']} (training.precision: {training.precision}), compile {manifest['compiled']} "
+        f"(training.compile: {training.compile}), measured peak {manifest['peak_flops_per_second']:.3g} FLOP/s"
+    )
+    passes = training.batch_rows // process.world_size // rows_per_pass
+    logger.debug(
+        f"{rows_per_pass} rows per pass, {passes} passes per step and process; batch of {training.batch_rows} rows"
     )
 
-    began = time.monotonic()
-    share = share_of_rows(training.batch_rows, place, "training.batch_rows")
 
-    def batch_of(step: int) -> Batch:
-        batch = batch_at(text.rows, config.pose, training.batch_rows, training.seed, step, share)
-        return batch.pinned() if device.type == "cuda" else batch
+def _train_steps(run: TrainingRun, state: LoopState) -> None:
+    """Take the remaining steps.
 
-    def seconds_so_far() -> float:
-        return round(seconds_before + time.monotonic() - began, 3)
-
-    def evaluation() -> Record:
-        watched = (text.validation, text.by_position)
-        return evaluate(learner.loss, *watched, row_len, learner.rows_at_once, device, place)
-
-    def save() -> None:
-        state = gather_state(model, learner.optimizer, place)
-        if place.is_leader:
-            facts = {"tokens": step * batch_tokens, "seconds": seconds_so_far()}
-            kept = (training.keep_checkpoints, training.keep_every)
-            save_checkpoint(run / "checkpoints", step, model.config, *state, facts, *kept)
-
-    evaluated: Optional[Record] = None
-    model.train()
+    Raises:
+        UserError: the loss is not finite.
+        Interrupted: a signal was received; the run is saved.
+    """
+    training, train_state, process = run.config.training, run.train_state, run.train_state.process
+    steps = range(state.step, training.steps)
+    train_state.model.train()
     with (
-        _stop_signals(patient=place.count > 1) as caught,
-        metrics_writer(run, step, config, manifest["run_id"], writes=place.is_leader) as write,
-        progress_bar("train", " steps", total=training.steps, initial=step) as bar,
+        collect_stop_signals(ignore_repeats=process.world_size > 1) as signals,
+        metrics_writer(
+            run.folder, state.step, config=run.config, run_id=run.manifest["run_id"], is_leader=process.is_leader
+        ) as write_metrics,
+        progress_bar("train", " steps", total=training.steps, initial=state.step) as bar,
     ):
-        timed_step, timed_at = step, time.monotonic()  # where the stretch begins whose speed the next line tells
-        for batch in _ahead(batch_of, range(step, training.steps)):
-            learning_rate = schedule.get_lr(training.learning_rate, step, training.steps)
-            nats, grad_norm = train_step(learner, batch, learning_rate, training.max_grad_norm)
-            step += 1
+        state.start_stretch()
+        for batch in training_batches(run.config, run.text, steps=steps, process=process, device=train_state.device):
+            learning_rate = run.schedule.get_lr(training.learning_rate, state.step, training.steps)
+            max_grad_norm = training.max_grad_norm
+            nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+            state.step += 1
             bar.update()
-            last, stopped = step == training.steps, any_process(bool(caught), place)
-            saves = step % training.checkpoint_every == 0 or last or stopped
-            evaluates = step % training.eval_every == 0 or last
-            logs = step % training.log_every == 0 or evaluates
-            if not (logs or saves):
+            due = _due_after(state.step, training, interrupted=any_process(bool(signals), process))
+            if not (due.log or due.save):
                 continue
-            loss_nats = float(all_reduce_sum(nats, place)) / batch.num_targets
-            if not math.isfinite(loss_nats + float(grad_norm)):
-                raise UserError(
-                    f"{run}: the loss is {loss_nats} and the norm of its gradient {float(grad_norm)} at step {step}; lower "
-                    "training.learning_rate and train again"
-                )
-            rate = (step - timed_step) * batch_tokens / (time.monotonic() - timed_at)
-            shown = {"loss": f"{loss_nats:.3f}", "tokens/s": f"{rate:,.0f}"}
-            if evaluates:
-                evaluated = evaluation()
-            if evaluated is not None:
-                shown["validation"] = f"{evaluated['validation_loss_nats']:.3f}"
-            bar.set_postfix(shown)
-            if logs:
-                write(
-                    {
-                        "step": step,
-                        "loss_nats": loss_nats,
-                        **(evaluated if evaluates and evaluated is not None else dict.fromkeys(EVALUATED)),
-                        "learning_rate": learning_rate,
-                        "grad_norm": float(grad_norm),
-                        "tokens": step * batch_tokens,
-                        "tokens_per_second": round(rate),
-                        "share_of_peak": round(rate * flops_per_token / peak, 4),
-                        "seconds": seconds_so_far(),
-                    }
-                )
-            if saves:
-                save()
-            timed_step, timed_at = step, time.monotonic()  # evaluating and saving are not the step's speed
-            if stopped and not last:
+            loss_nats = float(all_reduce_sum(nats, process)) / batch.num_targets
+            _check_finite(run, state.step, loss_nats=loss_nats, grad_norm=float(grad_norm))
+            tokens_per_second = state.steps_per_second() * run.batch_tokens  # before an evaluation takes its time
+            if due.evaluate:
+                state.evaluation = evaluate(train_state, run.text.evaluation_rows)
+            metrics = StepMetrics(
+                step=state.step,
+                loss_nats=loss_nats,
+                evaluation=state.evaluation if due.evaluate else None,
+                learning_rate=learning_rate,
+                grad_norm=float(grad_norm),
+                tokens=state.step * run.batch_tokens,
+                tokens_per_second=round(tokens_per_second),
+                share_of_peak=_share_of_peak(run, tokens_per_second),
+                seconds=state.seconds(),
+            )
+            bar.set_postfix(_shown(metrics, state.evaluation), refresh=False)
+            if due.log:
+                write_metrics(metrics)
+            if due.save:
+                _save(run, state)
+            state.start_stretch()  # so that evaluating and saving do not count
+            if due.stop:
                 raise Interrupted(
-                    f"{run}: stopped and saved at step {step}; the same command, without --overwrite, goes on from there"
+                    f"{run.folder}: stopped and saved at step {state.step}; the same command, without --overwrite, resumes "
+                    "from there"
                 )
 
-    if evaluated is None:  # killed between the last checkpoint and the manifest
-        evaluated = evaluation()
-    manifest.update(
-        status="complete",
-        steps=step,
-        tokens=step * batch_tokens,
-        validation_loss_nats=evaluated["validation_loss_nats"],
-        seconds=seconds_so_far(),
+
+def _due_after(step: int, training: TrainingConfig, *, interrupted: bool) -> _Due:
+    last = step == training.steps
+    evaluate = last or step % training.eval_every == 0
+    return _Due(
+        evaluate=evaluate,
+        log=evaluate or step % training.log_every == 0,
+        save=last or interrupted or step % training.checkpoint_every == 0,
+        stop=interrupted and not last,
     )
-    if place.is_leader:
-        write_json(run / "manifest.json", manifest)
-        remove_leftovers(run)
-    logger.info(
-        f"{run}: trained {step} steps, {step * batch_tokens:,} tokens; validation loss "
-        f"{manifest['validation_loss_nats']:.3f} nats"
-    )
+
+
+def _check_finite(run: TrainingRun, step: int, *, loss_nats: float, grad_norm: float) -> None:
+    if not math.isfinite(loss_nats + grad_norm):
+        raise UserError(
+            f"{run.folder}: at step {step} the loss is {loss_nats} and the gradient norm {grad_norm}; lower "
+            "training.learning_rate and train again"
+        )
+
+
+def _share_of_peak(run: TrainingRun, tokens_per_second: float) -> float:
+    flops_per_second = tokens_per_second * run.manifest["training_flops_per_token"]
+    return round(flops_per_second / run.manifest["peak_flops_per_second"], 4)
+
+
+def _shown(metrics: StepMetrics, newest_evaluation: Optional[Evaluation]) -> dict[str, str]:
+    """Return the numbers beside the progress bar."""
+    shown = {"loss": f"{metrics.loss_nats:.3f}", "tokens/s": f"{metrics.tokens_per_second:,}"}
+    if newest_evaluation is not None:
+        shown["validation"] = f"{newest_evaluation.validation_loss_nats:.3f}"
+    return shown
+
+
+def _save(run: TrainingRun, state: LoopState) -> None:
+    """Write a checkpoint. All processes must call it; the leader writes."""
+    train_state, training = run.train_state, run.config.training
+    start = time.monotonic()
+    checkpoint_state = gather_state(train_state.model, train_state.optimizer, process=train_state.process)
+    if train_state.process.is_leader:
+        path = save_checkpoint(
+            run.folder / "checkpoints",
+            CheckpointInfo(step=state.step, tokens=state.step * run.batch_tokens, seconds=state.seconds()),
+            config=train_state.model.config,
+            state=checkpoint_state,
+            keep=training.keep_checkpoints,
+            keep_every=training.keep_every,
+        )
+        logger.debug(f"saved {path} (step {state.step}) in {time.monotonic() - start:.2f} s")
+
+
+def _finish(run: TrainingRun, state: LoopState) -> None:
+    """Mark the run as complete."""
+    if state.evaluation is None:  # resumed after the last step, from a process that was killed before it got here
+        state.evaluation = evaluate(run.train_state, run.text.evaluation_rows)
+    tokens, loss_nats = state.step * run.batch_tokens, state.evaluation.validation_loss_nats
+    manifest = {
+        **run.manifest,
+        "status": "complete",
+        "steps": state.step,
+        "tokens": tokens,
+        "validation_loss_nats": loss_nats,
+        "seconds": state.seconds(),
+    }
+    if run.train_state.process.is_leader:
+        write_json(run.folder / "manifest.json", manifest)
+        remove_leftovers(run.folder)
+    logger.info(f"{run.folder}: trained {state.step} steps, {tokens:,} tokens; validation loss {loss_nats:.3f} nats")

@@ -1,23 +1,68 @@
-"""``metrics.jsonl`` and the optional trackers of a training run."""
+"""Metrics of a training run: ``metrics.jsonl``, and the optional trackers TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Optional
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_text
-from olmo_sparsity.training.evaluation import Record
+from olmo_sparsity.training.evaluation import Evaluation
 
-TRACKER_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # the package that a tracker needs, and its extra
+TRACKER_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # tracker: the package that it needs
+EVALUATION_KEYS = tuple(field.name for field in dataclasses.fields(Evaluation))
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One line of ``metrics.jsonl``.
+
+    Attributes:
+        step: optimizer steps done.
+        loss_nats: mean loss of the trained targets of the last batch.
+        evaluation: losses on held-out documents; None if this step is not evaluated.
+        learning_rate: of the last step.
+        grad_norm: gradient norm of the last step, before clipping.
+        tokens: tokens trained on since the start of the run.
+        tokens_per_second: since the line before; evaluation and saving are not counted.
+        share_of_peak: operations per second over the measured peak of the devices.
+        seconds: training time since the start of the run, over all interruptions.
+    """
+
+    step: int
+    loss_nats: float
+    evaluation: Optional[Evaluation]
+    learning_rate: float
+    grad_norm: float
+    tokens: int
+    tokens_per_second: int
+    share_of_peak: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys and values of the line, in their order; those of the evaluation lie among the others."""
+        line: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            if field.name == "evaluation":
+                line |= {key: getattr(self.evaluation, key, None) for key in EVALUATION_KEYS}
+            else:
+                line[field.name] = getattr(self, field.name)
+        return line
+
+
+Writer = Callable[[StepMetrics], None]
+_LineWriter = Callable[[dict[str, Any]], None]
 
 
 def check_trackers(trackers: list[str]) -> None:
-    """Are the packages of these trackers installed.
+    """Check that the packages of these trackers are installed.
 
     Raises:
         UserError: one is not.
@@ -25,78 +70,79 @@ def check_trackers(trackers: list[str]) -> None:
     for name in trackers:
         if importlib.util.find_spec(TRACKER_PACKAGES[name]) is None:
             raise UserError(
-                f"training.trackers: {name} is not installed; pip install 'olmo-sparsity[{name}]', or leave it out "
-                "(metrics.jsonl is written always)"
+                f"training.trackers: {name} is not installed; run pip install 'olmo-sparsity[{name}]', or remove it from "
+                "the configuration (metrics.jsonl is always written)"
             )
 
 
 def _truncate(path: Path, step: int) -> None:
-    """Drops the lines of steps behind ``step``, and one that was cut short."""
-    kept = []
+    """Remove the lines of steps after ``step``, and a last line that was cut short."""
+    lines = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
+                lines.append(line)
         except json.JSONDecodeError:
             break
-    write_text(path, "".join(f"{line}\n" for line in kept))
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def _scalars(record: Record) -> dict[str, float]:
-    return {key: value for key, value in record.items() if key != "step" and isinstance(value, (int, float))}
+def _scalars(line: dict[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in line.items() if key != "step" and isinstance(value, (int, float))}
 
 
 @contextmanager
-def _tensorboard(run: Path, step: int) -> Iterator[Callable[[Record], None]]:
+def _tensorboard(run: Path, step: int) -> Iterator[_LineWriter]:
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(run / "tensorboard"), purge_step=step + 1) as writer:
 
-        def write(record: Record) -> None:
-            for key, value in _scalars(record).items():
-                writer.add_scalar(key, value, record["step"])
+        def write(line: dict[str, Any]) -> None:
+            for key, value in _scalars(line).items():
+                writer.add_scalar(key, value, line["step"])
 
         yield write
 
 
 @contextmanager
-def _wandb(run: Path, config: Config, run_id: str) -> Iterator[Callable[[Record], None]]:
+def _wandb(run: Path, config: Config, *, run_id: str) -> Iterator[_LineWriter]:
     import wandb  # type: ignore[import-not-found,unused-ignore]
 
     with wandb.init(
         project="olmo-sparsity", name=run.name, id=run_id, resume="allow", dir=str(run), config=to_dict(config)
     ) as tracked:
-        yield lambda record: tracked.log(_scalars(record), step=record["step"])
+        yield lambda line: tracked.log(_scalars(line), step=line["step"])
 
 
 @contextmanager
-def metrics_writer(
-    run: Path, step: int, config: Config, run_id: str, writes: bool = True
-) -> Iterator[Callable[[Record], None]]:
-    """A function that takes one step's numbers: ``metrics.jsonl`` gets all of them, the trackers those that are single.
+def metrics_writer(run: Path, step: int, *, config: Config, run_id: str, is_leader: bool = True) -> Iterator[Writer]:
+    """Open the metrics of a run; a context manager that returns a function that writes one line.
+
+    ``metrics.jsonl`` gets all values, the trackers those that are single numbers.
 
     Args:
         run: folder of the run.
-        step: the step that training goes on from; what is written behind it is dropped.
-        config: names the trackers.
-        run_id: of the run, for trackers that continue one by its name.
-        writes: False in processes that leave it to another.
+        step: the step that training resumes from; lines of later steps are removed.
+        config: lists the trackers.
+        run_id: the ID under which a tracker continues the run.
+        is_leader: False in the other processes, where the function does nothing.
     """
-    if not writes:
-        yield lambda record: None
+    if not is_leader:
+        yield lambda metrics: None
         return
     path = run / "metrics.jsonl"
     _truncate(path, step)
     with ExitStack() as stack:
-        lines = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
-        sinks: list[Callable[[Record], None]] = [lambda record: print(json.dumps(record), file=lines)]
+        file = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
+        writers: list[_LineWriter] = [lambda line: print(json.dumps(line), file=file)]
         if "tensorboard" in config.training.trackers:
-            sinks.append(stack.enter_context(_tensorboard(run, step)))
+            writers.append(stack.enter_context(_tensorboard(run, step)))
         if "wandb" in config.training.trackers:
-            sinks.append(stack.enter_context(_wandb(run, config, run_id)))
+            writers.append(stack.enter_context(_wandb(run, config, run_id=run_id)))
 
-        def write(record: Record) -> None:
-            for sink in sinks:
-                sink(record)
+        def write(metrics: StepMetrics) -> None:
+            line = metrics.to_json()
+            for write_line in writers:
+                write_line(line)
 
         yield write

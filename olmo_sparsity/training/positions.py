@@ -1,10 +1,10 @@
-"""Position IDs for training rows: PoSE (Zhu et al. 2023, arXiv 2309.10400) and RandPos (Ruoss et al. 2023, 2305.16843).
+"""Position IDs of training rows: PoSE (Zhu et al. 2023, arXiv 2309.10400) and RandPos (Ruoss et al. 2023, 2305.16843).
 
-PoSE cuts a row into chunks and shifts the position IDs of chunk i by a skip u_i, 0 = u_0 <= u_1 <= ... (its Eq. 4). The
-text of the chunks may be shifted likewise, by v_i (its Eq. 5). So both are made here from the same parts: where chunks
-start, by how much each is shifted, and the numbers that follow.
+PoSE cuts a row of T tokens into C chunks and shifts the position IDs of chunk i by a skip u_i, 0 = u_0 <= u_1 <= ...
+(its Eq. 4). It may also shift the text of chunk i, by v_i (its Eq. 5). Both are built from the same three steps: draw
+where the chunks start, draw the shift of each chunk, and add the shifts to 0, 1, 2, ...
 
-Legend: B rows, T tokens of a row (``row_len``), C chunks. Numbers in, numbers out; randomness is passed in.
+These are pure functions of numbers; the random generator is an argument.
 """
 
 from __future__ import annotations
@@ -17,118 +17,137 @@ import numpy as np
 def chunk_starts(
     rng: np.random.Generator,
     num_rows: int,
+    *,
     row_len: int,
     num_chunks: int,
     vary_chunks: bool = False,
     cuts: Literal["uniform", "capped"] = "uniform",
 ) -> np.ndarray:
-    """Where the chunks of each row start; every chunk holds a token at least.
+    """Draw where the chunks of each row start. Every chunk holds at least one token.
 
-    ``uniform``: the C - 1 cuts are uniform among the sets of distinct places 1 .. T-1. ``capped``: the first cut is
-    uniform in 1 .. ceil(T / 2), as PoSE's code has it for two chunks; of more chunks, which its code does not know, the
-    first cut leaves a token for each of the others, and their cuts are uniform among the distinct places behind it.
+    ``uniform``: the C - 1 cuts are a uniform sample of distinct places in 1 .. T-1. ``capped``: the first cut is uniform
+    in 1 .. ceil(T / 2), as in PoSE's code, which knows two chunks only. With more chunks, the first cut leaves at least
+    one token for each later chunk, and the later cuts are a uniform sample of the places after it.
 
     Args:
-        rng: all randomness.
+        rng: the random generator.
         num_rows: B.
         row_len: T.
         num_chunks: C, between 1 and T.
-        vary_chunks: draw each row's own number of chunks uniformly from 1 to ``num_chunks``.
-        cuts: the law of the cuts.
+        vary_chunks: draw the number of chunks of each row uniformly from 1 to ``num_chunks``.
+        cuts: the distribution of the cuts.
 
     Returns:
-        int64 [B, C], strictly rising from 0; T stands for every chunk that a row does not have.
+        int64 [B, C], strictly increasing from 0; the start of a chunk that a row does not have is T.
 
     Raises:
-        ValueError: a length is out of range.
+        ValueError: ``num_chunks`` is out of range.
     """
     if not 1 <= num_chunks <= row_len:
         raise ValueError(f"num_chunks = {num_chunks}: must lie between 1 and row_len = {row_len}")
-    chunks_B = rng.integers(1, num_chunks + 1, size=num_rows) if vary_chunks else np.full(num_rows, num_chunks)
-    # A row's cuts are the first of a random order of the places 1 .. T-1: distinct and uniform.
-    order = rng.random((num_rows, row_len - 1))
+    num_chunks_B = rng.integers(1, num_chunks + 1, size=num_rows) if vary_chunks else np.full(num_rows, num_chunks)
+    # The first places of a random order of 1 .. T-1 are a uniform sample of distinct places. [B, T-1]
+    order_Bt = rng.random((num_rows, row_len - 1))
     if cuts == "capped" and num_chunks > 1:
-        largest = np.minimum((row_len + 1) // 2, row_len - np.maximum(chunks_B, 2) + 1)
-        first = 1 + (rng.random(num_rows) * largest).astype(np.int64)[:, None]
-        place = np.arange(1, row_len)
-        order = np.where(place < first, 2.0, np.where(place == first, -1.0, order))  # never, and before all others
-    starts = np.zeros((num_rows, num_chunks), dtype=np.int64)
+        largest_B = np.minimum((row_len + 1) // 2, row_len - np.maximum(num_chunks_B, 2) + 1)
+        first_cut_B1 = 1 + (rng.random(num_rows) * largest_B).astype(np.int64)[:, None]
+        place_t = np.arange(1, row_len)
+        # The first cut comes first in the order; places before it come last, so they are never cut.
+        order_Bt = np.where(place_t < first_cut_B1, 2.0, np.where(place_t == first_cut_B1, -1.0, order_Bt))
+    starts_BC = np.zeros((num_rows, num_chunks), dtype=np.int64)
     if num_chunks == 2:
-        starts[:, 1] = order.argmin(axis=1) + 1
+        starts_BC[:, 1] = order_Bt.argmin(axis=1) + 1
     elif num_chunks > 2:
-        starts[:, 1:] = order.argsort(axis=1)[:, : num_chunks - 1] + 1
-    starts[np.arange(num_chunks) >= chunks_B[:, None]] = row_len
-    starts.sort(axis=1)
-    return starts
+        starts_BC[:, 1:] = order_Bt.argsort(axis=1)[:, : num_chunks - 1] + 1
+    starts_BC[np.arange(num_chunks) >= num_chunks_B[:, None]] = row_len
+    starts_BC.sort(axis=1)
+    return starts_BC
 
 
 def chunk_shifts(
     rng: np.random.Generator,
     starts_BC: np.ndarray,
+    *,
     row_len: int,
     max_shift_B: np.ndarray,
     skips: Literal["sorted", "successive"] = "sorted",
 ) -> np.ndarray:
-    """By how much each chunk is shifted: 0 for the first, then never less than the one before.
+    """Draw the shift of each chunk: 0 for the first, and never less than the shift of the chunk before.
 
-    ``sorted``: independent uniform draws from 0 .. max_shift, sorted. ``successive``: each uniform between the one before
-    and max_shift, as PoSE's paper has it (Eq. 4 and 5), so that later chunks of many crowd at the end. Of two chunks both
-    are the same law, and the same numbers.
+    ``sorted``: independent uniform draws from 0 .. max_shift, sorted. ``successive``: each draw is uniform between the
+    shift of the chunk before and max_shift, as in PoSE's paper (Eq. 4 and 5), so that with many chunks the later shifts
+    crowd near max_shift. For two chunks both give the same distribution, and the same numbers.
 
     Args:
-        rng: all randomness.
-        starts_BC: int64 [B, C], as from ``chunk_starts``.
+        rng: the random generator.
+        starts_BC: int64, from ``chunk_starts``.
         row_len: T.
-        max_shift_B: int [B], not negative.
-        skips: the law of the shifts.
+        max_shift_B: int, the largest shift allowed in each row.
+        skips: the distribution of the shifts.
 
     Returns:
-        int64 [B, C]; what stands for a chunk that a row does not have means nothing.
+        int64 [B, C]; the entry of a chunk that a row does not have is meaningless.
 
     Raises:
-        ValueError: a bound is negative.
+        ValueError: a ``max_shift_B`` is negative.
     """
-    bound = np.asarray(max_shift_B)[:, None]
-    if (bound < 0).any():
-        raise ValueError(f"max_shift = {bound.min()}: must not be negative")
-    draws = rng.random((len(starts_BC), starts_BC.shape[1] - 1))
-    shifts = np.zeros(starts_BC.shape, dtype=np.int64)
+    max_shift_B1 = np.asarray(max_shift_B)[:, None]
+    if (max_shift_B1 < 0).any():
+        raise ValueError(f"max_shift = {max_shift_B1.min()}: must not be negative")
+    draws_Bc = rng.random((len(starts_BC), starts_BC.shape[1] - 1))  # one for each chunk but the first
+    shifts_BC = np.zeros(starts_BC.shape, dtype=np.int64)
     if skips == "successive":
-        for i in range(draws.shape[1]):
-            before = shifts[:, i : i + 1]
-            shifts[:, i + 1 : i + 2] = before + (draws[:, i : i + 1] * (bound - before + 1)).astype(np.int64)
+        for i in range(draws_Bc.shape[1]):
+            before_B1 = shifts_BC[:, i : i + 1]
+            step_B1 = (draws_Bc[:, i : i + 1] * (max_shift_B1 - before_B1 + 1)).astype(np.int64)
+            shifts_BC[:, i + 1 : i + 2] = before_B1 + step_B1
     else:
-        # Draws that a row with fewer chunks has no use for must not move the others when sorted: put them last.
-        uniform = (draws * (bound + 1)).astype(np.int64)
-        shifts[:, 1:] = np.sort(np.where(starts_BC[:, 1:] == row_len, bound, uniform), axis=1)
-    return shifts
+        uniform_Bc = (draws_Bc * (max_shift_B1 + 1)).astype(np.int64)
+        # In a row with fewer chunks, the draws that are not used are sorted last, so they do not change the others.
+        used_Bc = np.where(starts_BC[:, 1:] == row_len, max_shift_B1, uniform_Bc)
+        shifts_BC[:, 1:] = np.sort(used_Bc, axis=1)
+    return shifts_BC
 
 
-def shifted(starts_BC: np.ndarray, shifts_BC: np.ndarray, row_len: int) -> np.ndarray:
-    """0, 1, 2, ... with the shift of its chunk added to each; int64 [B, T], strictly rising from 0."""
-    # The column behind the last token takes the chunks that are not there.
-    steps = np.ones((len(starts_BC), row_len + 1), dtype=np.int64)
-    steps[:, 0] = 0
-    steps[np.arange(len(steps))[:, None], starts_BC[:, 1:]] += np.diff(shifts_BC, axis=1)
-    return steps[:, :row_len].cumsum(axis=1)
+def shifted_range(starts_BC: np.ndarray, shifts_BC: np.ndarray, *, row_len: int) -> np.ndarray:
+    """Return 0, 1, 2, ... plus the shift of the chunk of each token; int64 [B, T], strictly increasing from 0."""
+    # One column more than tokens: the chunks that a row does not have start there.
+    increments = np.ones((len(starts_BC), row_len + 1), dtype=np.int64)
+    increments[:, 0] = 0
+    increments[np.arange(len(increments))[:, None], starts_BC[:, 1:]] += np.diff(shifts_BC, axis=1)
+    return increments[:, :row_len].cumsum(axis=1)
 
 
 def pose_positions(
-    rng: np.random.Generator, num_rows: int, row_len: int, max_position: int, num_chunks: int, vary_chunks: bool = False
+    rng: np.random.Generator,
+    num_rows: int,
+    *,
+    row_len: int,
+    max_position: int,
+    num_chunks: int,
+    vary_chunks: bool = False,
 ) -> np.ndarray:
-    """PoSE's position IDs below ``max_position`` by the default laws, cuts uniform and skips sorted; int64 [B, T].
+    """Draw PoSE position IDs below ``max_position`` with the default settings: uniform cuts, sorted skips.
+
+    Returns:
+        int64 [B, T].
 
     Raises:
         ValueError: a length is out of range.
     """
-    starts = chunk_starts(rng, num_rows, row_len, num_chunks, vary_chunks)
-    return shifted(starts, chunk_shifts(rng, starts, row_len, np.full(num_rows, max_position - row_len)), row_len)
+    starts_BC = chunk_starts(rng, num_rows, row_len=row_len, num_chunks=num_chunks, vary_chunks=vary_chunks)
+    max_shift_B = np.full(num_rows, max_position - row_len)
+    shifts_BC = chunk_shifts(rng, starts_BC, row_len=row_len, max_shift_B=max_shift_B)
+    return shifted_range(starts_BC, shifts_BC, row_len=row_len)
 
 
-def random_positions(rng: np.random.Generator, num_rows: int, row_len: int, max_position: int) -> np.ndarray:
-    """RandPos: a uniform sample, without replacement, of 0 .. max_position - 1, sorted; int64 [B, T].
+def random_positions(rng: np.random.Generator, num_rows: int, *, row_len: int, max_position: int) -> np.ndarray:
+    """Draw RandPos position IDs: for each row a uniform sample of 0 .. max_position - 1 without replacement, sorted.
 
-    It need not hold 0: so in the paper (which counts from 1), and where PoSE's code draws this baseline.
+    The sample need not contain 0, as in the paper (which counts from 1) and in PoSE's code for this baseline.
+
+    Returns:
+        int64 [B, T].
 
     Raises:
         ValueError: there are fewer positions than tokens.

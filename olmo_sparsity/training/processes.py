@@ -1,6 +1,6 @@
-"""One training run on several processes: torch's DDP, or FSDP2 for models that one device cannot hold.
+"""Training on several processes: torch's DDP, or FSDP2 for models that do not fit on one device.
 
-All of it does nothing where one process trains alone. Processes talk through gloo on CPUs and NCCL on GPUs.
+With a single process these functions do nothing. Processes communicate through gloo on CPUs and NCCL on GPUs.
 """
 
 from __future__ import annotations
@@ -21,103 +21,122 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import CheckpointState
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.torchrun import ProcessInfo
 
 T = TypeVar("T")
 
 
-def device_of_process(device: torch.device, place: ProcessInfo) -> torch.device:
-    """The GPU of this process, where ``device`` is a GPU and there are several processes.
+def device_of_process(device: torch.device, process: ProcessInfo) -> torch.device:
+    """Return the device that this process trains on: its own GPU if ``device`` is a GPU and there are several processes.
 
     Raises:
         UserError: a machine has fewer GPUs than processes.
     """
-    if place.count == 1 or device.type != "cuda":
+    if process.world_size == 1 or device.type != "cuda":
         return device
-    if place.local_count > torch.cuda.device_count():
+    if process.local_world_size > torch.cuda.device_count():
         raise UserError(
-            f"{place.local_count} processes and {torch.cuda.device_count()} GPUs on this machine: training wants a GPU for "
-            "each; give torchrun a smaller --nproc-per-node"
+            f"{process.local_world_size} processes and {torch.cuda.device_count()} GPUs on this machine: training needs one "
+            "GPU per process; call torchrun with a smaller --nproc-per-node"
         )
-    torch.cuda.set_device(place.local_rank)
-    return torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(process.local_rank)
+    return torch.device("cuda", process.local_rank)
 
 
 @contextmanager
-def process_group(place: ProcessInfo, device: torch.device) -> Iterator[None]:
-    """All processes of the run have come, and can talk to each other; what talks (a model of DDP or FSDP) ends here, too."""
-    if place.count == 1:
+def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
+    """Set up communication between the processes of a run; a context manager.
+
+    When it exits, no variable of the caller may still refer to a DDP or FSDP model: see the comment at the end.
+    """
+    if process.world_size == 1:
         yield
         return
-    # gloo on GPU machines, too: what the processes tell each other besides gradients lies in main memory.
+    # gloo on GPU machines, too: everything but gradients is exchanged in main memory.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield
     except BaseException as error:
-        traceback.clear_frames(error.__traceback__)  # their variables hold the model
+        traceback.clear_frames(error.__traceback__)  # their variables refer to the model
         raise
     finally:
-        # torch ends a group's threads when nothing refers to it any more, and threads that live on when the interpreter ends
-        # can abort a process whose work is done. Models refer to it, FSDP's in cycles; and its mesh, which torch's caches keep.
+        # torch ends the threads of a group when the last reference to it is gone. A thread that is still alive when the
+        # interpreter exits can abort the process, though its work is done. Models refer to the group (FSDP models in
+        # cycles), and so does the device mesh, which torch's caches keep alive.
         gc.collect()
-        for mesh in [thing for thing in gc.get_objects() if type(thing) is DeviceMesh]:
+        for mesh in [item for item in gc.get_objects() if type(item) is DeviceMesh]:
             mesh._pg_registry.clear()
         dist.destroy_process_group()
 
 
-def share_of_rows(num_rows: int, place: ProcessInfo, key: str) -> slice:
-    """This process's rows of a batch of ``num_rows``.
+def share_of_rows(num_rows: int, process: ProcessInfo, *, key: str) -> slice:
+    """Return which rows of a batch of ``num_rows`` this process computes.
+
+    Args:
+        num_rows: of the whole batch.
+        process: this process.
+        key: the configuration key that set ``num_rows``, for the error message.
 
     Raises:
-        UserError: the rows cannot be shared equally; ``key`` is named.
+        UserError: the rows cannot be divided equally among the processes.
     """
-    if num_rows % place.count:
-        raise UserError(f"{key} = {num_rows}: must be a multiple of the number of processes, {place.count}")
-    each = num_rows // place.count
-    return slice(place.rank * each, (place.rank + 1) * each)
+    if num_rows % process.world_size:
+        raise UserError(f"{key} = {num_rows}: must be a multiple of the number of processes, {process.world_size}")
+    rows_each = num_rows // process.world_size
+    return slice(process.rank * rows_each, (process.rank + 1) * rows_each)
 
 
-def all_reduce_sum(value: torch.Tensor, place: ProcessInfo) -> torch.Tensor:
-    """The sum of a tensor over all processes."""
-    if place.count > 1:
+def all_reduce_sum(value: torch.Tensor, process: ProcessInfo) -> torch.Tensor:
+    """Return the sum of a tensor over all processes; it is computed in place."""
+    if process.world_size > 1:
         dist.all_reduce(value)
     return value
 
 
-def any_process(flag: bool, place: ProcessInfo) -> bool:
-    """Is it so in one of the processes; all of them get the same answer."""
-    return bool(all_reduce_sum(torch.tensor(int(flag)), place))
+def any_process(flag: bool, process: ProcessInfo) -> bool:
+    """Return True in all processes if ``flag`` is True in any of them."""
+    return bool(all_reduce_sum(torch.tensor(int(flag)), process))
 
 
-def broadcast_from_leader(make: Callable[[], T], place: ProcessInfo) -> T:
-    """What ``make`` returns in the leading process, in all of them."""
-    if place.count == 1:
+def broadcast_from_leader(make: Callable[[], T], process: ProcessInfo) -> T:
+    """Call ``make`` in the leader (rank 0) and return its result in all processes."""
+    if process.world_size == 1:
         return make()
-    box: list[Any] = [make() if place.is_leader else None]
-    dist.broadcast_object_list(box, device=torch.device("cpu"))
-    return cast(T, box[0])
+    results: list[Any] = [make() if process.is_leader else None]
+    dist.broadcast_object_list(results, device=torch.device("cpu"))
+    return cast(T, results[0])
 
 
 def shard_model(model: OLMoWithPositions, device: torch.device) -> None:
-    """FSDP2, in place: each process holds its share of every weight; a layer's are gathered while it computes."""
-    # Named, or a GPU machine's training on its CPUs would be laid out for the GPUs.
+    """Shard a model with FSDP2, in place.
+
+    Each process holds a share of every weight. The weights of a layer are gathered while it computes.
+    """
+    # The device type is given, because on a machine with GPUs torch would lay out the mesh for GPUs by default.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    # One after another, or the device would have to hold the whole model for once.
+    # Block by block, so that the device never holds the whole model.
     for block in model.transformer.blocks:
         fully_shard(block.to(device), mesh=mesh)
     fully_shard(model.to(device), mesh=mesh)
 
 
-def replicate(loss: nn.Module, place: ProcessInfo, sharded: bool) -> nn.Module:
-    """DDP around the loss, unless the model is sharded or this process is alone."""
-    if place.count == 1 or sharded:
+def replicate(loss: nn.Module, process: ProcessInfo, *, sharded: bool) -> nn.Module:
+    """Wrap the loss in DDP, unless the model is sharded or there is only one process."""
+    if process.world_size == 1 or sharded:
         return loss
     return DistributedDataParallel(loss, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
-def gradient_accumulation(module: nn.Module, model: OLMoWithPositions, last: bool) -> AbstractContextManager[None]:
-    """Gradients are exchanged in a step's ``last`` backward pass alone."""
+def gradient_accumulation(module: nn.Module, model: OLMoWithPositions, *, last: bool) -> AbstractContextManager[None]:
+    """Return a context in which gradients are exchanged only if this is the ``last`` backward pass of a step.
+
+    Args:
+        module: the loss, wrapped in DDP or not.
+        model: the model, sharded or not.
+        last: whether this is the last pass of the step.
+    """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
     elif isinstance(module, DistributedDataParallel) and not last:
@@ -126,29 +145,28 @@ def gradient_accumulation(module: nn.Module, model: OLMoWithPositions, last: boo
 
 
 def full_tensor(value: torch.Tensor) -> torch.Tensor:
-    """A plain tensor, whatever shares of it the processes hold."""
+    """Return the whole tensor, gathered from all processes if it is sharded."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def gather_state(
-    model: OLMoWithPositions, optimizer: torch.optim.Optimizer, place: ProcessInfo
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(weights, optimizer state) by the names of the parameters, whole and on the CPU, in the leading process; the same
-    whatever the number of processes. All processes call it."""
-    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=place.count > 1)
-    return dcp.get_model_state_dict(model, options=options), dict(
-        dcp.get_optimizer_state_dict(model, optimizer, options=options)
+    model: OLMoWithPositions, optimizer: torch.optim.Optimizer, *, process: ProcessInfo
+) -> CheckpointState:
+    """Gather the whole weights and optimizer state in the leader, on the CPU. All processes must call it.
+
+    The result does not depend on the number of processes.
+    """
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=process.world_size > 1)
+    return CheckpointState(
+        weights=dcp.get_model_state_dict(model, options=options),
+        optimizer=dict(dcp.get_optimizer_state_dict(model, optimizer, options=options)),
     )
 
 
 def load_state(
-    model: OLMoWithPositions,
-    optimizer: torch.optim.Optimizer,
-    weights: dict[str, Any],
-    state: dict[str, Any],
-    place: ProcessInfo,
+    model: OLMoWithPositions, optimizer: torch.optim.Optimizer, *, state: CheckpointState, process: ProcessInfo
 ) -> None:
-    """Puts what ``gather_state`` gave back into place; only the leading process need have it."""
-    options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=place.count > 1)
-    dcp.set_model_state_dict(model, weights, options=options)
-    dcp.set_optimizer_state_dict(model, optimizer, state, options=options)
+    """Load what ``gather_state`` returned. Only the leader needs ``state``; that of other processes may be empty."""
+    options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=process.world_size > 1)
+    dcp.set_model_state_dict(model, state.weights, options=options)
+    dcp.set_optimizer_state_dict(model, optimizer, state.optimizer, options=options)

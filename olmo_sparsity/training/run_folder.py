@@ -1,8 +1,9 @@
-"""The folder of a training run: whose it is, whether it is finished, and how it begins."""
+"""The folder of a training run: which experiment it holds, whether it is finished, and how it is created."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -11,12 +12,12 @@ from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import read_json, write_json, write_text
-from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
 
 logger = logging.getLogger(__name__)
 
 TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
-# Keys that may differ from those of the run in the folder: to go on training, and to measure what was trained.
+# Keys that may differ from those of the run in the folder: when training resumes, and when a trained run is measured.
 FREE_TO_TRAIN = frozenset(
     {
         ("data", "cache_dir"),
@@ -38,28 +39,48 @@ FREE_TO_MEASURE = FREE_TO_TRAIN | {
 }
 
 
-def check_same_experiment(run: Path, config: Config, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
-    """Is the run in this folder that of ``config``, in every key that training depends on but the ``free`` ones.
+def check_same_experiment(run: Path, config: Config, *, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
+    """Check that the run in this folder was made with ``config``, in every key that training depends on.
+
+    Args:
+        run: the folder.
+        config: the experiment.
+        free: (section, key) pairs that may differ.
 
     Raises:
-        UserError: it is another's.
+        UserError: a key differs.
     """
     stored = read_json(run / "manifest.json")["config"]
-    asked, defaults = to_dict(config), to_dict(Config())
+    requested, defaults = to_dict(config), to_dict(Config())
     for section in TRAINED_SECTIONS:
-        # A key that is younger than the run had its default then.
+        # A key that was added after the run was made had its default value.
         before = {**defaults[section], **stored.get(section, {})}
-        for key in sorted(before.keys() | asked[section].keys()):
-            there, here = before.get(key), asked[section].get(key)
-            if there != here and (section, key) not in free:
+        for key in sorted(before.keys() | requested[section].keys()):
+            old_value, new_value = before.get(key), requested[section].get(key)
+            if old_value != new_value and (section, key) not in free:
                 raise UserError(
-                    f"{run}: this run was made with {section}.{key} = {there!r}, not {here!r}; choose another folder "
-                    "with --run DIR, or replace it with `olmo-sparsity train --overwrite`"
+                    f"{run}: this run was made with {section}.{key} = {old_value!r}, not {new_value!r}; choose another "
+                    "folder with --run DIR, or replace the run with `olmo-sparsity train --overwrite`"
                 )
 
 
-def is_trained(run: Path, verified: bool = False) -> bool:
-    """Has this folder a finished training run, its last checkpoint included; ``verified``: is that what was written."""
+def check_same_text(run: Path, tokens_sha256: str) -> None:
+    """Check that the run in this folder was trained on the text with this hash.
+
+    Raises:
+        UserError: the text has changed.
+    """
+    if read_json(run / "manifest.json")["tokens_sha256"] != tokens_sha256:
+        raise UserError(f"{run}: its text has changed since training began; choose another folder with --run DIR")
+
+
+def is_trained(run: Path, *, verified: bool = False) -> bool:
+    """Return True if this folder holds a finished training run with its last checkpoint.
+
+    Args:
+        run: the folder.
+        verified: also compare the files of the checkpoint with their hashes.
+    """
     if not is_folder_of_kind(run, "run"):
         return False
     manifest = read_json(run / "manifest.json")
@@ -69,24 +90,46 @@ def is_trained(run: Path, verified: bool = False) -> bool:
     return last.is_dir() and (not verified or is_intact(last))
 
 
+def run_lock(run: Path) -> AbstractContextManager[None]:
+    """Return a lock that only one training process on all machines can hold.
+
+    Raises:
+        UserError: on entry, if another process holds it.
+    """
+    folder = run.resolve()
+    busy = f"{run}: another process is training this run; wait for it, or choose another folder with --run DIR"
+    return exclusive_lock(folder.with_name(f".{folder.name}.lock"), busy)
+
+
 def begin_run(
-    config: Config, run: Path, tokenizer: Path, manifest: dict[str, Any], overwrite: bool
+    config: Config, run: Path, *, tokenizer: Path, manifest: dict[str, Any], overwrite: bool
 ) -> tuple[dict[str, Any], Optional[Path]]:
-    """Makes the folder of a run, or finds it; (its manifest, the checkpoint to go on from)."""
-    there = is_folder_of_kind(run, "run")
-    if there and overwrite:  # only now that the new run is known to be possible
-        logger.info(f"deleting {run}, as --overwrite asks")
+    """Create the folder of a run, or open an existing one to resume it.
+
+    Args:
+        config: the experiment.
+        run: the folder.
+        tokenizer: the tokenizer file, which is copied.
+        manifest: of a new run; a run that is resumed keeps its ``run_id``.
+        overwrite: delete an existing run.
+
+    Returns:
+        (the manifest, the checkpoint to resume from or None).
+    """
+    exists = is_folder_of_kind(run, "run")
+    if exists and overwrite:  # deleted no earlier than here, where nothing can stop the new run from starting
+        logger.info(f"{run}: deleting the earlier run (--overwrite)")
         clear_folder(run)
-    latest = newest_intact_checkpoint(run / "checkpoints")
+    checkpoint = newest_intact_checkpoint(run / "checkpoints")
     make_folder(run)
-    if there and not overwrite:
+    if exists and not overwrite:
         manifest = {**manifest, "run_id": read_json(run / "manifest.json").get("run_id", manifest["run_id"])}
     else:
-        write_json(run / "manifest.json", manifest)  # first: it makes the folder ours
+        write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (
         ("config.yaml", to_yaml(config)),
         ("tokenizer.json", tokenizer.read_text(encoding="utf-8")),
     ):
         if not (run / name).is_file():
             write_text(run / name, content)
-    return manifest, latest
+    return manifest, checkpoint

@@ -1,7 +1,4 @@
-"""What a training step is made of: the loss, the optimizer, the learning rate, and how they are computed.
-
-Legend: B rows, T tokens of a row, V vocabulary.
-"""
+"""The training step: loss, optimizer, learning rate schedule, precision and compilation."""
 
 from __future__ import annotations
 
@@ -25,35 +22,36 @@ from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
 from olmo_sparsity.training.processes import full_tensor, gradient_accumulation, replicate, shard_model, share_of_rows
 
-# What deterministic products on a GPU need. Read once, at the first product, which may be long before training begins.
+# Deterministic matrix products on a GPU need it. cuBLAS reads it once, at the first product of the process, so it is set
+# when this module is imported.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def resolve_precision(training: TrainingConfig, device: torch.device) -> str:
-    """``bf16`` or ``fp32``."""
+    """Return ``bf16`` or ``fp32``: as configured; ``auto`` is bf16 if the device supports it."""
     if training.precision != "auto":
         return training.precision
     return "bf16" if supports_bf16(device) else "fp32"
 
 
 def resolve_compile(training: TrainingConfig, device: torch.device) -> bool:
-    """Is the step compiled: as asked, or where a compiler for the device is at hand."""
+    """Return True if the step is to be compiled: as configured; ``auto`` compiles if there is a compiler for the device."""
     if training.compile != "auto":
         return training.compile == "always"
     if device.type == "cuda":
         return True
-    return shutil.which(os.environ.get("CXX", "g++")) is not None  # the one that torch's CPU back end calls
+    return shutil.which(os.environ.get("CXX", "g++")) is not None  # the compiler that torch calls on a CPU
 
 
 class SummedLoss(nn.Module):
-    """(tokens_BT, positions_BT, targets_BT) -> (what is minimised, cross-entropy in nats), each summed over the targets
-    that are trained, fp32 scalars.
+    """The loss of a batch, summed over the trained targets.
 
-    The first is the second plus ``z_loss`` times the square of log Z, the logarithm of the softmax's normaliser, which
-    keeps logits from drifting (Chowdhery et al. 2022, arXiv 2204.02311, section 5; OLMo's ``softmax_auxiliary_loss``).
+    The objective is the cross-entropy plus ``z_loss`` times the square of log Z, where Z is the normalizer of the softmax.
+    The second term keeps the logits from drifting (Chowdhery et al. 2022, arXiv 2204.02311, section 5; OLMo's
+    ``softmax_auxiliary_loss``).
     """
 
-    def __init__(self, model: OLMoWithPositions, precision: str, z_loss: float = 0.0):
+    def __init__(self, model: OLMoWithPositions, precision: str, *, z_loss: float = 0.0):
         super().__init__()
         self.model = model
         self._bf16 = precision == "bf16"
@@ -62,6 +60,7 @@ class SummedLoss(nn.Module):
     def forward(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, targets_BT: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (objective, cross-entropy in nats), both summed over the trained targets; fp32 scalars."""
         logits_BTV = self.logits(tokens_BT, positions_BT)
         targets = targets_BT.flatten()
         nats = F.cross_entropy(logits_BTV.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="sum")
@@ -71,13 +70,13 @@ class SummedLoss(nn.Module):
         return nats + self._z_loss * (squares * (targets != IGNORE_INDEX)).sum(), nats
 
     def logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Logits, fp32 [B, T, V], computed in the precision of training."""
+        """Return the logits, fp32 [B, T, V], computed in the precision of training."""
         with torch.autocast(tokens_BT.device.type, torch.bfloat16, enabled=self._bf16):
             return self.model(tokens_BT, positions_BT).float()
 
 
 def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch.optim.AdamW:
-    """torch's fused AdamW over OLMo's parameter groups (no weight decay on norms)."""
+    """Return torch's fused AdamW with OLMo's parameter groups: no weight decay on the scales of norms."""
     groups = get_param_groups(TrainConfig(optimizer=OptimizerConfig(decay_embeddings=True)), model)
     plain = [{key: group[key] for key in ("params", "weight_decay") if key in group} for group in groups]
     return torch.optim.AdamW(
@@ -90,7 +89,7 @@ def build_optimizer(model: OLMoWithPositions, training: TrainingConfig) -> torch
 
 
 def build_schedule(training: TrainingConfig) -> Scheduler:
-    """OLMo's scheduler of the learning rate."""
+    """Return OLMo's learning rate scheduler."""
     settings = SchedulerConfig(
         name=SchedulerType(training.scheduler),
         t_warmup=training.warmup_steps,
@@ -102,10 +101,17 @@ def build_schedule(training: TrainingConfig) -> Scheduler:
 
 @dataclass(frozen=True)
 class TrainState:
-    """A model that is being trained in this process.
+    """A model in training, in this process.
 
-    ``loss`` is the model and its loss, ``replicated`` the same as several processes share it, ``step_loss`` that,
-    compiled where it is to be; ``rows_at_once`` a pass takes.
+    Attributes:
+        model: the model; under FSDP2, this process's share of it.
+        optimizer: of the model's weights.
+        loss: the model and its loss, neither wrapped in DDP nor compiled; used for evaluation.
+        replicated: the loss, wrapped in DDP if there are several processes that each hold the whole model.
+        step_loss: ``replicated``, compiled if training is compiled.
+        rows_per_pass: rows of a forward and backward pass; a step accumulates the gradients of several passes.
+        process: this process.
+        device: of the model.
     """
 
     model: OLMoWithPositions
@@ -113,78 +119,106 @@ class TrainState:
     loss: SummedLoss
     replicated: nn.Module
     step_loss: Callable[..., tuple[torch.Tensor, torch.Tensor]]
-    rows_at_once: int
-    place: ProcessInfo
+    rows_per_pass: int
+    process: ProcessInfo
     device: torch.device
+
+
+def _rows_per_pass(training: TrainingConfig, process: ProcessInfo) -> int:
+    share = share_of_rows(training.batch_rows, process, key="training.batch_rows")
+    num_rows = share.stop - share.start
+    rows_per_pass = min(training.micro_batch_rows or num_rows, num_rows)
+    if num_rows % rows_per_pass:
+        raise UserError(
+            f"training.micro_batch_rows = {rows_per_pass}: must divide the {num_rows} rows of each of the "
+            f"{process.world_size} processes"
+        )
+    return rows_per_pass
 
 
 def build_train_state(
     model: OLMoWithPositions,
     training: TrainingConfig,
+    *,
     precision: str,
     compiled: bool,
-    place: ProcessInfo,
+    process: ProcessInfo,
     device: torch.device,
 ) -> TrainState:
-    """Puts a fresh model, on the CPU, into place for training.
+    """Move a new model to its device, shard or replicate it, compile it, and build its optimizer.
+
+    Args:
+        model: on the CPU; changed in place.
+        training: the configuration.
+        precision: ``bf16`` or ``fp32``.
+        compiled: whether to compile the step.
+        process: this process.
+        device: where to train.
 
     Raises:
-        UserError: the rows of a batch cannot be shared as the configuration says.
+        UserError: the rows of a batch cannot be divided as the configuration says.
     """
-    share = share_of_rows(training.batch_rows, place, "training.batch_rows")
-    num_rows = share.stop - share.start
-    rows_at_once = min(training.micro_batch_rows or num_rows, num_rows)
-    if num_rows % rows_at_once:
-        raise UserError(
-            f"training.micro_batch_rows = {rows_at_once}: must divide the {num_rows} rows that each of {place.count} "
-            "processes has"
-        )
-    sharded = training.parallel == "fsdp" and place.count > 1
+    rows_per_pass = _rows_per_pass(training, process)
+    sharded = training.parallel == "fsdp" and process.world_size > 1
     if sharded:
-        if compiled:  # layer by layer: weights are gathered between them
+        if compiled:  # block by block, because the weights are gathered between blocks
             for block in model.transformer.blocks:
                 block.compile(dynamic=False)
         shard_model(model, device)
     else:
         model.to(device)
-    loss = SummedLoss(model, precision, training.z_loss)
-    replicated = replicate(loss, place, sharded)
-    step_loss = torch.compile(replicated, dynamic=False) if compiled and not sharded else replicated
-    optimizer = build_optimizer(model, training)  # of the weights as they lie now
-    return TrainState(model, optimizer, loss, replicated, step_loss, rows_at_once, place, device)
+    loss = SummedLoss(model, precision, z_loss=training.z_loss)
+    replicated = replicate(loss, process, sharded=sharded)
+    return TrainState(
+        model=model,
+        optimizer=build_optimizer(model, training),  # after sharding, which replaces the parameters
+        loss=loss,
+        replicated=replicated,
+        step_loss=torch.compile(replicated, dynamic=False) if compiled and not sharded else replicated,
+        rows_per_pass=rows_per_pass,
+        process=process,
+        device=device,
+    )
 
 
 def train_step(
-    learner: TrainState, batch: Batch, learning_rate: float, max_grad_norm: float
+    train_state: TrainState, batch: Batch, *, learning_rate: float, max_grad_norm: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One optimizer step on this process's share of a batch.
+    """Take one optimizer step on this process's share of a batch.
 
     Returns:
-        (cross-entropy of the share, nats, summed; norm of the gradient of the whole batch before clipping), scalars.
+        (cross-entropy of the share in nats, summed; gradient norm of the whole batch before clipping), fp32 scalars.
     """
-    for group in learner.optimizer.param_groups:
+    for group in train_state.optimizer.param_groups:
         group["lr"] = learning_rate
-    # DDP and FSDP2 take the mean over processes, where the sum is wanted: hence the count.
-    divisor = batch.num_targets / learner.place.count
-    num_rows, nats = len(batch.tokens_BT), []
-    for first in range(0, num_rows, learner.rows_at_once):
-        part = slice(first, first + learner.rows_at_once)
-        fields = (batch.tokens_BT[part], batch.positions_BT[part], batch.targets_BT[part])
-        with gradient_accumulation(learner.replicated, learner.model, last=part.stop == num_rows):
-            minimised, loss = learner.step_loss(*(field.to(learner.device, non_blocking=True) for field in fields))
-            (minimised / divisor).backward()
-        nats.append(loss.detach())
-    grad_norm = full_tensor(torch.nn.utils.clip_grad_norm_(learner.model.parameters(), max_grad_norm))
-    learner.optimizer.step()
-    learner.optimizer.zero_grad(set_to_none=True)
-    return torch.stack(nats).sum(), grad_norm
+    # DDP and FSDP2 average the gradients of the processes; the factor world_size makes a sum of it.
+    divisor = batch.num_targets / train_state.process.world_size
+    num_rows, losses = len(batch.tokens_BT), []
+    for first in range(0, num_rows, train_state.rows_per_pass):
+        rows = slice(first, first + train_state.rows_per_pass)
+        tokens_bT, positions_bT, targets_bT = (
+            tensor[rows].to(train_state.device, non_blocking=True)
+            for tensor in (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
+        )
+        last = rows.stop == num_rows
+        with gradient_accumulation(train_state.replicated, train_state.model, last=last):
+            objective, nats = train_state.step_loss(tokens_bT, positions_bT, targets_bT)
+            (objective / divisor).backward()
+        losses.append(nats.detach())
+    grad_norm = full_tensor(torch.nn.utils.clip_grad_norm_(train_state.model.parameters(), max_grad_norm))
+    train_state.optimizer.step()
+    train_state.optimizer.zero_grad(set_to_none=True)
+    return torch.stack(losses).sum(), grad_norm
 
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Only kernels that give the same bits every time; the compiled backward of the embedding has others, which add in
-    the order in which threads arrive. An operation that has none raises: with ``warn_only`` attention on a GPU would use
-    the other kernels, too."""
+    """Allow only deterministic kernels within the context.
+
+    The compiled backward pass of the embedding, for example, has a kernel that adds in the order in which threads arrive.
+    An operation without a deterministic kernel raises an error; with ``warn_only``, attention on a GPU would fall back to
+    a kernel that is not deterministic.
+    """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""How much work a training step is, and how much the machine can do."""
+"""Floating-point operations of training, and the measured peak of the device."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import torch
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
-PEAK_CUBE = {"cpu": 1024, "cuda": 8192}  # edge of the matrices whose product is timed
+MATRIX_SIZE = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices whose product is timed
 PEAK_REPEATS = 8
 
 
 def training_flops_per_token(model: OLMoWithPositions, row_len: int) -> float:
-    """Floating-point operations that training needs for one token of a row: 2 for each weight that it is multiplied
-    with, and causal attention to (T + 1) / 2 tokens in the mean; three times as much as the forward pass alone (Kaplan et
-    al. 2020, arXiv 2001.08361, section 2.1, counts so). Norms and other elementwise work is left out."""
+    """Return the floating-point operations that training needs per token of a row.
+
+    The forward pass needs 2 for each weight, plus causal attention to (T + 1) / 2 tokens on average; training needs three
+    times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise work is not counted.
+    """
     config = model.config
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
-    if not config.weight_tying:  # looking up a token's embedding multiplies nothing
+    if not config.weight_tying:  # the embedding is looked up, not multiplied
         weights -= model.transformer.wte.weight.numel()
     attention = 2 * config.n_layers * config.d_model * (row_len + 1)
     return 3.0 * (2 * weights + attention)
@@ -27,15 +29,15 @@ def training_flops_per_token(model: OLMoWithPositions, row_len: int) -> float:
 
 @functools.cache
 def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of the best of some products of two square matrices, with the threads that torch has now."""
-    cube = PEAK_CUBE[device.type]
-    # Not all the same: a GPU multiplies constants faster than numbers.
-    matrix = torch.randn(cube, cube, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    """Return the operations per second of the fastest of several products of square matrices, with torch's threads."""
+    size = MATRIX_SIZE[device.type]
+    # Random numbers, because GPUs multiply constants faster (they draw less power).
+    matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     seconds = []
     for _ in range(PEAK_REPEATS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         matrix @ matrix
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    return 2 * cube**3 / min(seconds)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)

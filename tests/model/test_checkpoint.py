@@ -50,10 +50,10 @@ def test_a_cut_checkpoint_is_refused(saved: Path, name: str) -> None:
 def test_a_crafted_configuration_is_not_resolved(saved: Path, crafted: str) -> None:
     path = saved / "config.yaml"
     path.write_text(path.read_text().replace("n_heads: 2", f"n_heads: {crafted}"))
-    facts = read_json(saved / "train.json")
-    facts["sha256"]["config.yaml"] = sha256_file(path)
-    write_json(saved / "train.json", facts)
-    with pytest.raises(UserError, match=r"config\.yaml: it holds"):
+    info = read_json(saved / "train.json")
+    info["sha256"]["config.yaml"] = sha256_file(path)
+    write_json(saved / "train.json", info)
+    with pytest.raises(UserError, match=r"config\.yaml: not loaded, because it contains"):
         load_model(saved, CPU)
 
 
@@ -70,9 +70,9 @@ def test_a_crafted_checkpoint_runs_no_code(saved: Path, tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Exploit(tmp_path / "control")))
     assert (tmp_path / "control").exists()
     torch.save({"weight": Exploit(witness)}, saved / "model.pt")
-    facts = read_json(saved / "train.json")
-    facts["sha256"]["model.pt"] = sha256_file(saved / "model.pt")  # whoever crafts it can hash it too
-    write_json(saved / "train.json", facts)
+    info = read_json(saved / "train.json")
+    info["sha256"]["model.pt"] = sha256_file(saved / "model.pt")  # whoever crafts it can hash it too
+    write_json(saved / "train.json", info)
     with pytest.raises(UserError, match=r"model\.pt: .*tensors"):
         load_model(saved, CPU)
     assert not witness.exists()

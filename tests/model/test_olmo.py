@@ -10,7 +10,7 @@ from olmo.model import OLMo
 from tiny_models import KINDS, NORMED, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.export.hugging_face import to_transformers
+from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.model.olmo import build_model
 from olmo_sparsity.training.positions import pose_positions
 
@@ -18,7 +18,9 @@ from olmo_sparsity.training.positions import pose_positions
 def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(0)
     tokens = torch.from_numpy(rng.integers(1, VOCAB, (num_rows, length)))
-    return tokens, torch.from_numpy(pose_positions(rng, num_rows, length, 24, min(4, length)))
+    return tokens, torch.from_numpy(
+        pose_positions(rng, num_rows, row_len=length, max_position=24, num_chunks=min(4, length))
+    )
 
 
 @KINDS

@@ -26,7 +26,7 @@ def store(tiny_config: Config) -> TokenStore:
 
 @pytest.fixture(scope="module")
 def rows(store: TokenStore, tiny_config: Config) -> RowSource:
-    return row_source(store, 8, 20)
+    return row_source(store, row_len=8, max_position=20)
 
 
 def numbered(store: TokenStore) -> TokenStore:
@@ -128,7 +128,9 @@ def batch_by_hand(
 @given(pose_configs(), st.integers(8, 30), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=200)
 def test_a_batch_is_what_its_draws_say_row_by_row(pose: PoseConfig, max_position: int, seed: int) -> None:
-    batch = batch_at(row_source(of_lengths(LENGTHS), 8, max_position), pose, 12, seed, 3)
+    batch = batch_at(
+        row_source(of_lengths(LENGTHS), row_len=8, max_position=max_position), pose, num_rows=12, seed=seed, step=3
+    )
     expected = batch_by_hand(LENGTHS, 8, max_position, pose, 12, seed, 3)
     for name, rows in zip(("tokens_BT", "positions_BT", "targets_BT"), expected, strict=True):
         assert getattr(batch, name).tolist() == rows
@@ -140,8 +142,8 @@ def test_a_batch_is_what_its_draws_say_row_by_row(pose: PoseConfig, max_position
 def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
     pose: PoseConfig, max_position: int, seed: int
 ) -> None:
-    source = row_source(of_lengths(LENGTHS), 8, max_position)
-    batch = batch_at(source, pose, 50, seed, 0)
+    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=max_position)
+    batch = batch_at(source, pose, num_rows=50, seed=seed, step=0)
     index, positions, targets = (x.numpy() for x in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
     document = source.store.document_of(index)
     assert (document == document[:, :1]).all()
@@ -165,8 +167,8 @@ def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
 
 
 def test_a_target_that_is_not_trained_is_what_torch_leaves_out() -> None:
-    source = row_source(of_lengths(LENGTHS), 8, 30)
-    batch = batch_at(source, PoseConfig(num_chunks=4, seam_targets="none"), 20, 0, 0)
+    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=30)
+    batch = batch_at(source, PoseConfig(num_chunks=4, seam_targets="none"), num_rows=20, seed=0, step=0)
     logits = torch.randn(20, 8, 200)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
     trained = [(b, t) for b in range(20) for t in range(8) if batch.targets_BT[b, t] >= 0]
@@ -231,7 +233,13 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
     ],
 )
 def test_rows_follow_their_law(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> None:
-    batch = batch_at(row_source(of_lengths(lengths), row_len, max_position), pose, 30_000, 1, 0)
+    batch = batch_at(
+        row_source(of_lengths(lengths), row_len=row_len, max_position=max_position),
+        pose,
+        num_rows=30_000,
+        seed=1,
+        step=0,
+    )
     law = law_of_rows(lengths, row_len, max_position, pose)
     assert_law(zip(rows_of(batch.tokens_BT.numpy()), rows_of(batch.positions_BT.numpy()), strict=True), law)
 
@@ -239,10 +247,10 @@ def test_rows_follow_their_law(lengths: list[int], row_len: int, max_position: i
 @given(pose_configs(), st.lists(st.integers(0, 12), max_size=3), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=60)
 def test_shares_put_together_are_the_whole_batch(pose: PoseConfig, ends: list[int], seed: int) -> None:
-    source = row_source(of_lengths(LENGTHS), 8, 20)
-    whole = batch_at(source, pose, 12, seed, 7)
+    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=20)
+    whole = batch_at(source, pose, num_rows=12, seed=seed, step=7)
     bounds = [0, *sorted(ends), 12]
-    parts = [batch_at(source, pose, 12, seed, 7, slice(*pair)) for pair in pairwise(bounds)]
+    parts = [batch_at(source, pose, num_rows=12, seed=seed, step=7, rows=slice(*pair)) for pair in pairwise(bounds)]
     for name in ("tokens_BT", "positions_BT", "targets_BT"):
         assert [len(getattr(part, name)) for part in parts] == np.diff(bounds).tolist()
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
@@ -251,27 +259,29 @@ def test_shares_put_together_are_the_whole_batch(pose: PoseConfig, ends: list[in
 
 def test_only_the_text_of_the_share_is_read() -> None:
     """The token file ends where the share does: to read any later row is an error."""
-    source = row_source(of_lengths([400] * 30), 8, 20)
-    whole = batch_at(source, PoseConfig(), 12, 0, 0)
+    source = row_source(of_lengths([400] * 30), row_len=8, max_position=20)
+    whole = batch_at(source, PoseConfig(), num_rows=12, seed=0, step=0)
     for i in range(12):
         end = int(whole.targets_BT[i].max()) + 1
         short = dataclasses.replace(source, store=dataclasses.replace(source.store, tokens=source.store.tokens[:end]))
-        share = batch_at(short, PoseConfig(), 12, 0, 0, slice(i, i + 1))
+        share = batch_at(short, PoseConfig(), num_rows=12, seed=0, step=0, rows=slice(i, i + 1))
         assert torch.equal(share.targets_BT, whole.targets_BT[i : i + 1])
 
 
 def test_a_batch_is_a_function_of_seed_and_step(rows: RowSource) -> None:
     pose = PoseConfig(num_chunks=3)
-    first, _, again = batch_at(rows, pose, 32, 0, 5), batch_at(rows, pose, 32, 0, 6), batch_at(rows, pose, 32, 0, 5)
+    first, again = (batch_at(rows, pose, num_rows=32, seed=0, step=5) for _ in range(2))
     for name in ("tokens_BT", "positions_BT", "targets_BT"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     for seed, step in ((0, 6), (1, 5)):
-        assert not torch.equal(first.tokens_BT, batch_at(rows, pose, 32, seed, step).tokens_BT)
+        assert not torch.equal(first.tokens_BT, batch_at(rows, pose, num_rows=32, seed=seed, step=step).tokens_BT)
 
 
 def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Config) -> None:
-    source = row_source(numbered(store), 8, 20)
-    starts = torch.cat([batch_at(source, PoseConfig(num_chunks=1), 4000, 0, s).tokens_BT[:, 0] for s in range(10)])
+    source = row_source(numbered(store), row_len=8, max_position=20)
+    starts = torch.cat(
+        [batch_at(source, PoseConfig(num_chunks=1), num_rows=4000, seed=0, step=s).tokens_BT[:, 0] for s in range(10)]
+    )
     counts = np.bincount(starts.numpy(), minlength=len(store.tokens))
     allowed = np.zeros(len(store.tokens), dtype=bool)
     for begin, end in zip(store.begins_G, store.ends_G, strict=True):
@@ -282,17 +292,19 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
 
 
 def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:
-    source = row_source(numbered(store), 8, 300)  # most documents are shorter
-    batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), 2000, 0, 0)
+    source = row_source(numbered(store), row_len=8, max_position=300)  # most documents are shorter
+    batch = batch_at(source, PoseConfig(num_chunks=4, contents="matched"), num_rows=2000, seed=0, step=0)
     document = store.document_of(batch.tokens_BT.numpy())
     assert (document == document[:, :1]).all()
 
 
 def test_a_corpus_without_one_long_document(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"none of its \d+ documents holds a row of 4000 tokens"):
-        row_source(store, 4000, 5000)
+        row_source(store, row_len=4000, max_position=5000)
 
 
 def test_positions_may_reach_beyond_the_measured_context(store: TokenStore) -> None:
-    batch = batch_at(row_source(store, 8, 40), PoseConfig(num_chunks=2), 2000, 0, 0)
+    batch = batch_at(
+        row_source(store, row_len=8, max_position=40), PoseConfig(num_chunks=2), num_rows=2000, seed=0, step=0
+    )
     assert 30 < batch.positions_BT.max() < 40

@@ -18,8 +18,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.metrics import check_trackers, metrics_writer
+from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
 from olmo_sparsity.training.step import SummedLoss
 
 
@@ -27,13 +28,27 @@ def with_trackers(config: Config, *trackers: str) -> Config:
     return dataclasses.replace(config, training=dataclasses.replace(config.training, trackers=list(trackers)))
 
 
+def step_metrics(step: int, *, evaluation: Evaluation | None) -> StepMetrics:
+    return StepMetrics(
+        step=step,
+        loss_nats=1.0,
+        evaluation=evaluation,
+        learning_rate=0.1,
+        grad_norm=5.0,
+        tokens=64,
+        tokens_per_second=1000,
+        share_of_peak=0.25,
+        seconds=7.5,
+    )
+
+
 def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Path) -> None:
-    """All places where a window fits, instead of the drawn ones: the means agree within four standard errors."""
+    """Against all places where a window fits: the means of the drawn ones agree within four standard errors."""
     record = metrics(tiny_run)[-1]
-    found = record["loss_by_position_nats"]
-    assert len(found) == 20
-    assert record["loss_within_train_len_nats"] == pytest.approx(sum(found[:8]) / 8, abs=1e-5)
-    assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(found[8:]) / 12, abs=1e-5)
+    by_position = record["loss_by_position_nats"]
+    assert len(by_position) == 20
+    assert record["loss_within_train_len_nats"] == pytest.approx(sum(by_position[:8]) / 8, abs=1e-5)
+    assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(by_position[8:]) / 12, abs=1e-5)
     assert metrics(tiny_run)[4]["loss_by_position_nats"] is None
 
     store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
@@ -46,8 +61,8 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Pat
     log_q = model(tokens[:, :-1], torch.arange(20).expand(len(tokens), -1)).log_softmax(-1)
     losses = -log_q.gather(2, tokens[:, 1:, None])[..., 0]
     errors = losses.std(dim=0) / math.sqrt(32)
-    assert ((losses.mean(dim=0) - torch.tensor(found)).abs() < 4 * errors).all()
-    assert (losses[:, 5].mean() - torch.tensor(found[5])).abs() > 0  # drawn rows, not all
+    assert ((losses.mean(dim=0) - torch.tensor(by_position)).abs() < 4 * errors).all()
+    assert (losses[:, 5].mean() - torch.tensor(by_position[5])).abs() > 0  # drawn rows, not all
 
 
 def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has(
@@ -57,9 +72,9 @@ def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has
 
     def logits(self: SummedLoss, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
         shapes.append(tuple(tokens_BT.shape))
-        return whole(self, tokens_BT, positions_BT)
+        return unchanged(self, tokens_BT, positions_BT)
 
-    whole = SummedLoss.logits
+    unchanged = SummedLoss.logits
     monkeypatch.setattr(SummedLoss, "logits", logits)
     settings = dataclasses.replace(tiny_config.training, steps=1, micro_batch_rows=8, compile="never")
     train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")
@@ -68,14 +83,21 @@ def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has
     assert sum(rows for rows, columns in shapes if columns == 20) == settings.eval_rows
 
 
-def test_lines_behind_the_step_and_a_cut_one_are_dropped(tiny_config: Config, tmp_path: Path) -> None:
+def test_lines_after_the_step_and_a_cut_line_are_removed(tiny_config: Config, tmp_path: Path) -> None:
     lines = [json.dumps({"step": step}) for step in range(1, 8)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 8, "lo')
-    with metrics_writer(tmp_path, 5, tiny_config, "run") as write:
-        write({"step": 6, "loss_nats": 1.0})
+    with metrics_writer(tmp_path, 5, config=tiny_config, run_id="run") as write:
+        write(step_metrics(6, evaluation=None))
+        write(step_metrics(7, evaluation=Evaluation(2.0, 3.0, 4.0, [3.0, 4.0])))
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
-    assert records[-1] == {"step": 6, "loss_nats": 1.0}
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6, 7]
+    keys = [
+        "step", "loss_nats", "validation_loss_nats", "loss_within_train_len_nats", "loss_beyond_train_len_nats",
+        "loss_by_position_nats", "learning_rate", "grad_norm", "tokens", "tokens_per_second", "share_of_peak", "seconds",
+    ]  # fmt: skip
+    for record, losses in ((records[-2], [None] * 4), (records[-1], [2.0, 3.0, 4.0, [3.0, 4.0]])):
+        assert list(record) == keys
+        assert list(record.values()) == [record["step"], 1.0, *losses, 0.1, 5.0, 64, 1000, 0.25, 7.5]
 
 
 def test_tensorboard_gets_the_numbers_of_metrics_jsonl(tiny_config: Config, tmp_path: Path) -> None:
@@ -84,16 +106,16 @@ def test_tensorboard_gets_the_numbers_of_metrics_jsonl(tiny_config: Config, tmp_
     events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     for key in ("loss_nats", "learning_rate", "validation_loss_nats", "loss_beyond_train_len_nats"):
         expected = [(r["step"], r[key]) for r in metrics(tmp_path / "run") if r[key] is not None]
-        found = [(event.step, event.value) for event in events.Scalars(key)]
-        assert [step for step, _ in found] == [step for step, _ in expected]
-        assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=1e-6)
+        written = [(event.step, event.value) for event in events.Scalars(key)]
+        assert [step for step, _ in written] == [step for step, _ in expected]
+        assert [value for _, value in written] == pytest.approx([value for _, value in expected], rel=1e-6)
 
 
-def test_wandb_is_told_who_the_run_is_and_what_it_does(
+def test_wandb_gets_the_run_and_its_metrics(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in that takes what the real one takes: name, id, resume, config; then numbers by step."""
-    begun: list[dict[str, Any]] = []
+    """With a stand-in that takes the arguments of the real one: name, ID, resume, config; then numbers by step."""
+    init_arguments: list[dict[str, Any]] = []
     logged: list[tuple[int, dict[str, float]]] = []
 
     class Tracked:
@@ -106,7 +128,7 @@ def test_wandb_is_told_who_the_run_is_and_what_it_does(
             logged.append((step, values))
 
     def init(**arguments: Any) -> Tracked:
-        begun.append(arguments)
+        init_arguments.append(arguments)
         return Tracked()
 
     module = types.ModuleType("wandb")
@@ -114,10 +136,10 @@ def test_wandb_is_told_who_the_run_is_and_what_it_does(
     module.__spec__ = importlib.util.spec_from_loader("wandb", None)
     monkeypatch.setitem(sys.modules, "wandb", module)
     train(with_trackers(tiny_config, "wandb"), tmp_path / "run")
-    (told,) = begun
-    assert (told["name"], told["resume"]) == ("run", "allow")
-    assert told["id"] == read_json(tmp_path / "run" / "manifest.json")["run_id"]
-    assert told["config"]["training"]["steps"] == 12
+    (arguments,) = init_arguments
+    assert (arguments["name"], arguments["resume"]) == ("run", "allow")
+    assert arguments["id"] == read_json(tmp_path / "run" / "manifest.json")["run_id"]
+    assert arguments["config"]["training"]["steps"] == 12
     assert [step for step, _ in logged] == list(range(1, 13))
     for (_, values), record in zip(logged, metrics(tmp_path / "run"), strict=True):
         assert values["loss_nats"] == record["loss_nats"]
@@ -127,5 +149,7 @@ def test_wandb_is_told_who_the_run_is_and_what_it_does(
 def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_trackers([])
-    with pytest.raises(UserError, match=r"tensorboard is not installed; pip install 'olmo-sparsity\[tensorboard\]'"):
+    with pytest.raises(
+        UserError, match=r"tensorboard is not installed; run pip install 'olmo-sparsity\[tensorboard\]'"
+    ):
         check_trackers(["tensorboard"])

@@ -23,8 +23,8 @@ from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
-from olmo_sparsity.training import loop as training
 from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.training.data import VALIDATION_SEED
 from olmo_sparsity.training.loop import train
 
 
@@ -99,12 +99,12 @@ def test_stopped_and_started_again_it_continues_exactly(
     _, errors = process.communicate(timeout=120)
     assert process.returncode == (-9 if stop is signal.SIGKILL else 130), errors
     if stop is not signal.SIGKILL:
-        assert "goes on from there" in errors
+        assert "resumes from there" in errors
         assert "Traceback" not in errors
     assert read_json(run / "manifest.json")["status"] == "running"
     messages.clear()
     train(tiny_config, run)
-    assert any("continuing at step" in line for line in messages)
+    assert any("resuming at step" in line for line in messages)
     assert metrics(run) == metrics(tiny_run)
     assert_equal(weights(run), weights(tiny_run))
 
@@ -175,8 +175,8 @@ def test_killed_just_after_its_beginning_a_run_goes_on(tiny_run: Path, tiny_conf
 
 def test_the_validation_loss_is_that_of_held_out_rows(tiny_run: Path, tiny_config: Config) -> None:
     folder = Path(read_json(tiny_run / "manifest.json")["token_store"])
-    source = row_source(open_store(folder, "validation"), 8, 20)
-    batch = batch_at(source, tiny_config.pose, 32, training.VALIDATION_SEED, 0)
+    source = row_source(open_store(folder, "validation"), row_len=8, max_position=20)
+    batch = batch_at(source, tiny_config.pose, num_rows=32, seed=VALIDATION_SEED, step=0)
     model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
     with torch.no_grad():
         log_q = model(batch.tokens_BT, batch.positions_BT).log_softmax(-1)
@@ -194,8 +194,9 @@ def test_one_step_is_adamw_on_clipped_gradients(tiny_config: Config, tmp_path: P
     manifest = read_json(tmp_path / "run" / "manifest.json")
     folder = Path(manifest["token_store"])
     vocab = read_json(folder / "manifest.json")
-    model = build_model(olmo_model_config(config, vocab["vocab_size"], vocab["eos_id"]), 0)
-    batch = batch_at(row_source(open_store(folder, "train"), 8, 20), config.pose, 16, 0, 0)
+    model = build_model(olmo_model_config(config, vocab_size=vocab["vocab_size"], eos_id=vocab["eos_id"]), 0)
+    source = row_source(open_store(folder, "train"), row_len=8, max_position=20)
+    batch = batch_at(source, config.pose, num_rows=16, seed=0, step=0)
     logits = model(batch.tokens_BT, batch.positions_BT)
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten()).backward()
     norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
@@ -234,11 +235,9 @@ def test_a_cut_checkpoint_is_passed_over(
     messages.clear()
     train(tiny_config, run)
     for name in cut:
-        assert any(
-            f"{name}/optim.pt: missing, cut short or changed" in line and "passed over" in line for line in messages
-        )
+        assert any(f"{name}/optim.pt: missing, cut short or changed" in line and "skipped" in line for line in messages)
         assert (run / "checkpoints" / f"damaged-{name}").is_dir()
-    assert any("continuing at step 8" in line for line in messages) == (len(cut) == 1)
+    assert any("resuming at step 8" in line for line in messages) == (len(cut) == 1)
     assert metrics(run) == metrics(tiny_run)
     assert_equal(weights(run), weights(tiny_run))
 
@@ -326,7 +325,7 @@ def test_a_device_that_is_not_here(tiny_config: Config, tmp_path: Path, device: 
     if device.startswith("cuda") and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     elsewhere = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, device=device))
-    with pytest.raises(UserError, match="there is no such device here"):
+    with pytest.raises(UserError, match="this machine has no such device"):
         train(elsewhere, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -338,5 +337,5 @@ def test_a_gpu_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.device(f"cuda{n}") for n in ("", ":0", ":3")
     ]
     for name in ("cuda:4", "cuda:", "cuda:x", "cuda:-1"):
-        with pytest.raises(UserError, match=f"{name}: there is no such device here"):
+        with pytest.raises(UserError, match=f"{name}: this machine has no such device"):
             pick_device(name)

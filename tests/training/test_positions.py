@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pose_laws import assert_law, law_of_shifts, law_of_starts, rows_of
 
-from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, pose_positions, random_positions, shifted
+from olmo_sparsity.training.positions import chunk_shifts, chunk_starts, pose_positions, random_positions, shifted_range
 
 
 @st.composite
@@ -32,9 +32,11 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
 def test_positions_rise_strictly_from_0_and_jump_where_chunks_start(geometry: dict[str, Any]) -> None:
     row_len, bound, num_chunks = geometry["row_len"], geometry["bound"], geometry["num_chunks"]
     rng = np.random.default_rng(geometry["seed"])
-    starts = chunk_starts(rng, 20, row_len, num_chunks, geometry["vary_chunks"], geometry["cuts"])
-    shifts = chunk_shifts(rng, starts, row_len, np.full(20, bound), geometry["skips"])
-    positions = shifted(starts, shifts, row_len)
+    starts = chunk_starts(
+        rng, 20, row_len=row_len, num_chunks=num_chunks, vary_chunks=geometry["vary_chunks"], cuts=geometry["cuts"]
+    )
+    shifts = chunk_shifts(rng, starts, row_len=row_len, max_shift_B=np.full(20, bound), skips=geometry["skips"])
+    positions = shifted_range(starts, shifts, row_len=row_len)
     assert starts.shape == shifts.shape == (20, num_chunks)
     assert positions.shape == (20, row_len)
     assert starts.dtype == shifts.dtype == positions.dtype == np.int64
@@ -52,8 +54,9 @@ def test_positions_rise_strictly_from_0_and_jump_where_chunks_start(geometry: di
 @pytest.mark.parametrize("num_chunks", range(2, 9))
 def test_every_relative_distance_occurs(num_chunks: int, skips: Any) -> None:
     rng = np.random.default_rng(0)
-    starts = chunk_starts(rng, 6000, 12, num_chunks)
-    positions = shifted(starts, chunk_shifts(rng, starts, 12, np.full(6000, 20), skips), 12)
+    starts = chunk_starts(rng, 6000, row_len=12, num_chunks=num_chunks)
+    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=np.full(6000, 20), skips=skips)
+    positions = shifted_range(starts, shifts, row_len=12)
     distances = {int(row[j] - row[i]) for row in positions for i, j in combinations(range(12), 2)}
     assert distances == set(range(1, 32))
 
@@ -61,7 +64,7 @@ def test_every_relative_distance_occurs(num_chunks: int, skips: Any) -> None:
 @pytest.mark.parametrize("cuts", ["uniform", "capped"])
 @pytest.mark.parametrize(("row_len", "num_chunks"), [(2, 2), (6, 2), (7, 2), (6, 3), (7, 3), (5, 4), (6, 4), (5, 5)])
 def test_cuts_follow_their_law(row_len: int, num_chunks: int, cuts: Any) -> None:
-    starts = chunk_starts(np.random.default_rng(1), 20_000, row_len, num_chunks, cuts=cuts)
+    starts = chunk_starts(np.random.default_rng(1), 20_000, row_len=row_len, num_chunks=num_chunks, cuts=cuts)
     law = law_of_starts(row_len, num_chunks, cuts)
     if len(law) == 1:
         assert set(rows_of(starts[:, 1:])) == set(law)
@@ -71,7 +74,7 @@ def test_cuts_follow_their_law(row_len: int, num_chunks: int, cuts: Any) -> None
 
 @pytest.mark.parametrize("cuts", ["uniform", "capped"])
 def test_varied_chunks_give_each_number_equally_often_and_each_its_own_law(cuts: Any) -> None:
-    starts = chunk_starts(np.random.default_rng(3), 40_000, 6, 4, vary_chunks=True, cuts=cuts)
+    starts = chunk_starts(np.random.default_rng(3), 40_000, row_len=6, num_chunks=4, vary_chunks=True, cuts=cuts)
     law = {
         (*places, *[6] * (4 - num_chunks)): p / 4
         for num_chunks in (1, 2, 3, 4)
@@ -84,7 +87,7 @@ def test_varied_chunks_give_each_number_equally_often_and_each_its_own_law(cuts:
 @pytest.mark.parametrize(("bound", "num_shifts"), [(3, 1), (3, 2), (2, 3)])
 def test_shifts_follow_their_law(bound: int, num_shifts: int, skips: Any) -> None:
     starts = np.tile(np.arange(num_shifts + 1), (40_000, 1))
-    shifts = chunk_shifts(np.random.default_rng(2), starts, 8, np.full(40_000, bound), skips)
+    shifts = chunk_shifts(np.random.default_rng(2), starts, row_len=8, max_shift_B=np.full(40_000, bound), skips=skips)
     assert not shifts[:, 0].any()
     assert_law(rows_of(shifts[:, 1:]), law_of_shifts(bound, num_shifts, skips))
 
@@ -92,22 +95,22 @@ def test_shifts_follow_their_law(bound: int, num_shifts: int, skips: Any) -> Non
 @pytest.mark.parametrize("skips", ["sorted", "successive"])
 def test_a_row_with_fewer_chunks_has_the_law_of_its_own_number(skips: Any) -> None:
     starts = np.tile([0, 2, 5, 8, 8], (40_000, 1))  # three of five
-    shifts = chunk_shifts(np.random.default_rng(4), starts, 8, np.full(40_000, 3), skips)
+    shifts = chunk_shifts(np.random.default_rng(4), starts, row_len=8, max_shift_B=np.full(40_000, 3), skips=skips)
     assert_law(rows_of(shifts[:, 1:3]), law_of_shifts(3, 2, skips))
-    assert (np.diff(shifted(starts, shifts, 8), axis=1) > 1).sum(axis=1).max() == 2
+    assert (np.diff(shifted_range(starts, shifts, row_len=8), axis=1) > 1).sum(axis=1).max() == 2
 
 
 def test_two_chunks_have_the_same_skips_under_either_law() -> None:
-    starts = chunk_starts(np.random.default_rng(5), 500, 8, 2)
+    starts = chunk_starts(np.random.default_rng(5), 500, row_len=8, num_chunks=2)
     first, second = (
-        chunk_shifts(np.random.default_rng(6), starts, 8, np.arange(500) % 9, skips)
+        chunk_shifts(np.random.default_rng(6), starts, row_len=8, max_shift_B=np.arange(500) % 9, skips=skips)
         for skips in ("sorted", "successive")  # type: ignore[arg-type]
     )
     assert (first == second).all()
 
 
 def test_cuts_and_skips_of_two_chunks_are_independent() -> None:
-    positions = pose_positions(np.random.default_rng(1), 24_000, 4, 7, 2)
+    positions = pose_positions(np.random.default_rng(1), 24_000, row_len=4, max_position=7, num_chunks=2)
     law: Counter[tuple[int, ...]] = Counter()
     for cut in (1, 2, 3):
         for skip in range(4):
@@ -119,26 +122,27 @@ def test_cuts_and_skips_of_two_chunks_are_independent() -> None:
 def test_each_row_has_its_own_bound(skips: Any) -> None:
     bound = np.array([0, 1, 5, 20] * 100)
     rng = np.random.default_rng(4)
-    shifts = chunk_shifts(rng, chunk_starts(rng, 400, 12, 4), 12, bound, skips)
+    starts = chunk_starts(rng, 400, row_len=12, num_chunks=4)
+    shifts = chunk_shifts(rng, starts, row_len=12, max_shift_B=bound, skips=skips)
     largest = shifts.max(axis=1).reshape(100, 4).max(axis=0)
     assert largest.tolist() == [0, 1, 5, 20]
 
 
 @pytest.mark.parametrize(("row_len", "max_position"), [(1, 5), (3, 6), (5, 6), (4, 4)])
 def test_random_positions_are_every_subset_alike(row_len: int, max_position: int) -> None:
-    positions = random_positions(np.random.default_rng(0), 20_000, row_len, max_position)
+    positions = random_positions(np.random.default_rng(0), 20_000, row_len=row_len, max_position=max_position)
     assert positions.dtype == np.int64
     subsets = list(combinations(range(max_position), row_len))
     if len(subsets) == 1:
         assert set(rows_of(positions)) == set(subsets)
     else:
-        assert_law(rows_of(positions), {one: 1 / len(subsets) for one in subsets})
+        assert_law(rows_of(positions), {subset: 1 / len(subsets) for subset in subsets})
 
 
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=100)
 def test_random_positions_rise_strictly_below_max_position(row_len: int, more: int, seed: int) -> None:
-    positions = random_positions(np.random.default_rng(seed), 20, row_len, row_len + more)
+    positions = random_positions(np.random.default_rng(seed), 20, row_len=row_len, max_position=row_len + more)
     assert positions.shape == (20, row_len)
     assert (np.diff(positions, axis=1) >= 1).all()
     assert positions.min() >= 0 and positions.max() < row_len + more
@@ -147,12 +151,14 @@ def test_random_positions_rise_strictly_below_max_position(row_len: int, more: i
 @pytest.mark.parametrize(("row_len", "num_chunks"), [(0, 1), (4, 0), (4, 5)])
 def test_impossible_lengths(row_len: int, num_chunks: int) -> None:
     with pytest.raises(ValueError, match="must lie between"):
-        chunk_starts(np.random.default_rng(0), 2, row_len, num_chunks)
+        chunk_starts(np.random.default_rng(0), 2, row_len=row_len, num_chunks=num_chunks)
 
 
 def test_impossible_bounds() -> None:
     with pytest.raises(ValueError, match="max_shift = -1: must not be negative"):
-        chunk_shifts(np.random.default_rng(0), np.zeros((2, 1), dtype=np.int64), 4, np.array([0, -1]))
+        chunk_shifts(
+            np.random.default_rng(0), np.zeros((2, 1), dtype=np.int64), row_len=4, max_shift_B=np.array([0, -1])
+        )
     for row_len in (0, 5):
         with pytest.raises(ValueError, match="must lie between 1 and max_position = 4"):
-            random_positions(np.random.default_rng(0), 2, row_len, 4)
+            random_positions(np.random.default_rng(0), 2, row_len=row_len, max_position=4)

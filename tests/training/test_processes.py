@@ -92,7 +92,7 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
         wait_for_lines(run, process, after)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
-        assert "goes on from there" in errors
+        assert "resumes from there" in errors
         assert len(re.findall(rf"on 2 processes \({parallel}\)", errors)) == 1  # one of them talks
         assert_threads_have_ended(errors)
         return int(list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")), errors
@@ -100,13 +100,13 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     first, _ = stopped("ddp", 3)
     assert 3 <= first < 10
     second, errors = stopped("fsdp", max(7, first + 1))  # past the evaluation at step 6
-    assert f"continuing at step {first}" in errors
+    assert f"resuming at step {first}" in errors
     assert max(7, first + 1) <= second < 12
 
     process = start(tmp_path, 0, *arguments, "training.parallel=fsdp")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert f"continuing at step {second}" in errors
+    assert f"resuming at step {second}" in errors
     assert len(re.findall("trained 12 steps", errors)) == 1
     assert_threads_have_ended(errors)
     assert_same_course(run, tiny_run)
@@ -115,7 +115,7 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     before = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     messages.clear()
     train(tiny_config, run)
-    assert any(f"continuing at step {before}" in line for line in messages)
+    assert any(f"resuming at step {before}" in line for line in messages)
     assert_same_course(run, tiny_run)
     assert read_json(run / "manifest.json")["processes"] == 1
 
@@ -163,16 +163,23 @@ def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
 
 
 def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
-    shares = [share_of_rows(12, ProcessInfo(rank, 4), "training.batch_rows") for rank in range(4)]
+    shares = [share_of_rows(12, ProcessInfo(rank, 4), key="training.batch_rows") for rank in range(4)]
     assert [i for share in shares for i in range(12)[share]] == list(range(12))
     with pytest.raises(UserError, match=r"training\.batch_rows = 10: must be a multiple of .* 4"):
-        share_of_rows(10, ProcessInfo(0, 4), "training.batch_rows")
+        share_of_rows(10, ProcessInfo(0, 4), key="training.batch_rows")
 
 
 def test_a_micro_batch_must_divide_what_a_process_has(tiny_config: Config) -> None:
     training = dataclasses.replace(tiny_config.training, batch_rows=24, micro_batch_rows=8)
     with pytest.raises(UserError, match=r"training\.micro_batch_rows = 8: must divide the 12 rows"):
-        build_train_state(torch.nn.Module(), training, "fp32", False, ProcessInfo(0, 2), torch.device("cpu"))  # type: ignore[arg-type]
+        build_train_state(
+            torch.nn.Module(),  # type: ignore[arg-type]
+            training,
+            precision="fp32",
+            compiled=False,
+            process=ProcessInfo(0, 2),
+            device=torch.device("cpu"),
+        )
 
 
 def test_places() -> None:

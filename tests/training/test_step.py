@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def model(tiny_config: Config) -> OLMoWithPositions:
-    return build_model(olmo_model_config(tiny_config, 320, 0), 0)
+    return build_model(olmo_model_config(tiny_config, vocab_size=320, eos_id=0), 0)
 
 
 @pytest.fixture
@@ -40,17 +40,17 @@ def batch() -> Batch:
 
 
 def by_hand(model: OLMoWithPositions, batch: Batch, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(what is minimised, cross-entropy), summed target by target."""
+    """Return (objective, cross-entropy), summed target by target."""
     logits = model(batch.tokens_BT, batch.positions_BT)
-    minimised, nats = torch.zeros(()), torch.zeros(())
+    objective, nats = torch.zeros(()), torch.zeros(())
     for row in range(6):
         for t in range(8):
             target = int(batch.targets_BT[row, t])
             if target != -100:
                 log_z = logits[row, t].exp().sum().log()
                 nats = nats + log_z - logits[row, t, target]
-                minimised = minimised + log_z - logits[row, t, target] + z_loss * log_z**2
-    return minimised, nats
+                objective = objective + log_z - logits[row, t, target] + z_loss * log_z**2
+    return objective, nats
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
@@ -59,25 +59,27 @@ def test_the_loss_is_summed_over_the_trained_targets_alone(
 ) -> None:
     fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
     with torch.no_grad():
-        minimised, nats = SummedLoss(model, "fp32", z_loss)(*fields)
+        objective, nats = SummedLoss(model, "fp32", z_loss=z_loss)(*fields)
         expected = by_hand(model, batch, z_loss)
-    assert float(minimised) == pytest.approx(float(expected[0]), rel=1e-5)
+    assert float(objective) == pytest.approx(float(expected[0]), rel=1e-5)
     assert float(nats) == pytest.approx(float(expected[1]), rel=1e-5)
-    assert (float(minimised) > float(nats) + 1) == (z_loss > 0)
+    assert (float(objective) > float(nats) + 1) == (z_loss > 0)
 
 
-@pytest.mark.parametrize("rows_at_once", [None, 3, 2])
+@pytest.mark.parametrize("micro_batch_rows", [None, 3, 2])
 def test_a_step_follows_the_gradient_of_the_mean_over_trained_targets(
-    tiny_config: Config, model: OLMoWithPositions, batch: Batch, rows_at_once: int | None
+    tiny_config: Config, model: OLMoWithPositions, batch: Batch, micro_batch_rows: int | None
 ) -> None:
     """Micro-batches hold different numbers of trained targets: a mean of their means would differ."""
-    training = dataclasses.replace(tiny_config.training, batch_rows=6, micro_batch_rows=rows_at_once, z_loss=0.01)
-    learner = build_train_state(model, training, "fp32", False, SINGLE_PROCESS, CPU)
-    minimised, nats = by_hand(model, batch, 0.01)
-    gradients = torch.autograd.grad(minimised / batch.num_targets, list(model.parameters()))
+    training = dataclasses.replace(tiny_config.training, batch_rows=6, micro_batch_rows=micro_batch_rows, z_loss=0.01)
+    train_state = build_train_state(
+        model, training, precision="fp32", compiled=False, process=SINGLE_PROCESS, device=CPU
+    )
+    objective, nats = by_hand(model, batch, 0.01)
+    gradients = torch.autograd.grad(objective / batch.num_targets, list(model.parameters()))
     expected = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-    found, grad_norm = train_step(learner, batch, 1e-3, 1e9)
-    assert float(found) == pytest.approx(float(nats.detach()), rel=1e-5)
+    summed_nats, grad_norm = train_step(train_state, batch, learning_rate=1e-3, max_grad_norm=1e9)
+    assert float(summed_nats) == pytest.approx(float(nats.detach()), rel=1e-5)
     assert float(grad_norm) == pytest.approx(float(expected), rel=1e-4)
 
 

@@ -16,7 +16,7 @@ from olmo_sparsity.training.throughput import measured_peak, training_flops_per_
 @pytest.mark.parametrize("weight_tying", [True, False])
 def test_operations_are_those_that_torch_counts(tiny_config: Config, weight_tying: bool) -> None:
     config = dataclasses.replace(tiny_config, model=dataclasses.replace(tiny_config.model, weight_tying=weight_tying))
-    model = build_model(olmo_model_config(config, 320, 0), 0)
+    model = build_model(olmo_model_config(config, vocab_size=320, eos_id=0), 0)
     num_rows, row_len = 3, 8
     tokens = torch.zeros(num_rows, row_len, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

