@@ -1,4 +1,4 @@
-"""What an experiment is: its sections, files and overrides."""
+"""The configuration of an experiment: sections of keys, YAML files, and overrides."""
 
 from olmo_sparsity.config.experiment import Config as Config
 from olmo_sparsity.config.experiment import fingerprint as fingerprint

@@ -1,4 +1,4 @@
-"""The configuration of one experiment: all of its sections together."""
+"""The configuration of one experiment: all of its sections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from olmo_sparsity.config.training import TrainingConfig
 class Config:
     """One experiment."""
 
-    name: str = key("demo", "Name of the run; its folder is runs/NAME unless --run says otherwise.")
+    name: str = key("demo", "Name of the run. Its folder is runs/NAME, unless --run names another.")
     data: DataConfig = field(default_factory=DataConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     pose: PoseConfig = field(default_factory=PoseConfig)
@@ -36,7 +36,7 @@ class Config:
         )
         require(
             self.pose.num_chunks <= self.context.row_len,
-            f"pose.num_chunks = {self.pose.num_chunks}: a row of {self.context.row_len} tokens has no room for so many",
+            f"pose.num_chunks = {self.pose.num_chunks}: must be at most {self.context.row_len}, the tokens of a training row",
         )
         require(
             self.max_position >= self.context.full_len,
@@ -45,20 +45,23 @@ class Config:
 
     @property
     def max_position(self) -> int:
-        """Position IDs lie below this: ``pose.max_position``, or ``context.full_len`` where that is null."""
+        """Position IDs are smaller than this: ``pose.max_position``, or ``context.full_len`` if that is null."""
         return self.context.full_len if self.pose.max_position is None else self.pose.max_position
 
     def check_k(self) -> None:
-        """Are there as many long-range tokens as ``influence.k`` asks for.
+        """Check ``influence.k`` and ``influence.screen`` against the number of long-range tokens.
+
+        This is not checked when the configuration is loaded, since training does not need it.
 
         Raises:
-            UserError: there are not.
+            UserError: there are fewer long-range tokens than they ask for.
         """
-        too_many = [k for k in self.influence.k if k > self.context.num_long_range]
+        too_large = [k for k in self.influence.k if k > self.context.num_long_range]
         require(
-            not too_many,
-            f"influence.k = {too_many}: there are only M = {self.context.num_long_range} long-range tokens "
-            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len}); ask for less with --k",
+            not too_large,
+            f"influence.k = {too_large}: there are only M = {self.context.num_long_range} long-range tokens "
+            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len}); use smaller values, "
+            "for example with --k",
         )
         screen = self.influence.screen
         require(
@@ -69,11 +72,11 @@ class Config:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Plain dicts, lists and numbers, as they go into YAML and JSON."""
+    """Convert a configuration or a section to plain dicts, lists and values, as they are written to YAML and JSON."""
     return dataclasses.asdict(config)
 
 
 def fingerprint(*parts: Any) -> str:
-    """12 hexadecimal digits that depend on every value of ``parts`` (dataclasses, dicts, plain values)."""
-    plain = [to_dict(p) if dataclasses.is_dataclass(p) else p for p in parts]
+    """Return 12 hexadecimal digits that depend on every value of ``parts`` (dataclasses, dicts, plain values)."""
+    plain = [to_dict(part) if dataclasses.is_dataclass(part) else part for part in parts]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,14 +1,14 @@
-"""The sections of a configuration that say what is measured on a trained model."""
+"""The sections of a configuration about measurements of a trained model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from olmo_sparsity.config.keys import key, require
+from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
 
 SELECTORS = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso")
-CHEAP_SELECTORS = SELECTORS[:6]  # the others cost several times as much as these together
+CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 
 def _check_selectors(dotted: str, selectors: list[str]) -> None:
@@ -22,102 +22,97 @@ def _check_selectors(dotted: str, selectors: list[str]) -> None:
 
 @dataclass(frozen=True)
 class InfluenceConfig:
-    """What is measured, on which windows."""
+    """The main measurement: which windows, which selectors, how it is computed."""
 
-    num_windows: int = key(2000, "Windows to measure (fewer where the text holds fewer; the output says so).")
-    max_windows_per_document: int = key(4, "At most this many windows of one document.")
+    num_windows: int = key(2000, "Number of windows to measure. If the text holds fewer, the output says so.")
+    max_windows_per_document: int = key(4, "Largest number of windows of one document.")
     k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
-    selectors: list[str] = key(list(CHEAP_SELECTORS), f"Of {', '.join(SELECTORS)}.")
-    lasso_masks: int = key(64, "Random visible sets that `lasso` fits in each window.")
-    targets: Literal["any", "word-start"] = key("any", "Which tokens may be targets: any, or the first of a word.")
-    seed: int = key(0, "Seed of the windows, of their null contexts and of `random`.")
+    selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
+    lasso_masks: int = key(64, "Number of random visible sets that `lasso` is fitted to in each window.")
+    targets: Literal["any", "word-start"] = key(
+        "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
+    )
+    seed: int = key(0, "Seed of the windows, of their null contexts and of the selector `random`.")
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
-        "compact: only the visible tokens are run, and nothing twice. plain: the same by OLMo's own forward pass. masked: all "
-        "tokens, under a mask; the definition. The same losses to 1e-5 nats, each slower than the one before.",
+        "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
+        "plain: the same without sharing, by OLMo's own forward pass. masked: run all tokens under an attention mask, which "
+        "is the definition. All give the same losses within 1e-5 nats; each is slower than the one before.",
     )
     precision: Literal["fp32", "bf16"] = key(
-        "fp32", "Of every loss. bf16 is faster where the machine computes in it, and off by what `make bench` shows."
+        "fp32",
+        "Precision of all losses. bf16 is faster on devices that compute in it; `make bench` shows how far its losses are off.",
     )
     screen: Optional[int] = key(
         None,
-        "unmask-one and kl: rank the candidates cheaply, unmask singly only so many of the best (null: all). Every run then "
-        "reports the recall of the exact choice on a sample of its windows.",
+        "For unmask-one and kl: rank all candidates cheaply, and measure exactly only this many of the best (null: all). "
+        "Every run then reports how often the exact choice survives, on a sample of its windows.",
     )
     screen_by: Literal["gradient", "unmask-one"] = key(
-        "gradient", "The cheap ranking: to first order, or every candidate in screen_precision."
+        "gradient",
+        "How candidates are ranked for screening. gradient: by a first-order estimate. unmask-one: by unmasking each "
+        "candidate in screen_precision.",
     )
     screen_precision: Literal["auto", "bf16", "fp32"] = key(
-        "auto", "Of the cheap ranking. auto: bf16 where the device computes in it, else fp32."
+        "auto", "Precision of the ranking for screening. auto: bf16 if the device computes in it, otherwise fp32."
     )
     screen_sample: float = key(
-        0.05, "Share of the windows in which nothing is screened as well, to measure the recall."
+        0.05, "Share of the windows that are also measured without screening, to report the recall."
     )
-    data: Optional[str] = key(None, "Text to measure (as data.source); null: the run's validation documents.")
+    data: Optional[str] = key(
+        None, "Text to measure, in the form of data.source. null: the validation documents of the run."
+    )
     max_documents: Optional[int] = key(
-        None, "Documents of `influence.data` to read at most (null: all; of c4, 20 for each window)."
+        None, "Largest number of documents of `influence.data` to read (null: all; of c4, 20 for each window)."
     )
     save_candidates: bool = key(False, "Also write the loss of every single-token unmasking.")
-    windows_per_part: int = key(256, "Windows in one part file: what an interruption can lose.")
+    windows_per_part: int = key(256, "Number of windows in one part file. An interruption loses at most one part.")
     batch_tokens: Optional[int] = key(
-        None, "Tokens of one forward pass (null: on a GPU as many as its memory holds, on a CPU as its cache does)."
+        None,
+        "Number of tokens in one forward pass. null: as many as fit into the memory of a GPU, or into the cache of a CPU.",
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_windows", "max_windows_per_document", "windows_per_part", "lasso_masks"):
-            require(getattr(self, name) > 0, f"influence.{name} = {getattr(self, name)}: must be positive")
-        for name in ("batch_tokens", "screen"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"influence.{name} = {value}: must be positive, or null")
+        require_positive(
+            self,
+            "influence",
+            names=("num_windows", "max_windows_per_document", "windows_per_part", "lasso_masks"),
+        )
+        require_positive_or_null(self, "influence", names=("batch_tokens", "screen"))
         require(
             0 < self.screen_sample <= 1,
-            f"influence.screen_sample = {self.screen_sample}: must be above 0, since the recall is measured in every run, "
-            "and at most 1",
+            f"influence.screen_sample = {self.screen_sample}: must be above 0, since every run reports the recall, and at most 1",
         )
         require(self.seed >= 0, f"influence.seed = {self.seed}: must not be negative")
-        require(
-            self.max_documents is None or self.max_documents > 0,
-            f"influence.max_documents = {self.max_documents}: must be positive, or null",
-        )
-        require(
-            len(self.k) > 0 and all(k > 0 for k in self.k) and list(self.k) == sorted(set(self.k)),
-            f"influence.k = {list(self.k)}: must be positive numbers, rising, each once",
-        )
+        require_positive_or_null(self, "influence", names=("max_documents",))
+        require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)
 
 
 @dataclass(frozen=True)
 class ContextCurveConfig:
-    """`olmo-sparsity context-curve`: the loss against the number of visible recent tokens; windows as for influence."""
+    """`olmo-sparsity context-curve`: loss against the number of visible recent tokens. Windows are drawn as for influence."""
 
-    max_visible: Optional[int] = key(None, "The longest visible context, in tokens (null: twice context.full_len).")
+    max_visible: Optional[int] = key(None, "The largest number of visible tokens (null: twice context.full_len).")
 
     def __post_init__(self) -> None:
-        require(
-            self.max_visible is None or self.max_visible > 0,
-            f"context_curve.max_visible = {self.max_visible}: must be positive, or null",
-        )
+        require_positive_or_null(self, "context_curve", names=("max_visible",))
 
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """`olmo-sparsity validate`: do the selectors find what is known to have been planted."""
+    """`olmo-sparsity validate`: whether the selectors find dependencies that were planted."""
 
-    num_windows: int = key(300, "Windows of each suite and number of planted tokens.")
-    k: list[int] = key([1, 2, 4, 8], "Numbers of found tokens at which precision and recall are taken.")
-    selectors: list[str] = key(list(SELECTORS), f"Of {', '.join(SELECTORS)}.")
-    needle_copies: list[int] = key([1, 2], "Copies of the needle among the long-range tokens.")
+    num_windows: int = key(300, "Number of windows for each suite and each number of planted tokens.")
+    k: list[int] = key([1, 2, 4, 8], "Numbers of selected tokens at which precision and recall are computed.")
+    selectors: list[str] = key(list(SELECTORS), f"Selectors to validate, of {', '.join(SELECTORS)}.")
+    needle_copies: list[int] = key([1, 2], "Numbers of copies of the needle among the long-range tokens.")
     solver_steps: int = key(1500, "Training steps of the model that solves the planted-correlation sequences.")
-    seed: int = key(0, "Seed of all that is planted.")
+    seed: int = key(0, "Seed of everything that is planted.")
 
     def __post_init__(self) -> None:
-        for name in ("num_windows", "solver_steps"):
-            require(getattr(self, name) > 0, f"validation.{name} = {getattr(self, name)}: must be positive")
+        require_positive(self, "validation", names=("num_windows", "solver_steps"))
         require(self.seed >= 0, f"validation.seed = {self.seed}: must not be negative")
-        for name in ("k", "needle_copies"):
-            values = getattr(self, name)
-            require(
-                len(values) > 0 and all(v > 0 for v in values) and list(values) == sorted(set(values)),
-                f"validation.{name} = {list(values)}: must be positive numbers, rising, each once",
-            )
+        require_rising("validation.k", self.k)
+        require_rising("validation.needle_copies", self.needle_copies)
         _check_selectors("validation.selectors", self.selectors)

@@ -1,4 +1,4 @@
-"""The section of a configuration that describes the training loop."""
+"""The section of a configuration about the training loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from olmo_sparsity.config.keys import key, require
+from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null
 
 SCHEDULERS = (
     "cosine_with_warmup",
@@ -24,61 +24,67 @@ TRACKERS = ("tensorboard", "wandb")
 class TrainingConfig:
     """The training loop."""
 
-    steps: int = key(1000, "Optimizer steps.")
-    batch_rows: int = key(256, "Rows in a batch, over all devices.")
+    steps: int = key(1000, "Number of optimizer steps.")
+    batch_rows: int = key(256, "Number of rows in a batch, over all devices.")
     micro_batch_rows: Optional[int] = key(
         None,
-        "Rows in one forward and backward pass of a device; gradients are summed over a batch (null: all of its rows).",
+        "Number of rows in one forward and backward pass of a device; gradients are accumulated over the batch (null: all of "
+        "the device's rows).",
     )
     parallel: Literal["ddp", "fsdp"] = key(
         "ddp",
-        "Under torchrun. ddp: each process holds the model. fsdp: each holds a share of it (FSDP2), for models that one "
-        "device cannot hold.",
+        "Data parallelism under torchrun. ddp: every process holds the whole model. fsdp: every process holds a share of it "
+        "(FSDP2), for models that do not fit on one device.",
     )
     learning_rate: float = key(4e-3, "Peak learning rate of AdamW.")
-    scheduler: str = key("cosine_with_warmup", "OLMo's schedulers of the learning rate: " + ", ".join(SCHEDULERS) + ".")
-    warmup_steps: int = key(100, "Steps of linear warm-up.")
+    scheduler: str = key("cosine_with_warmup", "Learning rate scheduler, one of OLMo's: " + ", ".join(SCHEDULERS) + ".")
+    warmup_steps: int = key(100, "Number of steps of linear warm-up.")
     final_lr_fraction: float = key(
-        0.05, "Learning rate at the end of a cosine or of a line, as a fraction of the peak."
+        0.05, "Learning rate at the end of a cosine or linear schedule, as a fraction of the peak."
     )
-    weight_decay: float = key(0.1, "AdamW's weight decay (not on norms).")
-    beta1: float = key(0.9, "AdamW.")
-    beta2: float = key(0.95, "AdamW.")
+    weight_decay: float = key(0.1, "Weight decay of AdamW. Layer norms are not decayed.")
+    beta1: float = key(0.9, "First beta of AdamW.")
+    beta2: float = key(0.95, "Second beta of AdamW.")
     max_grad_norm: float = key(1.0, "Gradients are clipped to this norm.")
-    z_loss: float = key(0.0, "Weight of the mean square of log Z in what is minimised (PaLM and OLMo: 1e-4). 0: none.")
-    seed: int = key(0, "Seed of the initial weights and of every batch.")
+    z_loss: float = key(0.0, "Weight of the z-loss, the mean square of log Z (PaLM and OLMo: 1e-4). 0: none.")
+    seed: int = key(0, "Seed of the initial weights and of all batches.")
     precision: Literal["auto", "bf16", "fp32"] = key(
-        "auto", "Autocast of the forward pass. auto: bf16 where the device computes in it, else fp32."
+        "auto", "Autocast precision of the forward pass. auto: bf16 if the device computes in it, otherwise fp32."
     )
     compile: Literal["auto", "always", "never"] = key(
-        "auto", "torch.compile. auto: on a GPU, and on a CPU where a C++ compiler is found."
+        "auto", "Whether to use torch.compile. auto: on a GPU, and on a CPU if there is a C++ compiler."
     )
-    device: str = key("auto", "cpu, cuda, cuda:N; auto: a GPU where there is one.")
-    threads: Optional[int] = key(None, "CPU threads (null: torch's choice).")
-    checkpoint_every: int = key(500, "Steps between checkpoints; the last step is always saved.")
-    keep_checkpoints: int = key(2, "How many of the newest checkpoints are kept.")
+    device: str = key("auto", "cpu, cuda, or cuda:N. auto: a GPU if there is one.")
+    threads: Optional[int] = key(None, "Number of CPU threads (null: chosen by torch).")
+    checkpoint_every: int = key(500, "Number of steps between checkpoints. The last step is always saved.")
+    keep_checkpoints: int = key(2, "Number of checkpoints to keep; older ones are deleted.")
     keep_every: Optional[int] = key(
-        None, "Checkpoints of every so many steps are kept for good, too; a multiple of checkpoint_every (null: none)."
+        None,
+        "Also keep the checkpoints of every so many steps for good; a multiple of checkpoint_every (null: none).",
     )
-    log_every: int = key(10, "Steps between lines of metrics.jsonl.")
-    eval_every: int = key(500, "Steps between validation losses (on held-out rows).")
-    eval_rows: int = key(1024, "Held-out rows of a validation loss.")
+    log_every: int = key(10, "Number of steps between lines of metrics.jsonl.")
+    eval_every: int = key(500, "Number of steps between evaluations on validation rows.")
+    eval_rows: int = key(1024, "Number of validation rows in an evaluation.")
     trackers: list[str] = key(
-        [], "Beside metrics.jsonl, which is written always: tensorboard, wandb (each an extra to be installed)."
+        [],
+        "Trackers to log to, besides metrics.jsonl: tensorboard, wandb. Each is an optional dependency of this package.",
     )
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_grad_norm",
-            "steps",
-            "batch_rows",
-            "checkpoint_every",
-            "keep_checkpoints",
-            "log_every",
-            "eval_every",
-            "eval_rows",
-        ):
-            require(getattr(self, name) > 0, f"training.{name} = {getattr(self, name)}: must be positive")
+        require_positive(
+            self,
+            "training",
+            names=(
+                "max_grad_norm",
+                "steps",
+                "batch_rows",
+                "checkpoint_every",
+                "keep_checkpoints",
+                "log_every",
+                "eval_every",
+                "eval_rows",
+            ),
+        )
         require(
             self.keep_every is None or (self.keep_every > 0 and self.keep_every % self.checkpoint_every == 0),
             f"training.keep_every = {self.keep_every}: must be a multiple of training.checkpoint_every = "
@@ -92,7 +98,7 @@ class TrainingConfig:
         )
         require(
             self.warmup_steps > 0 or self.scheduler not in ("inverse_sqrt_with_warmup", "max_scheduler"),
-            f"training.warmup_steps = 0: must be positive, for training.scheduler = {self.scheduler} is defined by it",
+            f"training.warmup_steps = 0: must be positive, since training.scheduler = {self.scheduler} depends on it",
         )
         require(0 <= self.z_loss < math.inf, f"training.z_loss = {self.z_loss}: must not be negative or infinite")
         require(self.warmup_steps >= 0, f"training.warmup_steps = {self.warmup_steps}: must not be negative")
@@ -103,9 +109,7 @@ class TrainingConfig:
         )
         for name in ("beta1", "beta2"):
             require(0 <= getattr(self, name) < 1, f"training.{name} = {getattr(self, name)}: must lie in [0, 1)")
-        require(
-            self.threads is None or self.threads > 0, f"training.threads = {self.threads}: must be positive, or null"
-        )
+        require_positive_or_null(self, "training", names=("threads",))
         require(
             0 < self.learning_rate < math.inf,
             f"training.learning_rate = {self.learning_rate}: must be positive and finite",
@@ -114,8 +118,8 @@ class TrainingConfig:
             0 <= self.final_lr_fraction <= 1,
             f"training.final_lr_fraction = {self.final_lr_fraction}: must lie between 0 and 1",
         )
-        micro = self.micro_batch_rows
+        rows = self.micro_batch_rows
         require(
-            micro is None or (0 < micro <= self.batch_rows and self.batch_rows % micro == 0),
-            f"training.micro_batch_rows = {micro}: must divide training.batch_rows = {self.batch_rows}",
+            rows is None or (0 < rows <= self.batch_rows and self.batch_rows % rows == 0),
+            f"training.micro_batch_rows = {rows}: must divide training.batch_rows = {self.batch_rows}",
         )

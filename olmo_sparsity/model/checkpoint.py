@@ -21,7 +21,7 @@ import torch
 import yaml
 from olmo import config as olmo_config
 
-from olmo_sparsity.config.files import interpolates
+from olmo_sparsity.config.files import has_interpolation
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import read_json, sha256_file, write_json, write_text
@@ -215,7 +215,7 @@ def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional
     """
     verify_checkpoint(checkpoint)
     text = (checkpoint / "config.yaml").read_text(encoding="utf-8")
-    if interpolates(text):  # OLMo's configuration class would resolve it, and so read environment variables
+    if has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
         raise UserError(f"{checkpoint / 'config.yaml'}: not loaded, because it contains ${{...}}")
     raw = yaml.safe_load(text)["model"]
     if max_position is not None:

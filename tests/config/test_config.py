@@ -50,7 +50,7 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ("training: {batch_rows: 10, micro_batch_rows: 3}\n", "must divide"),
         ("name: ../elsewhere\n", "plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
-        ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: a row of 64 tokens has no room for so many"),
+        ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: must be at most 64, the tokens of a training row"),
         ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts: "),
         ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
         (
