@@ -1,20 +1,21 @@
-# make demo      the whole experiment on this machine: set-up, text, training, influence, figures, report
-# make test      the same set-up; lint, types, tests
-# make browser   Debian's Chromium for the report's tests, where it is missing and may be installed; without it they are skipped
-# make report    the report of RUN (default runs/demo), of its newest measurement, as one HTML file
-# make figures   the figures of RUN (default runs/demo), of its newest measurement or of TABLES; measures first where need be
-# make evidence  the demo again with every selector, planted truth and context curves (see curve), and the figures of all
-# make sweep     trains and measures the ladder of sizes in LADDER (default configs/scale/cpu-*.yaml), draws it; goes on where it stopped
-# make curve     the context curves of the demo and of its twin without PoSE; trains what is missing, draws both
-# make bench     the influence engine against its peers and the machine's limit; with RUN (default runs/demo) where it is trained
-# make gpu-check   what training computes on this machine's GPU (bf16, compiled, resumed, both paths) and how fast; else on the CPU
-# make gallery   the pictures in docs/images/, from what the runs hold
-# make docs      the documentation as a site in site/
-# make check     lint, types, tests, without looking at the set-up
-# make lock      write requirements.lock anew
-# make clean     remove the virtual environment and caches; never data/ or runs/
+# make demo      run the whole experiment: create .venv, train, measure, draw the figures, write the report
+# make test      create .venv; run lint, types and tests
+# make check     run lint, types and tests in the present .venv
+# make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
+# make report    write the report of the newest measurement of RUN (default runs/demo) as one HTML file
+# make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
+# make evidence  measure the demo with every selector, planted dependencies and context curves, and draw all figures
+# make sweep     train and measure every size in LADDER (default configs/scale/cpu-*.yaml), and draw them; resumes after a stop
+# make curve     draw the context curves of the demo and of the demo without PoSE; train what is missing
+# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
+# make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
+# make gallery   draw the pictures in docs/images/ from the existing runs
+# make docs      build the documentation site in site/
+# make format    correct lint and format
+# make lock      write requirements.lock again
+# make clean     remove .venv and caches; data/ and runs/ are kept
 
-# A Python that ai2-olmo runs on.
+# The first Python of a version that ai2-olmo supports.
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.10 python; do \
 	$$python -c 'import sys; raise SystemExit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
@@ -32,7 +33,7 @@ demo: $(READY)
 	$(BIN)/olmo-sparsity influence --k 8
 	@$(MAKE) --no-print-directory figures
 	@$(MAKE) --no-print-directory report
-	@echo "The numbers again: $(BIN)/olmo-sparsity summary"
+	@echo "To print the results again: $(BIN)/olmo-sparsity summary"
 
 figures: $(READY)
 	$(BIN)/olmo-sparsity figures --run $(RUN) $(if $(TABLES),--tables $(TABLES))
@@ -77,7 +78,7 @@ browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 		&& apt-get update -qq >/dev/null 2>&1 \
 		&& DEBIAN_FRONTEND=noninteractive timeout 240 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core \
-		>/dev/null 2>&1; } || echo "no Chromium, and it cannot be installed here: the report's tests in a browser are skipped"
+		>/dev/null 2>&1; } || echo "Chromium is missing and cannot be installed: the tests of the report in a browser are skipped"
 
 test: $(READY)
 	@$(MAKE) --no-print-directory check
@@ -93,7 +94,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 $(READY): pyproject.toml requirements.lock
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.10, 3.11 or 3.12 found; name one with make PYTHON=..." >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.10, 3.11 or 3.12 found; give one with make PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
@@ -102,7 +103,7 @@ lock: $(READY)
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.10 --no-header --quiet \
 		--output-file requirements.lock
-	@printf '%s\n' "# Versions that are known to work together, on Python 3.10 to 3.12. Written by \`make lock\`; pip reads it as constraints." \
+	@printf '%s\n' "# Versions that work together on Python 3.10 to 3.12. Written by \`make lock\`; pip uses it as constraints." \
 		| cat - requirements.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 clean:

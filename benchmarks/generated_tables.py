@@ -1,12 +1,15 @@
-"""Valid tables of a measurement that never was, of any size, quickly: ``python -m benchmarks.generated_tables DIR WINDOWS``.
+"""Writes valid tables of an invented measurement of any size, quickly: ``python -m benchmarks.generated_tables DIR WINDOWS``.
 
-The numbers are planted: see ``gains``. Texts and token numbers are the same in every window.
+The expected results are known, see ``gains``. Texts and token IDs are the same in every window. Shape letters: W windows of a
+part, M long-range positions, K values of k, G documents.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +22,35 @@ from olmo_sparsity.tables.schemas import schemas
 LOCAL_LEN, FULL_LEN = 16, 48
 M = FULL_LEN - LOCAL_LEN
 KS = [1, 2, 4, 8]
-# Name -> (sees the target, evaluations, share of the long gain that one token gives back, luck in nats at k = 1).
+
+
+@dataclass(frozen=True)
+class InventedSelector:
+    """A selector whose results are invented.
+
+    Attributes:
+        sees_target: whether it uses the target.
+        num_evaluations: its cost in forward passes.
+        share: share of the long gain that one token recovers.
+        luck: sparse gain in nats at k = 1 that is selection luck.
+    """
+
+    sees_target: bool
+    num_evaluations: int
+    share: float
+    luck: float
+
+
 SELECTORS = {
-    "unmask-one": (True, M + 1, 0.4, 0.12),
-    "kl": (False, M + 2, 0.4, 0.0),
-    "gradient": (True, 3, 0.35, 0.1),
-    "attention": (False, 1, 0.3, 0.0),
-    "random": (False, 0, 0.05, 0.0),
-    "nearest": (False, 0, 0.1, 0.0),
+    "unmask-one": InventedSelector(sees_target=True, num_evaluations=M + 1, share=0.4, luck=0.12),
+    "kl": InventedSelector(sees_target=False, num_evaluations=M + 2, share=0.4, luck=0.0),
+    "gradient": InventedSelector(sees_target=True, num_evaluations=3, share=0.35, luck=0.1),
+    "attention": InventedSelector(sees_target=False, num_evaluations=1, share=0.3, luck=0.0),
+    "random": InventedSelector(sees_target=False, num_evaluations=0, share=0.05, luck=0.0),
+    "nearest": InventedSelector(sees_target=False, num_evaluations=0, share=0.1, luck=0.0),
 }
 CLASSES = np.array(["induction", "repeat", "closing", "number", "continues-word", "name", "function-word", "other"])
-CONTEXT = {
+LENGTHS = {
     "local_len": LOCAL_LEN,
     "full_len": FULL_LEN,
     "train_len": LOCAL_LEN,
@@ -41,100 +62,138 @@ WINDOWS_PER_PART = 4096
 WINDOWS_PER_DOCUMENT = 1.5  # on average
 
 
-def _lists(values_NK: np.ndarray) -> pa.ListArray:
-    """Arrow lists, one a row."""
-    num, length = values_NK.shape
-    return pa.ListArray.from_arrays(np.arange(num + 1, dtype=np.int32) * length, pa.array(values_NK.ravel()))
+def _lists(values_RK: np.ndarray) -> pa.ListArray:
+    """Convert an array to Arrow lists, one for each row."""
+    num_rows, length = values_RK.shape
+    return pa.ListArray.from_arrays(np.arange(num_rows + 1, dtype=np.int32) * length, pa.array(values_RK.ravel()))
 
 
-def _same(value: str, num: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(np.zeros(num, np.int32), [value]).cast(pa.string())
+def _repeated(value: str, num_rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(np.zeros(num_rows, np.int32), [value]).cast(pa.string())
 
 
-def gains(long_gain: np.ndarray, selector: str, rng: np.random.Generator) -> np.ndarray:
-    """Sparse gain in nats, float32 [windows, ks]: a share of the long gain that grows with k to all of it, luck that grows
-    with the root of k, and noise."""
-    _, _, share, luck = SELECTORS[selector]
-    k = np.array(KS)
-    noise = rng.normal(0, 0.1, (len(long_gain), len(k)))
-    return (long_gain[:, None] * np.minimum(1, share * k**0.5) + luck * k**0.5 + noise).astype(np.float32)
+def gains(gain_long_W: np.ndarray, selector: str, *, rng: np.random.Generator) -> np.ndarray:
+    """Return invented sparse gains in nats, float32 [W, K].
+
+    They are a share of the long gain that grows with k up to all of it, luck that grows with the square root of k, and noise.
+    """
+    invented = SELECTORS[selector]
+    k_K = np.array(KS)
+    noise_WK = rng.normal(0, 0.1, (len(gain_long_W), len(k_K)))
+    recovered_WK = gain_long_W[:, None] * np.minimum(1, invented.share * k_K**0.5)
+    return (recovered_WK + invented.luck * k_K**0.5 + noise_WK).astype(np.float32)
 
 
-def write_tables(folder: Path, num_windows: int, windows_per_part: int = WINDOWS_PER_PART) -> None:
-    """Writes an influence folder of ``num_windows`` windows, with six selectors in two contexts."""
+def write_tables(folder: Path, num_windows: int, *, windows_per_part: int = WINDOWS_PER_PART) -> None:
+    """Write an influence folder of ``num_windows`` windows, with six selectors in two contexts."""
     make_folder(folder)
     num_documents = max(1, round(num_windows / WINDOWS_PER_DOCUMENT))
-    of_document = np.random.default_rng(0).normal(0, 0.2, num_documents)
+    document_gain_G = np.random.default_rng(0).normal(0, 0.2, num_documents)
     num_parts = -(-num_windows // windows_per_part)
     for part in range(num_parts):
-        window_ids = np.arange(part * windows_per_part, min((part + 1) * windows_per_part, num_windows))
-        _write_part(folder, part, window_ids, of_document, np.random.default_rng([1, part]))
-    facts = {"kind": "influence", "run": "generated", "run_id": "0", "source": "generated", "split": "validation"}
-    lengths = {"num_windows": num_windows, "num_parts": num_parts, "context": CONTEXT}
-    write_json(folder / "manifest.json", {**facts, **lengths, "status": "complete", "finished": "now"})
+        window_ids_W = np.arange(part * windows_per_part, min((part + 1) * windows_per_part, num_windows))
+        _write_part(folder, part, window_ids_W=window_ids_W, document_gain_G=document_gain_G)
+    manifest = {
+        "kind": "influence",
+        "run": "generated",
+        "run_id": "0",
+        "source": "generated",
+        "split": "validation",
+        "num_windows": num_windows,
+        "num_parts": num_parts,
+        "context": LENGTHS,
+        "status": "complete",
+        "finished": "now",
+    }
+    write_json(folder / "manifest.json", manifest)
 
 
-def _write_part(
-    folder: Path, part: int, window_ids: np.ndarray, of_document: np.ndarray, rng: np.random.Generator
-) -> None:
-    num = len(window_ids)
-    document = rng.integers(0, len(of_document), num)
-    doc_ids = pa.array([f"{d:016x}" for d in document])
-    short = (5 + rng.normal(0, 1, num)).astype(np.float32)
-    long_gain = {
-        "real": (0.1 + of_document[document] + rng.normal(0, 0.4, num)).astype(np.float32),
-        "null": rng.normal(-0.1, 0.4, num).astype(np.float32),
-    }
-    tokens = np.tile(np.arange(FULL_LEN, dtype=np.int32), (num, 1))
-    words = pa.DictionaryArray.from_arrays(np.zeros(num * FULL_LEN, np.int32), [" word"]).cast(pa.string())
-    windows = {
-        "window_id": window_ids,
-        "doc_id": doc_ids,
-        "source": _same("generated", num),
-        "split": _same("validation", num),
-        "start_token": np.zeros(num, np.int64),
-        "token_ids": _lists(tokens),
-        "token_texts": pa.ListArray.from_arrays(np.arange(num + 1, dtype=np.int32) * FULL_LEN, words),
-        "target_id": np.ones(num, np.int32),
-        "target_text": _same(" target", num),
-        "target_class": pa.array(CLASSES[rng.integers(0, len(CLASSES), num)]),
-        "null_doc_id": doc_ids.take(pa.array(np.roll(np.arange(num), 1))),
-        "null_token_ids": _lists(tokens[:, :M]),
-        "loss_short_nats": short,
-        "loss_long_nats": short - long_gain["real"],
-        "gain_long_nats": long_gain["real"],
-        "null_loss_long_nats": short - long_gain["null"],
-        "null_gain_long_nats": long_gain["null"],
-    }
-    # Whole numbers as scores, so that the files stay small. What selectors share makes them agree.
-    common = rng.integers(0, 64, (num, M), dtype=np.int16)
-    chosen = []
-    for selector, (sees_target, cost, _, _) in SELECTORS.items():
-        for context in ("real", "null"):
-            scores = common + rng.integers(0, 64, (num, M), dtype=np.int16)
-            positions = np.argsort(-(scores * M + np.arange(M, dtype=np.int16)), axis=1)[:, : KS[-1]].astype(np.int32)
-            sparse = gains(long_gain[context], selector, rng)
-            chosen.append(
-                {
-                    "window_id": window_ids,
-                    "doc_id": doc_ids,
-                    "selector": _same(selector, num),
-                    "context": _same(context, num),
-                    "sees_target": np.full(num, sees_target),
-                    "num_evaluations": np.full(num, cost, np.int32),
-                    "positions": _lists(positions),
-                    "distance_tokens": _lists(FULL_LEN - positions),
-                    "scores": pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel().astype(np.float32)), M),
-                    "k": _lists(np.tile(np.array(KS, np.int32), (num, 1))),
-                    "loss_sparse_nats": _lists(short[:, None] - sparse),
-                    "gain_sparse_nats": _lists(sparse),
-                }
-            )
-    selections = {name: pa.concat_arrays([pa.array(one[name]) for one in chosen]) for name in chosen[0]}
-    for table, columns in (("selections", selections), ("windows", windows)):
+@dataclass(frozen=True)
+class InventedWindows:
+    """What the tables of a part have in common: documents, short losses, and long gains of each context, in nats."""
+
+    window_ids_W: np.ndarray
+    doc_ids_W: pa.Array
+    loss_short_W: np.ndarray
+    gain_long_W: dict[str, np.ndarray]
+
+
+def _write_part(folder: Path, part: int, *, window_ids_W: np.ndarray, document_gain_G: np.ndarray) -> None:
+    rng = np.random.default_rng([1, part])
+    num_windows = len(window_ids_W)
+    document_W = rng.integers(0, len(document_gain_G), num_windows)
+    loss_short_W = (5 + rng.normal(0, 1, num_windows)).astype(np.float32)
+    real_W = (0.1 + document_gain_G[document_W] + rng.normal(0, 0.4, num_windows)).astype(np.float32)
+    null_W = rng.normal(-0.1, 0.4, num_windows).astype(np.float32)
+    windows = InventedWindows(
+        window_ids_W=window_ids_W,
+        doc_ids_W=pa.array([f"{document:016x}" for document in document_W]),
+        loss_short_W=loss_short_W,
+        gain_long_W={"real": real_W, "null": null_W},
+    )
+    # The order matters: both draw from the same generator.
+    window_columns = _window_columns(windows, rng)
+    selection_columns = _selection_columns(windows, rng)
+    for table, columns in (("selections", selection_columns), ("windows", window_columns)):
         content = pa.table(columns, schema=schemas(M)[table])
         write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
         assert part_path(folder, table, part=part).is_file()
+
+
+def _window_columns(windows: InventedWindows, rng: np.random.Generator) -> dict[str, Any]:
+    num_windows = len(windows.window_ids_W)
+    tokens_WT = np.tile(np.arange(FULL_LEN, dtype=np.int32), (num_windows, 1))
+    offsets = np.arange(num_windows + 1, dtype=np.int32) * FULL_LEN
+    real_W, null_W = windows.gain_long_W["real"], windows.gain_long_W["null"]
+    return {
+        "window_id": windows.window_ids_W,
+        "doc_id": windows.doc_ids_W,
+        "source": _repeated("generated", num_windows),
+        "split": _repeated("validation", num_windows),
+        "start_token": np.zeros(num_windows, np.int64),
+        "token_ids": _lists(tokens_WT),
+        "token_texts": pa.ListArray.from_arrays(offsets, _repeated(" word", num_windows * FULL_LEN)),
+        "target_id": np.ones(num_windows, np.int32),
+        "target_text": _repeated(" target", num_windows),
+        "target_class": pa.array(CLASSES[rng.integers(0, len(CLASSES), num_windows)]),
+        "null_doc_id": windows.doc_ids_W.take(pa.array(np.roll(np.arange(num_windows), 1))),
+        "null_token_ids": _lists(tokens_WT[:, :M]),
+        "loss_short_nats": windows.loss_short_W,
+        "loss_long_nats": windows.loss_short_W - real_W,
+        "gain_long_nats": real_W,
+        "null_loss_long_nats": windows.loss_short_W - null_W,
+        "null_gain_long_nats": null_W,
+    }
+
+
+def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> dict[str, pa.Array]:
+    num_windows = len(windows.window_ids_W)
+    # Scores are integers, so the files stay small. The common part makes the selectors agree with one another.
+    common_WM = rng.integers(0, 64, (num_windows, M), dtype=np.int16)
+    choices = []
+    for selector, invented in SELECTORS.items():
+        for context in ("real", "null"):
+            scores_WM = common_WM + rng.integers(0, 64, (num_windows, M), dtype=np.int16)
+            order_WM = np.argsort(-(scores_WM * M + np.arange(M, dtype=np.int16)), axis=1)
+            positions_WS = order_WM[:, : KS[-1]].astype(np.int32)
+            gain_WK = gains(windows.gain_long_W[context], selector, rng=rng)
+            choices.append(
+                {
+                    "window_id": windows.window_ids_W,
+                    "doc_id": windows.doc_ids_W,
+                    "selector": _repeated(selector, num_windows),
+                    "context": _repeated(context, num_windows),
+                    "sees_target": np.full(num_windows, invented.sees_target),
+                    "num_evaluations": np.full(num_windows, invented.num_evaluations, np.int32),
+                    "positions": _lists(positions_WS),
+                    "distance_tokens": _lists(FULL_LEN - positions_WS),
+                    "scores": pa.FixedSizeListArray.from_arrays(pa.array(scores_WM.ravel().astype(np.float32)), M),
+                    "k": _lists(np.tile(np.array(KS, np.int32), (num_windows, 1))),
+                    "loss_sparse_nats": _lists(windows.loss_short_W[:, None] - gain_WK),
+                    "gain_sparse_nats": _lists(gain_WK),
+                }
+            )
+    return {name: pa.concat_arrays([pa.array(columns[name]) for columns in choices]) for name in choices[0]}
 
 
 if __name__ == "__main__":

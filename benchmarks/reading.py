@@ -1,8 +1,7 @@
-"""Time and memory of reading tables of any size: ``python -m benchmarks.reading`` (``--windows 10000`` for one size only).
+"""Measures time and memory of reading tables: ``python -m benchmarks.reading`` (``--windows 10000`` for one size only).
 
-Makes valid tables (``generated_tables``: six selectors in two contexts, so 12 rows of selections a window) in a temporary
-folder, runs ``olmo-sparsity summary`` and ``python -m analysis`` on them, and deletes them. A million windows want 1 GB of
-disk there.
+Writes valid tables (``generated_tables``: six selectors in two contexts, so 12 rows of selections for each window) in a temporary
+folder, runs ``olmo-sparsity summary`` and ``python -m analysis`` on them, and deletes them. A million windows need 1 GB of disk.
 """
 
 from __future__ import annotations
@@ -13,29 +12,43 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-# Nothing large is imported here: the kernel counts the memory of the process that starts a command to the command's peak.
+# Large packages are not imported here: the kernel counts the memory of this process towards the peak of the commands it starts.
 
 SIZES = (10_000, 100_000, 1_000_000)
 ROOT = Path(__file__).parent.parent
 ROWS_PER_WINDOW = 12
 
 
-def run(*arguments: str) -> tuple[float, float, float]:
-    """(wall time and processor time in seconds, peak resident memory in MB) of ``python -m arguments``, which must succeed."""
+@dataclass(frozen=True)
+class Cost:
+    """What a command cost: seconds of wall and processor time, and peak resident memory in MB."""
+
+    wall: float
+    processor: float
+    peak_megabytes: float
+
+
+def run(*arguments: str) -> Cost:
+    """Run ``python -m arguments``, which must succeed, and return its cost."""
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"python -m {' '.join(arguments)}: it failed")
     kilobytes = usage.ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, kilobytes / 1024
+    return Cost(
+        wall=time.perf_counter() - start,
+        processor=usage.ru_utime + usage.ru_stime,
+        peak_megabytes=kilobytes / 1024,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--windows", type=int, nargs="+", default=SIZES, help="numbers of windows")
     print(
         f"{'windows':>9} {'rows':>11} {'tables, MB':>10}  {'command':22} {'wall, s':>8} {'CPU, s':>8} {'peak memory, MB':>16}",
         flush=True,
@@ -44,14 +57,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             tables = Path(temporary) / "run" / "influence" / "generated"
             run("benchmarks.generated_tables", str(tables), str(num_windows))
-            size = sum(path.stat().st_size for path in tables.rglob("*.parquet")) / 2**20
-            given = ("--run", str(Path(temporary) / "run"))
+            megabytes = sum(path.stat().st_size for path in tables.rglob("*.parquet")) / 2**20
             for command in (("olmo_sparsity", "summary"), ("olmo_sparsity", "summary", "--every"), ("analysis",)):
-                wall, processor, peak = run(*command, *given)
+                cost = run(*command, "--run", str(Path(temporary) / "run"))
                 rows = num_windows * (1 + ROWS_PER_WINDOW)
                 words = " ".join(command).replace("olmo_sparsity", "olmo-sparsity").replace("analysis", "all figures")
                 print(
-                    f"{num_windows:9} {rows:11} {size:10.0f}  {words:22} {wall:8.1f} {processor:8.1f} {peak:16.0f}",
+                    f"{num_windows:9} {rows:11} {megabytes:10.0f}  {words:22} {cost.wall:8.1f} {cost.processor:8.1f} "
+                    f"{cost.peak_megabytes:16.0f}",
                     flush=True,
                 )
 

@@ -7,13 +7,13 @@
 #SBATCH --requeue
 #SBATCH --output=slurm-%A_%a.log
 #
-# Measures in an array job, one share of the windows a task:
+# Measures in an array job. Each task measures one share of the windows:
 #
 #     sbatch --array=0-31 scripts/influence-slurm-array.sh --run runs/demo --k 8
 #
-# The arguments are those of `olmo-sparsity influence`; train and prepare first. The array begins at 0. After a failure
-# submit the same array again: finished tasks end at once, the others do what is missing. PROCESSES=4 splits each task
-# further, among the GPUs of its machine.
+# The arguments are those of `olmo-sparsity influence`. Run `train` and `prepare` before. The array must begin at 0. After a
+# failure submit the same array again: finished tasks end at once, and the others measure what is missing. With PROCESSES=4
+# each task starts four processes, which share the GPUs of its machine.
 set -euo pipefail
 
 python=${PYTHON:-python}
@@ -21,7 +21,7 @@ processes=${PROCESSES:-1}
 shard=$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
 
 if [ "$processes" -gt 1 ]; then
-    # The lone -- keeps torchrun from taking --run for one of its own options.
+    # Without the -- torchrun would take --run for one of its own options.
     exec "$python" -m torch.distributed.run --standalone --nproc-per-node "$processes" \
         -m -- olmo_sparsity influence --shard "$shard" "$@"
 fi

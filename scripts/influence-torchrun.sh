@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Measures with several processes of one machine, one a GPU where there are GPUs:
+# Measures with several processes on one machine; on GPUs, each process uses its own:
 #
 #     PROCESSES=4 scripts/influence-torchrun.sh --run runs/demo --k 8
 #
-# The arguments are those of `olmo-sparsity influence`. Stopped, the same command goes on. Several processes on a CPU
-# want training.threads=1 among the arguments.
+# The arguments are those of `olmo-sparsity influence`. After an interruption run the same command again; it continues. On a
+# CPU add training.threads=1, so that the processes do not compete for cores.
 set -euo pipefail
 
 python=${PYTHON:-python}
 processes=${PROCESSES:-2}
 
-# The lone -- keeps torchrun from taking --run for one of its own options.
+# Without the -- torchrun would take --run for one of its own options.
 "$python" -m torch.distributed.run --standalone --nproc-per-node "$processes" -m -- olmo_sparsity influence "$@"
 
-# All parts are there now, and one process shows the numbers.
+# All parts are measured now. Print the summary.
 "$python" -m olmo_sparsity influence "$@"

@@ -24,11 +24,11 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
         (selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in KS
     }
     for (selector, context, k), entry in entries.items():
-        sees_target, cost, share, luck = SELECTORS[selector]
+        invented = SELECTORS[selector]
         long_gain = measurement.windows["gain_long_nats" if context == "real" else "null_gain_long_nats"].mean()
-        expected = min(1, share * k**0.5) * long_gain + luck * k**0.5
+        expected = min(1, invented.share * k**0.5) * long_gain + invented.luck * k**0.5
         assert entry["gain_sparse_nats"]["mean"] == pytest.approx(expected, abs=0.01)  # five standard errors
-        assert (entry["sees_target"], entry["num_evaluations"]) == (sees_target, cost)
+        assert (entry["sees_target"], entry["num_evaluations"]) == (invented.sees_target, invented.num_evaluations)
     for row in read_table(tmp_path, "selections").slice(0, 50).to_pylist():
         best = sorted(range(M), key=lambda j, scores=row["scores"]: (-scores[j], -j))  # of ties the nearer
         assert row["positions"] == best[: KS[-1]]
