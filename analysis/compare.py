@@ -1,33 +1,37 @@
-"""Measurements side by side: values of each, and differences from the first, with 95% intervals.
+"""Figure of measurements side by side: the values of each, and differences from the first, with 95% intervals.
 
 ``python -m analysis.compare --run runs/demo --run runs/demo-no-pose``; ``--run runs/demo:kl`` compares by that selector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.comparison import compare, main_rows, read_subjects
+from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.subjects import read_subjects
 
+from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
-from .style import caption_text, errors, save
+from .style import error_bars
 
 
-def _panel(axis: Axes, rows: list[list[Optional[dict[str, Any]]]], first_look: int) -> None:
-    """A row of estimates for each quantity, the highest on top."""
+def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, first_look: int) -> None:
+    """Draw one row of estimates for each quantity, the first on top."""
     looks = [look for _, look in zip(range(first_look + max(map(len, rows))), cycle(RUN_LOOKS), strict=False)]
     for row, values in enumerate(rows):
         for number, value in enumerate(values):
             if value is not None:
                 look = looks[first_look + number]
                 axis.errorbar(
-                    [value["mean"]], [row + 0.2 * (number - (len(values) - 1) / 2)], xerr=errors([value]), linestyle="",
+                    [value.mean], [row + 0.2 * (number - (len(values) - 1) / 2)], xerr=error_bars([value]), linestyle="",
                     color=look["color"], marker=look["marker"], markersize=4, elinewidth=1.1, capsize=2,
                 )  # fmt: skip
     axis.axvline(0, color="grey", linewidth=0.8)
@@ -36,50 +40,51 @@ def _panel(axis: Axes, rows: list[list[Optional[dict[str, Any]]]], first_look: i
     axis.set_xlabel("nats")
 
 
+def _name(row: ComparisonRow) -> str:
+    name = row.words.removesuffix(", nats")
+    return name if row.selector is None else f"{row.selector}, k = {row.k}: {name}"
+
+
+def _words(comparison: Comparison) -> str:
+    first, *later = comparison.labels
+    pairings = "; ".join(
+        f"{label} minus {first}: {pairing.words}" for label, pairing in zip(later, comparison.pairings, strict=True)
+    )
+    failed = [subject.label for subject in comparison.subjects if not subject.summary.gate_passed]
+    gate = f"VALIDITY GATE FAILED for {', '.join(failed)}. " if failed else "The validity gates passed. "
+    warnings = "".join(f"{subject.warning} " for subject in comparison.subjects if subject.warning)
+    return (
+        f"{gate}{warnings}Means with 95% intervals by bootstrap over documents. {pairings}. Gain over random at the smallest k, "
+        "the others at the largest. For a selector that sees the target, the sparse gain is mostly selection luck."
+    )
+
+
 def draw(runs: list[Path], out: Path) -> list[Path]:
-    """Writes ``compare``.
+    """Draw ``compare``.
 
     Raises:
-        UserError: fewer than two runs, or they cannot be compared.
+        UserError: there are fewer than two runs, or they cannot be compared.
     """
-    numbers = compare(read_subjects([str(run) for run in runs]))
-    labels = [subject["label"] for subject in numbers["subjects"]]
-    rows = [row for row in main_rows(numbers) if not row["quantity"].endswith("fraction")]  # nats on one axis
-    rows = [
-        row for row in rows if not row["quantity"].startswith("loss")
-    ]  # ten times the gains: they would flatten them
-    names = [
-        (f"{row['selector']}, k = {row['k']}: " if row["selector"] else "") + row["words"].removesuffix(", nats")
-        for row in rows
-    ]
+    comparison = compare(read_subjects([str(run) for run in runs]))
+    # One axis holds only nats, and only gains: losses are ten times as large.
+    rows = [row for row in main_rows(comparison) if not (row.is_fraction or row.is_loss)]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.2, 0.3 * len(rows) + 1.0), sharey=True, width_ratios=[1, 1], layout="constrained"
     )
-    _panel(left, [row["values"] for row in rows], 0)
-    _panel(right, [row["differences"] for row in rows], 1)
-    left.set_yticks(range(len(rows)), names)
+    _panel(left, [row.values for row in rows], first_look=0)
+    _panel(right, [row.differences for row in rows], first_look=1)
+    left.set_yticks(range(len(rows)), [_name(row) for row in rows])
     left.set_ylim(len(rows) - 0.5, -0.5)
     left.set_title("value")
-    right.set_title(f"minus {labels[0]}")
-    pairings = "; ".join(
-        f"{label} minus {labels[0]}: {pairing['words']}"
-        for label, pairing in zip(labels[1:], numbers["pairings"], strict=True)
-    )
-    failed = [one["label"] for one in numbers["subjects"] if one["summary"]["gate"] == "failed"]
-    gate = f"VALIDITY GATE FAILED for {', '.join(failed)}. " if failed else "The validity gates passed. "
-    warnings = "".join(f"{one['warning']} " for one in numbers["subjects"] if one["warning"])
+    right.set_title(f"minus {comparison.labels[0]}")
     handles = [
-        Line2D([], [], markersize=4, label=label, **look) for label, look in zip(labels, cycle(RUN_LOOKS), strict=False)
+        Line2D([], [], markersize=4, label=label, **look)
+        for label, look in zip(comparison.labels, cycle(RUN_LOOKS), strict=False)
     ]
     for handle in handles:
         handle.set_linestyle("")
-    caption_text(
-        figure,
-        f"{gate}{warnings}Means with 95% intervals by bootstrap over documents. {pairings}. Gain over random at the smallest k, "
-        "the others at the largest. Of a selector that sees the target the sparse gain is mostly luck.",
-        handles,
-    )
-    return save(figure, out, "compare")
+    caption_text(figure, _words(comparison), handles=handles)
+    return save(figure, out, name="compare")
 
 
 if __name__ == "__main__":

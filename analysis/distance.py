@@ -1,30 +1,40 @@
-"""How far back the influential tokens lie, against the uniform law."""
+"""Figure of distances: how far back the influential tokens lie, compared with a random choice."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.breakdowns import by_distance
-from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance
 
-from .style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, caption, ordered, save, script
+from .measured import Measured, script
+from .output import caption, save
+from .style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, ordered
 
 MAX_COLUMNS = 4
-CONTROLS = ("random", "nearest")  # where these look is known beforehand
+CONTROLS = ("random", "nearest")  # their distances are known without a measurement
 
 
-def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
-    """Writes ``distance``: the share of the k most influential tokens in each stretch of distances."""
+def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[DistanceBin, ...]]) -> None:
+    for context, bins in bins_of_context.items():
+        looks = LOOKS[selector] if context == "real" else {"color": "black"}
+        band(axis, [b.center_tokens for b in bins], [b.share for b in bins], **looks, **LINE_LOOKS[context])
+    uniform = bins_of_context["real"]
+    axis.plot(
+        [b.center_tokens for b in uniform], [b.uniform for b in uniform], color="grey", linestyle="--", linewidth=1
+    )
+    axis.set_xlabel("distance to the target, tokens")
+
+
+def draw(measured: Measured, out: Path) -> list[Path]:
+    """Draw ``distance``: the share of the k most influential tokens in each bin of distances."""
+    measurement = measured.measurement
     k = measurement.ks[-1]
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
-    found = {(e["selector"], e["context"]): e["bins"] for e in by_distance(tables, measurement) if e["k"] == k}
-    bins = found[selectors[0], "real"]
-    centres = [(one["from_tokens"] + one["to_tokens"]) / 2 for one in bins]
-    uniform = [one["uniform"] for one in bins]
+    bins_of = {(e.selector, e.context): e.bins for e in by_distance(measured.tables, measurement) if e.k == k}
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)
     figure, axes = plt.subplots(
@@ -38,26 +48,16 @@ def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: P
     for axis in axes.flat[len(selectors) :]:
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
-        for context in ("real", "null"):
-            looks = {"color": LOOKS[selector]["color"], "marker": LOOKS[selector]["marker"]}
-            if context == "null":
-                looks = {"color": "black"}
-            band(axis, centres, found[selector, context], **looks, **LINE_LOOKS[context])
-        axis.plot(centres, uniform, color="grey", linestyle="--", linewidth=1)
+        _panel(axis, selector, bins_of_context={context: bins_of[selector, context] for context in LINE_LOOKS})
         axis.set_title(f"{selector}, k = {k}")
-        axis.set_xlabel("distance to the target, tokens")
     axes[0, 0].set_ylim(bottom=0)
     for axis in axes[:, 0]:
         axis.set_ylabel("share of the influential tokens")
-    handles = [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **LINE_LOOKS[c]) for c in LINE_LOOKS]
+    handles = [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **line) for c, line in LINE_LOOKS.items()]
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
-    caption(
-        figure,
-        summary,
-        f"Where the {k} most influential long-range tokens of a window lie; bands: 95% intervals over documents.",
-        handles,
-    )
-    return save(figure, out, "distance")
+    words = f"Where the {k} most influential long-range tokens of a window lie; bands: 95% intervals over documents."
+    caption(figure, measured.summary, words=words, handles=handles)
+    return save(figure, out, name="distance")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.tables.reading import list_finished
 
 from . import (
@@ -22,8 +20,8 @@ from . import (
     sample_size,
     training,
 )
+from .measured import Draw, draw_measured, find_tables
 from .paper import Width, folder_for, set_width
-from .style import Draw, find_tables
 
 MEASUREMENT_FIGURES: tuple[Draw, ...] = (
     figure4.draw,
@@ -36,8 +34,8 @@ MEASUREMENT_FIGURES: tuple[Draw, ...] = (
 )
 
 
-def draw_run(run: Path, tables: Optional[Path] = None, width: str = "screen") -> Iterator[Path]:
-    """Draw all figures that a run's tables allow, and yield where each picture is.
+def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen") -> Iterator[Path]:
+    """Draw all figures that the tables of a run allow, and yield the path of each picture when it is drawn.
 
     Args:
         run: folder of the run.
@@ -49,10 +47,7 @@ def draw_run(run: Path, tables: Optional[Path] = None, width: str = "screen") ->
     """
     set_width(Width(width))
     folder, out = find_tables(run, tables)
-    measurement = load(folder)
-    summary = summarize(measurement)
-    for draw in MEASUREMENT_FIGURES:
-        yield from draw(folder, measurement, summary, folder_for(out))
+    yield from draw_measured(MEASUREMENT_FIGURES, folder, out=out)
     figures_of_run = folder_for(run / "figures")
     if list_finished(run, "validation"):
         yield from planted.draw([run], figures_of_run)

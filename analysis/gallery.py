@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from matplotlib import image
 
-from .style import find_tables
+from .measured import find_tables
 
 DOCS = Path("docs/images")
 # Name in docs/images/ -> where a figure lies, {figures} being those of the run's newest measurement.

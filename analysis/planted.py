@@ -1,18 +1,20 @@
-"""Precision of every selector against planted truth: suites side by side, and by distance."""
+"""Figure of planted tokens: the precision of every selector, by suite and by distance."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
-from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
 from olmo_sparsity.tables.reading import newest_finished
 
+from .output import caption_text, save
 from .runs import script_of_runs
-from .style import LOOKS, caption_text, save
+from .style import LOOKS
 
 SUITES = {
     "needle-name": "needle: name",
@@ -20,66 +22,82 @@ SUITES = {
     "planted-sum": "planted sum",
     "planted-parity": "planted parity",
 }
+THIRDS = ((0.2, "<"), (0.0, "o"), (-0.2, ">"))  # offset and marker of near, middle and far planted tokens
 
 
-def title(suite: dict[str, Any]) -> str:
-    """Suite, number of planted tokens, and whether the model uses them."""
-    copies = suite["suite"].startswith("needle")
-    number = f"{suite['num_planted']} {'cop' + ('y' if suite['num_planted'] == 1 else 'ies') if copies else 'tokens'}"
-    return f"{SUITES[suite['suite']]}, {number if copies or suite['num_planted'] > 1 else '1 token'}"
+def _suite_title(suite: Suite) -> str:
+    """Return the suite and its number of planted tokens."""
+    noun = ("copy", "copies") if suite.suite.startswith("needle") else ("token", "tokens")
+    return f"{SUITES[suite.suite]}, {suite.num_planted} {noun[suite.num_planted != 1]}"
+
+
+def _title(suite: Suite) -> str:
+    """Return the suite, its losses, and why its gate failed."""
+    reason = "the model does not use it" if suite.long_gain_nats.has_interval else "too few windows"
+    gate = "" if suite.gate == "passed" else f"\ngate failed: {reason}"
+    return (
+        f"{_suite_title(suite)}\nL short {suite.loss_short_nats.mean:.2f}, long {suite.loss_long_nats.mean:.2f}, "
+        f"planted {suite.loss_planted_nats.mean:.2f}{gate}"
+    )
+
+
+def _draw_bar(axis: Axes, row: int, *, entry: SelectorDetection) -> None:
+    """Draw the precision of one selector, its interval, and the precision in each third of the distances."""
+    precision = entry.precision_at_truth
+    if precision is None:
+        return
+    axis.barh(row, precision.mean, color=LOOKS[entry.selector]["color"], height=0.62, alpha=0.85)
+    if precision.bounds is not None:
+        axis.plot(precision.bounds, [row, row], color="black", linewidth=1.2)
+    for (offset, marker), third in zip(THIRDS, entry.by_distance, strict=True):
+        if third.precision_at_truth is not None and third.num_windows >= MIN_DOCUMENTS:
+            axis.plot(
+                third.precision_at_truth.mean, row + offset, marker, color="white", markeredgecolor="black",
+                markersize=3.6, markeredgewidth=0.7,
+            )  # fmt: skip
+
+
+def _panel(axis: Axes, suite: Suite) -> None:
+    entries = sorted(suite.selectors, key=lambda entry: list(LOOKS).index(entry.selector))
+    rows = np.arange(len(entries))[::-1]
+    for row, entry in zip(rows, entries, strict=True):
+        _draw_bar(axis, row, entry=entry)
+    axis.axvline(suite.chance, color="black", linestyle=":", linewidth=1)
+    axis.set_yticks(rows, [entry.selector for entry in entries])
+    axis.set_xlim(0, 1.02)
+    axis.set_title(_title(suite), fontsize=8)
+
+
+def _words(numbers: Detection) -> str:
+    return (
+        "Of as many best-ranked positions as were planted, the share that was planted, mean over windows; black lines: 95% "
+        "intervals by bootstrap over documents; dotted: a random ranking; white marks: mean distance of the planted tokens near "
+        f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: the run's own model "
+        "completes a made-up name or number that was planted in natural text. Sum and parity: the solver, a small model "
+        "trained on such sequences. Losses in nats: local tokens only, all tokens, local and planted tokens. "
+        f"{numbers.suites[0].num_windows} windows in each panel (needles: {numbers.source}, {numbers.split})."
+    )
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
-    """Writes ``planted``, of the newest validation of a run (of the first, where several are named).
+    """Draw ``planted``, of the newest validation of a run (of the first, if several are named).
 
     Raises:
         UserError: the run has none.
     """
     numbers = detection(newest_finished(runs[0], "validation"))
-    suites = numbers["suites"]
-    columns = -(-len(suites) // 2)
+    columns = -(-len(numbers.suites) // 2)
     figure, axes = plt.subplots(
         2, columns, figsize=(2.7 * columns + 1.0, 6.4), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
-    for axis, suite in zip(axes.flat, suites, strict=False):
-        selectors = sorted(suite["selectors"], key=lambda one: list(LOOKS).index(one["selector"]))
-        names = [one["selector"] for one in selectors]
-        rows = np.arange(len(names))[::-1]
-        for row, one in zip(rows, selectors, strict=True):
-            value, color = one["precision_at_truth"], LOOKS[one["selector"]]["color"]
-            axis.barh(row, value["mean"], color=color, height=0.62, alpha=0.85)
-            if value["low"] is not None:
-                axis.plot([value["low"], value["high"]], [row, row], color="black", linewidth=1.2)
-            for offset, third, marker in zip((0.2, 0.0, -0.2), one["by_distance"], ("<", "o", ">"), strict=True):
-                if third["precision_at_truth"] is not None and third["num_windows"] >= 20:
-                    axis.plot(
-                        third["precision_at_truth"]["mean"], row + offset, marker, color="white", markeredgecolor="black",
-                        markersize=3.6, markeredgewidth=0.7,
-                    )  # fmt: skip
-        axis.axvline(suite["chance"], color="black", linestyle=":", linewidth=1)
-        axis.set_yticks(rows, names)
-        axis.set_xlim(0, 1.02)
-        reason = "too few windows" if suite["long_gain_nats"]["low"] is None else "the model does not use it"
-        used = "" if suite["gate"] == "passed" else f"\ngate failed: {reason}"
-        axis.set_title(
-            f"{title(suite)}\nL short {suite['loss_short_nats']['mean']:.2f}, long {suite['loss_long_nats']['mean']:.2f}, "
-            f"planted {suite['loss_planted_nats']['mean']:.2f}{used}",
-            fontsize=8,
-        )
-    for axis in list(axes.flat)[len(suites) :]:
+    for axis, suite in zip(axes.flat, numbers.suites, strict=False):
+        _panel(axis, suite)
+    for axis in list(axes.flat)[len(numbers.suites) :]:
         axis.axis("off")
     for axis in axes[-1]:
         axis.set_xlabel("precision at truth")
-    caption_text(
-        figure,
-        "Share of the planted positions among as many best-ranked ones, mean over windows; black lines: 95% intervals by "
-        "bootstrap over documents; dotted: a blind guess; white marks: mean distance of the planted tokens near (<), in the "
-        "middle (o), far (>), where 20 windows or more lie there. Needles: the run's own model completes a made-up name or "
-        "number that was planted in natural text. Sum and parity: the solver, a small model trained on such sequences. Losses "
-        "in nats: local tokens only, all tokens, local and planted tokens. "
-        f"{suites[0]['num_windows']} windows a panel (needles: {numbers['source']}, {numbers['split']}).",
-    )
-    return save(figure, out, "planted")
+    caption_text(figure, _words(numbers))
+    return save(figure, out, name="planted")
 
 
 if __name__ == "__main__":

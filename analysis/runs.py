@@ -1,4 +1,4 @@
-"""What the figures of whole runs, one or several, share: looks and a command line."""
+"""Looks and command line of the figures that are drawn from whole runs, one or several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from olmo_sparsity.errors import UserError
 
+from .measured import WidthOption
 from .paper import Width, folder_for, set_width
-from .style import WidthOption
 
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
@@ -22,11 +22,13 @@ RUN_LOOKS: tuple[dict[str, Any], ...] = (
 
 
 def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:
-    """The command line of a figure that is drawn of runs."""
+    """Run the command line of a figure that is drawn from runs."""
 
     def command(
-        run: Annotated[list[Path], typer.Option(help="Folder of a run; may be given again.")] = [Path("runs/demo")],  # noqa: B006
-        out: Annotated[Optional[Path], typer.Option(help="Where to. Default: figures/ of the first run.")] = None,
+        run: Annotated[list[Path], typer.Option(help="Folder of a run; may be repeated.")] = [Path("runs/demo")],  # noqa: B006
+        out: Annotated[
+            Optional[Path], typer.Option(help="Folder for the pictures. Default: figures/ of the first run.")
+        ] = None,
         width: WidthOption = Width.screen,
     ) -> None:
         set_width(width)

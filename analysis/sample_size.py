@@ -1,98 +1,104 @@
-"""Were enough windows measured? Long gain, R(k) and effective sparsity as they would have come out with fewer of them."""
+"""Figure of sample size: long gain, R(k) and effective sparsity as a measurement of fewer windows gives them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.breakdowns import by_sample_size
-from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.summary import Summary
 
-from .style import LOOKS, band, caption, legend_entry, main_selectors, save, script, signed_log
+from .measured import Measured, script
+from .output import caption, save
+from .style import LOOKS, band, legend_entry, main_selectors, signed_log
 
 FRACTION = 0.8
-SMALLEST = {
-    "smallest_k": f"smallest k with R(k) at least {FRACTION}",
-    "smallest_k_excess": f"smallest k with excess fraction at least {FRACTION}",
-}
+WORDS = (
+    "The numbers of the first n windows: on the same text, window i does not depend on how many windows are measured. Bands and "
+    "bars: 95% intervals by bootstrap over documents. Enough windows were measured if the numbers no longer change and the "
+    "intervals are as narrow as the question requires. R(k): linear up to 1, logarithmic beyond. For a selector that sees the "
+    "target, the smallest k is mostly selection luck; the excess takes this luck off, and adds the harm that foreign tokens do."
+)
 
 
-def _smallest(axis: Axes, measurement: Measurement, summaries: list[dict[str, Any]], name: str) -> None:
-    """The smallest k as steps of equal height, "more than the largest" being the last; intervals as bars."""
-    ks, selectors = measurement.ks, main_selectors(measurement)
+def _draw_smallest(axis: Axes, summaries: list[Summary], *, excess: bool, selectors: list[str]) -> None:
+    """Draw the smallest k as steps of equal height, the last for more than the largest measured k; intervals as bars."""
+    ks = summaries[-1].ks
     height = {k: i for i, k in enumerate(ks)} | {None: len(ks)}
     for number, selector in enumerate(selectors):
         offset = number - (len(selectors) - 1) / 2
-        sizes, means, lows, highs = [], [], [], []
+        sizes, values, below, above = [], [], [], []
         for summary in summaries:
-            (entry,) = (
-                e for e in summary["effective_sparsity"] if (e["selector"], e["fraction"]) == (selector, FRACTION)
-            )
-            if entry[name] is not None:
-                sizes.append(summary["num_windows"] * (1 + 0.05 * offset))
-                value, low, high = (height[entry[name][bound]] for bound in ("value", "low", "high"))
-                means.append(value + 0.09 * offset)
-                lows.append(value - low)
-                highs.append(high - value)
+            entry = summary.sparsity_at(selector, FRACTION)
+            smallest = entry.smallest_k_excess if excess else entry.smallest_k
+            if smallest is not None:
+                sizes.append(summary.num_windows * (1 + 0.05 * offset))
+                value, low, high = height[smallest.value], height[smallest.low], height[smallest.high]
+                values.append(value + 0.09 * offset)
+                below.append(value - low)
+                above.append(high - value)
         axis.errorbar(
-            sizes, means, yerr=[lows, highs], linestyle="-", linewidth=0.8, markersize=4, elinewidth=0.9, capsize=2,
+            sizes, values, yerr=[below, above], linestyle="-", linewidth=0.8, markersize=4, elinewidth=0.9, capsize=2,
             **LOOKS[selector],
         )  # fmt: skip
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
     axis.set_ylim(-0.5, len(ks) + 0.5)
-    axis.set_title(SMALLEST[name])
+    axis.set_title(f"smallest k with {'excess fraction' if excess else 'R(k)'} at least {FRACTION}")
     axis.set_ylabel("k, long-range tokens")
+    axis.set_xlabel("windows")
 
 
-def draw(tables: Path, measurement: Measurement, summary: dict[str, Any], out: Path) -> list[Path]:
-    """Writes ``sample-size``."""
-    summaries = by_sample_size(measurement)
-    sizes = [one["num_windows"] for one in summaries]
-    k, selectors = measurement.ks[-1], main_selectors(measurement)
+def _draw_long_gain(axis: Axes, summaries: list[Summary]) -> None:
+    sizes = [summary.num_windows for summary in summaries]
+    band(axis, sizes, [summary.long_gain_nats for summary in summaries], color="black", marker="o")
+    axis.axhline(0, color="grey", linewidth=0.8)
+    axis.set_title("long gain")
+    axis.set_ylabel("mean long gain, nats")
+
+
+def _draw_recovered_fraction(axis: Axes, summaries: list[Summary], *, selectors: list[str]) -> None:
+    sizes, k = [summary.num_windows for summary in summaries], summaries[-1].ks[-1]
+    for selector in selectors:
+        fractions = [summary.at(selector, "real", k).recovered_fraction for summary in summaries]
+        band(axis, sizes, fractions, **LOOKS[selector])
+    signed_log(axis, "y")
+    axis.axhline(1, color="black", linestyle="--", linewidth=0.9)
+    axis.set_title(f"R({k})")
+    axis.set_ylabel("recovered fraction")
+
+
+def _write_failed_gates(axis: Axes, summaries: list[Summary]) -> None:
+    """Write at which numbers of windows the gate failed, if at any."""
+    failed = [summary.num_windows for summary in summaries if not summary.gate_passed]
+    if not failed:
+        return
+    sizes = f"{', '.join(map(str, failed))} windows" if len(failed) < len(summaries) else "any number of windows"
+    axis.text(
+        0.02, 0.5, f"gate failed with\n{sizes}", transform=axis.transAxes, fontsize=7.5,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},  # the line at 1 may run behind it
+    )  # fmt: skip
+
+
+def draw(measured: Measured, out: Path) -> list[Path]:
+    """Draw ``sample-size``."""
+    summaries, selectors = by_sample_size(measured.measurement), main_selectors(measured.measurement)
+    sizes = [summary.num_windows for summary in summaries]
     figure, places = plt.subplots(2, 2, figsize=(9.6, 6.2), sharex=True, layout="constrained")
     axes = list(places.flat)
-    band(axes[0], sizes, [one["long_gain_nats"] for one in summaries], color="black", marker="o")
-    axes[0].axhline(0, color="grey", linewidth=0.8)
-    axes[0].set_title("long gain")
-    axes[0].set_ylabel("mean long gain, nats")
-    for selector in selectors:
-        found = []
-        for one in summaries:
-            (entry,) = (e for e in one["selections"] if (e["selector"], e["context"], e["k"]) == (selector, "real", k))
-            found.append(entry["recovered_fraction"])
-        band(axes[1], sizes, found, **LOOKS[selector])
-    signed_log(axes[1], "y")
-    axes[1].axhline(1, color="black", linestyle="--", linewidth=0.9)
-    axes[1].set_title(f"R({k})")
-    axes[1].set_ylabel("recovered fraction")
-    for axis, name in zip(axes[2:], SMALLEST, strict=True):
-        _smallest(axis, measurement, summaries, name)
-        axis.set_xlabel("windows")
-    failed = [one["num_windows"] for one in summaries if one["gate"] == "failed"]
+    _draw_long_gain(axes[0], summaries)
+    _draw_recovered_fraction(axes[1], summaries, selectors=selectors)
+    _draw_smallest(axes[2], summaries, excess=False, selectors=selectors)
+    _draw_smallest(axes[3], summaries, excess=True, selectors=selectors)
     for axis in axes:
         axis.set_xscale("log")
         axis.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
         axis.set_xticks([], minor=True)
-        if failed and axis is not axes[0]:
-            every = len(failed) == len(sizes)
-            which = "any number of windows" if every else f"{', '.join(str(size) for size in failed)} windows"
-            axis.text(
-                0.02, 0.5, f"gate failed with\n{which}", transform=axis.transAxes, fontsize=7.5,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},  # the line at 1 may run behind it
-            )  # fmt: skip
-    caption(
-        figure,
-        summary,
-        "What the first so many windows say: of the same text, window i is the same however many are measured. Bands and "
-        "bars: 95% intervals by bootstrap over documents. Enough were measured where the numbers stay what they are and the "
-        "intervals are as narrow as the question asks. R(k): linear up to 1, logarithmic beyond. Of a selector that sees the "
-        "target the smallest k is mostly luck; the excess takes that off, and adds what foreign tokens mislead.",
-        [legend_entry(name) for name in selectors],
-    )
-    return save(figure, out, "sample-size", one_column=1)
+        if axis is not axes[0]:
+            _write_failed_gates(axis, summaries)
+    caption(figure, measured.summary, words=WORDS, handles=[legend_entry(name) for name in selectors])
+    return save(figure, out, name="sample-size", one_column=1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas
 
-CONTEXT = {"local_len": 8, "full_len": 20, "train_len": 8, "num_long_range": 12, "max_position": 20, "num_chunks": 2}
+LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
 M, KS = 12, [1, 2, 8]
 SEES_TARGET = {
     "unmask-one": True,
@@ -117,6 +117,6 @@ def made_up_tables(
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
     manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
     write_json(
-        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": CONTEXT}
+        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": LENGTHS}
     )
     return folder

@@ -39,7 +39,7 @@ def summary(
     if tables is None:
         _, folder = resolve(config, run, overrides)
         tables = newest_finished(folder)
-    print_summary(tables, every, as_json)
+    print_summary(tables, every=every, as_json=as_json)
 
 
 def figures(
@@ -59,7 +59,7 @@ def figures(
     loaded, folder = resolve(config, run, overrides)
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder)
-    for path in figures_package().draw_run(folder, tables, width.value):
+    for path in figures_package().draw_run(folder, tables, width=width.value):
         print(path)
 
 
@@ -87,7 +87,8 @@ def report(
     if tables is None:
         _, folder = resolve(config, run, overrides)
         tables = newest_finished(folder)
-    print(write_report(tables, out or default_out(tables, run), overwrite, windows, sample_seed))
+    page = out or default_out(tables, run)
+    print(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 
 
 def show(
@@ -104,7 +105,8 @@ def show(
     from olmo_sparsity.tables.reading import find_tables
     from olmo_sparsity.view.one_window import show_window, terminal
 
-    show_window(find_tables(run), window, selector and selector.value, k, context.value, terminal())
+    selector_name = None if selector is None else selector.value
+    show_window(find_tables(run), window, console=terminal(), selector=selector_name, k=k, context=context.value)
 
 
 def compare(
@@ -120,13 +122,13 @@ def compare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
 ) -> None:
     """Measurements side by side, differences from the first with intervals; paired where the windows are the same."""
-    from olmo_sparsity.statistics.comparison import read_subjects
+    from olmo_sparsity.statistics.subjects import read_subjects
     from olmo_sparsity.view.comparison_page import write_comparison
     from olmo_sparsity.view.console import print_comparison
 
     subjects = read_subjects(runs)
     if out is not None:
-        write_comparison(subjects, out, overwrite)
-    print_comparison(subjects, every, as_json)
+        write_comparison(subjects, out, overwrite=overwrite)
+    print_comparison(subjects, every=every, as_json=as_json)
     if out is not None:
         logger.info(str(out))

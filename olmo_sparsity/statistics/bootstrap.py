@@ -1,87 +1,100 @@
-"""Intervals by bootstrap over documents: windows of one document are not independent. Imports no torch.
+"""Confidence intervals by bootstrap over documents (windows of one document are not independent).
 
-A statistic is a function of sums over documents, whatever it is: a mean, a ratio of means, a slope, a smallest k. The sums
-of each document are kept, documents are drawn with replacement, and the function sees the totals of each draw. What depends
-on the number of documents alone is drawn the same way every time, so that all numbers of the same documents share their
-draws: differences are paired.
+Every statistic here is a function of sums over documents: a mean, a ratio of means, a slope, a smallest k. The sums of each
+document are kept, documents are drawn with replacement, and the function receives the totals of each resample. The draws
+depend only on the number of documents. All numbers of the same documents therefore share their resamples, and differences
+between them are paired.
 
-With more than ``MAX_UNITS`` documents these are first thrown together at random into that many groups, equal in size but for
-one document, and groups are drawn. That is a bootstrap over clusters as well: a group's sums are sums over independent
-documents, so that the sums vary between groups as much as their documents do. The interval is as wide on average and covers as
-often. Only its own luck is that of ``MAX_UNITS`` units instead of all documents; at 10,000 that moves its width by less than 1%
-(standard error). It holds for statistics that stay what they are when all totals are doubled, as means, ratios and slopes do.
-Up to the limit a document is a unit of its own. So time and memory of the intervals grow no further.
+Above ``MAX_UNITS`` documents, the documents are first pooled at random into ``MAX_UNITS`` groups of equal size (plus or minus
+one document), and groups are drawn instead. This bounds the time and memory of the intervals. It is still a cluster
+bootstrap: the documents of a group are independent, so sums vary between groups as much as between documents, and intervals
+have the same mean width and coverage. Only the noise of the width is that of ``MAX_UNITS`` units; at 10,000 units its
+standard error is below 1%. This holds for statistics that do not change when all totals are doubled, such as means, ratios
+and slopes. Up to the limit, each document is a unit.
+
+Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quantities.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy.stats import DegenerateDataWarning, bootstrap
 
+from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
+
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 20  # below this a percentile interval is much too narrow, and the gate would pass by luck
-MAX_UNITS = 10_000  # drawn ones: documents, or random groups of them
-POOL_SEED = 1  # of the groups
-BATCH_ELEMENTS = 4_000_000  # drawn document numbers held at once; 8 bytes each, a few copies
-Estimate = dict[str, Optional[float]]
-Sums = Mapping[Any, np.ndarray]  # name -> float [units]
-Quantities = Callable[[Mapping[Any, np.ndarray]], Mapping[Any, np.ndarray]]
+MIN_DOCUMENTS = 20  # with fewer, a percentile interval is much too narrow, and the gate would pass by luck
+MAX_UNITS = 10_000  # units that are drawn: documents, or random groups of documents
+POOL_SEED = 1  # of the assignment of documents to groups
+BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies
+
+SumKey = TypeVar("SumKey", bound=Hashable)
+QuantityKey = TypeVar("QuantityKey", bound=Hashable)
+# Totals of all documents, one value a resample, to the values of quantities, elementwise.
+Quantities = Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, np.ndarray]]
 
 
 def document_units(doc_ids: pd.Series) -> tuple[np.ndarray, int]:
-    """What is drawn: documents, or with more than ``MAX_UNITS`` of them random groups of documents.
+    """Assign windows to the units that the bootstrap draws.
+
+    A unit is a document, or a random group of documents where there are more than ``MAX_UNITS``. The same documents in the
+    same order always get the same units.
 
     Args:
-        doc_ids: the document of each window.
+        doc_ids: the document of each window, str [W].
 
     Returns:
-        (the unit of each window, int64 [windows]; the number of units). The same documents in the same order give the same
-        units every time.
+        The unit of each window, int64 [W], and the number of units U.
     """
-    names: Any = doc_ids.astype("string[pyarrow]").array  # Arrow tells them apart without a Python string of each
-    codes, documents = pd.factorize(names)
+    names: Any = doc_ids.astype("string[pyarrow]").array  # Arrow compares strings without making Python objects
+    codes_W, documents = pd.factorize(names)
     num_units = min(len(documents), MAX_UNITS)
     if num_units < len(documents):
         shuffled = np.random.default_rng(POOL_SEED).permutation(len(documents))
-        codes = (shuffled % num_units)[codes]
-    return codes, num_units
+        codes_W = (shuffled % num_units)[codes_W]
+    return codes_W, num_units
 
 
-def document_sums(values: Any, units: np.ndarray, num_units: int) -> np.ndarray:
-    """Sum of ``values`` [windows] in each unit of ``document_units``, float64 [units]."""
-    return np.bincount(units, weights=np.asarray(values, dtype=np.float64), minlength=num_units)
+def document_sums(values_W: Any, units_W: np.ndarray, num_units: int) -> np.ndarray:
+    """Return the sum of ``values_W`` over the windows of each unit of ``document_units``, float64 [U]."""
+    return np.bincount(units_W, weights=np.asarray(values_W, dtype=np.float64), minlength=num_units)
 
 
 def _resample(
-    sums: Sums, quantities: Quantities, num_resamples: int
-) -> tuple[list[Hashable], np.ndarray, Optional[Any]]:
-    """(names [V], values [V], scipy's bootstrap result of shape [V, resamples]); no result below ``MIN_DOCUMENTS``."""
-    names, stacked = list(sums), np.stack([np.asarray(one, dtype=np.float64) for one in sums.values()])
-    num_units = stacked.shape[1]
+    sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey], num_resamples: int
+) -> tuple[list[QuantityKey], np.ndarray, Optional[Any]]:
+    """Return the keys of the quantities, their values [Q], and scipy's bootstrap result with a distribution [Q, X].
 
-    def of_totals(totals: np.ndarray) -> dict[Hashable, np.ndarray]:
+    The result is None with fewer than ``MIN_DOCUMENTS`` units.
+    """
+    keys, sums_VU = list(sums), np.stack([np.asarray(sums_U, dtype=np.float64) for sums_U in sums.values()])
+    num_units = sums_VU.shape[1]
+
+    def of_totals(totals: np.ndarray) -> Mapping[QuantityKey, np.ndarray]:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return dict(quantities(dict(zip(names, totals, strict=True))))
+            return quantities(dict(zip(keys, totals, strict=True)))
 
-    def of_drawn(drawn: np.ndarray, axis: int) -> np.ndarray:
-        """[V, batch] of unit numbers [batch, units]: how often each was drawn, times its sums."""
-        rows = np.arange(len(drawn))[:, None] * num_units
-        counts = np.bincount((drawn.astype(np.int64) + rows).ravel(), minlength=drawn.size).reshape(drawn.shape)
-        values = np.stack(list(of_totals(stacked @ counts.T.astype(np.float64)).values())).astype(np.float64)
-        return np.where(np.isfinite(values), values, np.nan)
+    def of_drawn(drawn_XU: np.ndarray, axis: int) -> np.ndarray:
+        """Return the quantities [Q, X] of some resamples. Each unit's sums are weighted by how often it was drawn."""
+        offsets = np.arange(len(drawn_XU))[:, None] * num_units
+        drawn = (drawn_XU.astype(np.int64) + offsets).ravel()
+        counts_XU = np.bincount(drawn, minlength=drawn_XU.size).reshape(drawn_XU.shape)
+        totals_VX = sums_VU @ counts_XU.T.astype(np.float64)
+        values_QX = np.stack(list(of_totals(totals_VX).values())).astype(np.float64)
+        return np.where(np.isfinite(values_QX), values_QX, np.nan)
 
-    values = of_totals(stacked.sum(axis=1))
+    values = of_totals(sums_VU.sum(axis=1))
     result = None
     if num_units >= MIN_DOCUMENTS:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DegenerateDataWarning)  # told by None instead
+            warnings.simplefilter("ignore", DegenerateDataWarning)  # such quantities have no interval
             result = bootstrap(
                 (np.arange(num_units),),
                 of_drawn,
@@ -96,67 +109,63 @@ def _resample(
     return list(values), np.array([float(value) for value in values.values()]), result
 
 
-def estimates(sums: Sums, quantities: Quantities, num_resamples: int = NUM_RESAMPLES) -> dict[Any, Optional[Estimate]]:
-    """Values of any functions of sums over documents, with 95% percentile intervals, all from the same resamples.
+def _estimate(mean: float, low: float, high: float) -> Optional[Estimate]:
+    if not np.isfinite(mean):
+        return None
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return Estimate(float(mean))
+    return Estimate(float(mean), float(low), float(high))
+
+
+def estimates(
+    sums: Mapping[SumKey, np.ndarray],
+    quantities: Quantities[SumKey, QuantityKey],
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+) -> dict[QuantityKey, Optional[Estimate]]:
+    """Estimate functions of sums over documents, with 95% percentile intervals that all share the same resamples.
 
     Args:
-        sums: name -> float [units], the sum of something over the windows of each unit (``document_units``).
-        quantities: name -> total of all documents, float [...] (one a resample) to name -> value [...], elementwise.
-        num_resamples: fewer are faster and coarser.
+        sums: key -> float [U], a sum over the windows of each unit (``document_units``).
+        quantities: takes the totals over all documents, key -> float [...] (one value a resample), and returns the values
+            of the quantities, key -> float [...], computed elementwise.
+        num_resamples: number of resamples; fewer are faster and give coarser intervals.
 
     Returns:
-        name -> ``{mean, low, high}``; ``low`` and ``high`` are None with fewer than ``MIN_DOCUMENTS`` documents or where
-        the quantity is undefined in some resample; None where it is undefined itself (a slope without variance, say).
+        key -> estimate. It has no interval with fewer than ``MIN_DOCUMENTS`` documents, or where the quantity is undefined
+        in some resample. It is None where the quantity itself is undefined (such as a slope without variance).
     """
-    names, values, result = _resample(sums, quantities, num_resamples)
-    nothing = np.full(len(names), np.nan)
-    low, high = (nothing, nothing) if result is None else result.confidence_interval
-    found: dict[Any, Optional[Estimate]] = {}
-    for name, *numbers in zip(names, values, low, high, strict=True):
-        mean, *bounds = (float(number) if np.isfinite(number) else None for number in numbers)
-        if None in bounds:
-            bounds = [None, None]
-        found[name] = None if mean is None else {"mean": mean, "low": bounds[0], "high": bounds[1]}
-    return found
+    keys, values_Q, result = _resample(sums, quantities, num_resamples)
+    undefined_Q = np.full(len(keys), np.nan)
+    low_Q, high_Q = (undefined_Q, undefined_Q) if result is None else result.confidence_interval
+    return {key: _estimate(*numbers) for key, *numbers in zip(keys, values_Q, low_Q, high_Q, strict=True)}
+
+
+def defined_estimates(
+    sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey]
+) -> dict[QuantityKey, Estimate]:
+    """As ``estimates``, for quantities that are defined whatever was measured, such as means over a document or more."""
+    defined = {}
+    for key, estimate in estimates(sums, quantities).items():
+        assert estimate is not None, key
+        defined[key] = estimate
+    return defined
 
 
 def attained_estimates(
-    sums: Sums, quantities: Quantities, num_resamples: int = NUM_RESAMPLES
-) -> dict[Any, tuple[int, Optional[int], Optional[int]]]:
-    """As ``estimates``, of whole numbers: name -> (value, low, high). The bounds are order statistics, numbers that some
-    resample attained, never one in between."""
-    names, values, result = _resample(sums, quantities, num_resamples)
+    sums: Mapping[SumKey, np.ndarray],
+    quantities: Quantities[SumKey, QuantityKey],
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+) -> dict[QuantityKey, WholeEstimate]:
+    """As ``estimates``, for whole numbers. The bounds are order statistics: numbers that some resample attained, never
+    numbers between two of them."""
+    keys, values_Q, result = _resample(sums, quantities, num_resamples)
     if result is None:
-        return {name: (int(value), None, None) for name, value in zip(names, values, strict=True)}
+        return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low, high = np.quantile(result.bootstrap_distribution, tails, axis=-1, method="inverted_cdf")
-    return {name: (int(v), int(a), int(b)) for name, v, a, b in zip(names, values, low, high, strict=True)}
-
-
-def line_of_sums(
-    n: np.ndarray, x: np.ndarray, y: np.ndarray, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Correlation and slopes of y on x, from the sums of n points, each [...]; NaN where undefined.
-
-    ``ols_slope``: least squares of y on x, ``Sxy / Sxx``; noise in x pulls it towards 0. ``tls_slope``: total least
-    squares, the line through the mean with the smallest sum of squared orthogonal distances. It points along the first
-    eigenvector of the covariance matrix, whose slope is ``(Syy - Sxx + root) / (2 Sxy)`` with
-    ``root = sqrt((Syy - Sxx)^2 + 4 Sxy^2)``, or, the same and exact where Sxy is small,
-    ``2 Sxy / (Sxx - Syy + root)``. Of a nearly round or upright cloud it has no steady direction: its interval is then wide.
-    Without variance in x there is no slope, without variance in x or y no correlation.
-    """
-
-    def positive(variance: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
-        """A variance that is only rounding is none."""
-        return np.where(variance > 1e-12 * mean_square, variance, 0.0)
-
-    sxx = positive(xx / n - (x / n) ** 2, xx / n)
-    syy = positive(yy / n - (y / n) ** 2, yy / n)
-    sxy = np.where((sxx > 0) & (syy > 0), xy / n - (x / n) * (y / n), 0.0)
-    root = np.hypot(syy - sxx, 2 * sxy)
-    tls = np.where(sxx >= syy, 2 * sxy / (sxx - syy + root), (syy - sxx + root) / (2 * sxy))
+    low_Q, high_Q = np.quantile(result.bootstrap_distribution, tails, axis=-1, method="inverted_cdf")
     return {
-        "ols_slope": sxy / sxx,
-        "tls_slope": np.where(sxx > 0, tls, np.nan),
-        "correlation": sxy / np.sqrt(sxx * syy),
+        key: WholeEstimate(int(value), int(low), int(high))
+        for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)
     }

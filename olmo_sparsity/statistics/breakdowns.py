@@ -1,18 +1,20 @@
-"""A measurement by target class, by sample size and by distance. Imports no torch."""
+"""A measurement by target class, by sample size and by distance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
-from olmo_sparsity.statistics.measurement import Measurement, window_rows
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.bootstrap import defined_estimates, document_sums, document_units, estimates
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, window_rows
+from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8
@@ -20,91 +22,142 @@ SMALLEST_SIZE = 100
 MAX_BINS = 16
 
 
-def by_class(measurement: Measurement) -> list[dict[str, Any]]:
-    """The summary of the windows of each target class, the highest mean long gain first.
+@dataclass(frozen=True)
+class ClassSummary:
+    """The windows whose target belongs to one class.
 
-    Each entry is what ``summarize`` says of the windows of one class, with its own gate, so that no R(k) is shown of a class
-    that does not profit from the long context; ``target_class``; and ``window_share``, the share of all windows that are of
-    this class. Its intervals are over the documents that hold such windows. Each gate is asked at 2.5%: of eight classes
-    without any long gain, one passes by luck in about one measurement of six.
+    Attributes:
+        target_class: name of the class.
+        window_share: share of all windows that belong to the class.
+        summary: their numbers, with a gate of their own; intervals are over the documents that hold such windows.
     """
-    units, num_units = document_units(measurement.windows["doc_id"])
-    of_class, found_names = pd.factorize(measurement.windows["target_class"])
-    inside = {str(found_names[i]): of_class == i for i in range(len(found_names))}
+
+    target_class: str
+    window_share: Estimate
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class DistanceBin:
+    """Part of the distances to the target.
+
+    Attributes:
+        from_tokens: smallest distance of the bin, in tokens.
+        to_tokens: largest distance of the bin, in tokens.
+        uniform: share of a random choice that lies in the bin.
+        share: share of the chosen tokens of all windows that lies in the bin.
+    """
+
+    from_tokens: int
+    to_tokens: int
+    uniform: float
+    share: Optional[Estimate]
+
+    @property
+    def center_tokens(self) -> float:
+        """The middle of the bin."""
+        return (self.from_tokens + self.to_tokens) / 2
+
+
+@dataclass(frozen=True)
+class DistanceShares:
+    """Where the k chosen tokens of one selector and context lie; the nearest bin first."""
+
+    selector: str
+    context: str
+    k: int
+    bins: tuple[DistanceBin, ...]
+
+
+@dataclass(frozen=True)
+class _BinOfSelection:
+    """Key of the number of chosen tokens of a selection in one bin."""
+
+    selection: SelectionKey
+    bin: int
+
+
+def by_class(measurement: Measurement) -> list[ClassSummary]:
+    """Return the summary of the windows of each target class, the highest mean long gain first.
+
+    Each class has a gate of its own, so that no R(k) is shown of a class that does not gain from the long context. A gate has
+    a 2.5% chance to pass without any long gain: of eight such classes, one passes in about one measurement of six.
+    """
+    units_W, num_units = document_units(measurement.windows["doc_id"])
+    class_W, class_names = pd.factorize(measurement.windows["target_class"])
+    inside = {str(name): class_W == i for i, name in enumerate(class_names)}
     names = sorted(inside)
-    sums = {name: document_sums(inside[name], units, num_units) for name in names}
+    sums = {name: document_sums(inside[name], units_W, num_units) for name in names}
 
-    def shares(total: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: total[name] / sum(total.values()) for name in names}
+    def shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: totals[name] / sum(totals.values()) for name in names}
 
-    found = estimates(sums, shares)
-    entries = [
-        {"target_class": name, "window_share": found[name], **summarize(measurement.restrict(inside[name]))}
-        for name in names
-    ]
-    return sorted(entries, key=lambda entry: -float(entry["long_gain_nats"]["mean"]))
+    share_of = defined_estimates(sums, shares)
+    classes = [ClassSummary(name, share_of[name], summarize(measurement.restrict(inside[name]))) for name in names]
+    return sorted(classes, key=lambda entry: -entry.summary.long_gain_nats.mean)
 
 
 def sample_sizes(num_windows: int) -> list[int]:
-    """Up to ``NUM_SIZES`` numbers of windows, evenly spaced on a logarithmic scale, the last being all."""
+    """Return up to ``NUM_SIZES`` numbers of windows, evenly spaced on a logarithmic scale; the last is all."""
     return np.unique(np.geomspace(min(SMALLEST_SIZE, num_windows), num_windows, NUM_SIZES).round().astype(int)).tolist()
 
 
-def by_sample_size(measurement: Measurement) -> list[dict[str, Any]]:
-    """The summary of the first so many windows, for each of ``sample_sizes``: what would have been reported had no more been
-    measured, for window i of the same text does not depend on how many there are."""
+def by_sample_size(measurement: Measurement) -> list[Summary]:
+    """Return the summary of the first n windows, for each n of ``sample_sizes``.
+
+    It is what a measurement of n windows of the same text gives: window i does not depend on how many are measured.
+    """
     return [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
 
 
-def by_distance(folder: Path, measurement: Measurement) -> list[dict[str, Any]]:
-    """How far back the influential tokens lie.
+def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
+    """Return how far from the target the chosen tokens lie, for every selector, context and k.
 
     Args:
-        folder: of the tables that the measurement was loaded from.
-        measurement: which windows, selectors and k.
-
-    Returns:
-        For each ``selector``, ``context`` and ``k`` the ``bins`` of distance to the target, the nearest first: ``from_tokens``
-        and ``to_tokens`` (both within), ``uniform``, the share that a choice at random has there, and the share of the k
-        chosen tokens of all windows, ``{mean, low, high}``.
+        folder: the tables that the measurement was loaded from.
+        measurement: names the windows, selectors and k.
     """
-    context = measurement.facts["context"]
-    local_len, full_len, num_long_range = (int(context[key]) for key in ("local_len", "full_len", "num_long_range"))
-    num_bins = min(MAX_BINS, num_long_range)
-    edges = np.floor(np.linspace(local_len, full_len, num_bins + 1)).astype(int)
-    units, num_units = document_units(measurement.windows["doc_id"])
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
-    sums |= {(*key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
+    lengths = measurement.lengths
+    num_bins = min(MAX_BINS, lengths.num_long_range)
+    edges = np.floor(np.linspace(lengths.local_len, lengths.full_len, num_bins + 1)).astype(int)
+
+    def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return {key: totals[key] / (key.selection.k * totals["windows"]) for key in totals if key != "windows"}
+
+    share_of = estimates(_counts_by_distance(folder, measurement, edges=edges), shares)
+    bounds = list(pairwise(edges.tolist()))
+    return [
+        DistanceShares(
+            key.selector,
+            key.context,
+            key.k,
+            tuple(
+                DistanceBin(low + 1, high, (high - low) / lengths.num_long_range, share_of[_BinOfSelection(key, b)])
+                for b, (low, high) in enumerate(bounds)
+            ),
+        )
+        for key in measurement.keys
+    ]
+
+
+def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
+    """Count the ``windows`` and the chosen tokens in each bin of distance, in every bootstrap unit; float64 [U]."""
+    num_bins = len(edges) - 1
+    units_W, num_units = document_units(measurement.windows["doc_id"])
+    counts: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units_W)), units_W, num_units)}
+    counts |= {_BinOfSelection(key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
     for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "distance_tokens"]):
-        rows, distances_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["distance_tokens"])
+        windows_R, distances_RK = (
+            window_rows(measurement.windows, part["window_id"]),
+            list_rows(part["distance_tokens"]),
+        )
         bins_RK = np.digitize(distances_RK, edges, right=True) - 1
-        for selector, which, of in rows_by_choice(part):
-            of = of[rows[of] >= 0]
+        for selector, context, rows_r in rows_by_choice(part):
+            rows_r = rows_r[windows_R[rows_r] >= 0]
             if selector not in measurement.selectors:
                 continue
             for k in measurement.ks:
                 for b in range(num_bins):
-                    np.add.at(sums[selector, which, k, b], units[rows[of]], (bins_RK[of, :k] == b).sum(axis=1))
-
-    def shares(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: total[key] / (key[2] * total["windows"]) for key in total if key != "windows"}
-
-    found = estimates(sums, shares)
-    bounds = list(pairwise(edges.tolist()))
-    return [
-        {
-            "selector": selector,
-            "context": which,
-            "k": k,
-            "bins": [
-                {
-                    "from_tokens": low + 1,
-                    "to_tokens": high,
-                    "uniform": (high - low) / num_long_range,
-                    **(found[selector, which, k, b] or {}),
-                }
-                for b, (low, high) in enumerate(bounds)
-            ],
-        }
-        for selector, which, k in measurement.keys
-    ]
+                    key = _BinOfSelection(SelectionKey(selector, context, k), b)
+                    np.add.at(counts[key], units_W[windows_R[rows_r]], (bins_RK[rows_r, :k] == b).sum(axis=1))
+    return counts

@@ -1,51 +1,109 @@
-"""The context curve's numbers. Reads tables; imports no torch."""
+"""The numbers of a context curve."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import defined_estimates, document_sums, document_units
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
 
 
-def context_curve(folder: Path) -> dict[str, Any]:
-    """Mean loss against the number of visible recent tokens, the same targets everywhere.
+@dataclass(frozen=True)
+class CurvePoint:
+    """The mean loss of the targets when only the most recent tokens are visible.
 
-    Returns:
-        The lengths of the experiment, ``num_windows``, ``num_documents``, and ``points``, for each number of visible tokens
-        ``loss_nats`` and ``change_nats``, the loss minus that at ``train_len`` visible tokens, paired; each
-        ``{mean, low, high}``.
+    Attributes:
+        num_visible_tokens: how many are visible.
+        loss_nats: mean loss.
+        change_nats: the loss minus that with ``train_len`` visible tokens, window by window.
+    """
+
+    num_visible_tokens: int
+    loss_nats: Estimate
+    change_nats: Estimate
+
+
+@dataclass(frozen=True)
+class ContextCurve:
+    """Mean loss against the number of visible recent tokens, with the same targets at every number.
+
+    Attributes:
+        run: name of the run.
+        source: the text that was measured.
+        split: the part of it.
+        num_windows: number of windows.
+        num_documents: number of documents that they come from.
+        windows_sha256: fingerprint of the choice of windows.
+        tokens_sha256: fingerprint of the tokens.
+        lengths: lengths and positions of the experiment.
+        points: from few visible tokens to many.
+    """
+
+    run: str
+    source: str
+    split: str
+    num_windows: int
+    num_documents: int
+    windows_sha256: str
+    tokens_sha256: str
+    lengths: Lengths
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Key of the change of the loss at a number of visible tokens."""
+
+    num_visible_tokens: int
+
+
+def context_curve(folder: Path) -> ContextCurve:
+    """Read a context curve and estimate its losses.
 
     Raises:
         UserError: the table is missing, unfinished or of another schema.
     """
-    facts = read_manifest(folder, "context-curve")
-    lengths = [int(n) for n in facts["num_visible_tokens"]]
-    reference = facts["context"]["train_len"]
+    manifest = read_manifest(folder, "context-curve")
+    lengths = Lengths.from_manifest(manifest)
+    visible = [int(number) for number in manifest["num_visible_tokens"]]
+    sums = _loss_sums(folder, visible)
+
+    def quantities(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        means = {number: totals[number] / totals["windows"] for number in visible}
+        changes = {_Change(number): means[number] - means[lengths.train_len] for number in visible}
+        return {**means, **changes}
+
+    estimate_of = defined_estimates(sums, quantities)
+    return ContextCurve(
+        run=manifest["run"],
+        source=manifest["source"],
+        split=manifest["split"],
+        num_windows=manifest["num_windows"],
+        num_documents=manifest["num_documents"],
+        windows_sha256=manifest["windows_sha256"],
+        tokens_sha256=manifest["tokens_sha256"],
+        lengths=lengths,
+        points=tuple(CurvePoint(number, estimate_of[number], estimate_of[_Change(number)]) for number in visible),
+    )
+
+
+def _loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
+    """Return the number of ``windows`` and the sum of their losses at each number of visible tokens, float64 [U]."""
     doc_ids, losses = [], []
     for part in read_parts(folder, "curve", columns=["doc_id", "loss_nats"]):
         doc_ids.append(part["doc_id"].to_pandas())
         losses.append(list_rows(part["loss_nats"]))
     losses_WN = np.concatenate(losses)
-    units, num_units = document_units(pd.concat(doc_ids, ignore_index=True))
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units)), units, num_units)}
-    for i, n in enumerate(lengths):
-        sums[n] = document_sums(losses_WN[:, i], units, num_units)
-
-    def quantities(total: Any) -> dict[Any, np.ndarray]:
-        means = {n: total[n] / total["windows"] for n in lengths}
-        return {**means, **{("change", n): means[n] - means[reference] for n in lengths}}
-
-    found = estimates(sums, quantities)
-    keys = ("run", "source", "split", "num_windows", "num_documents", "windows_sha256", "tokens_sha256")
-    return {
-        **{key: facts[key] for key in keys},
-        **facts["context"],
-        "points": [
-            {"num_visible_tokens": n, "loss_nats": found[n], "change_nats": found["change", n]} for n in lengths
-        ],
-    }
+    units_W, num_units = document_units(pd.concat(doc_ids, ignore_index=True))
+    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units_W)), units_W, num_units)}
+    for i, number in enumerate(visible):
+        sums[number] = document_sums(losses_WN[:, i], units_W, num_units)
+    return sums

@@ -1,140 +1,300 @@
-"""Precision and recall of the selectors against what was planted. Reads tables; imports no torch.
+"""Precision and recall of the selectors against planted tokens.
 
-A window's truth is a set of planted positions. *Precision at k*: the share of the k best that were planted; *recall at
-k*: the share of the planted that are among the k best; where k is the number of planted positions the two are one,
-``precision_at_truth`` (also called R-precision). All are means over windows, with 95% intervals by bootstrap over documents.
+The truth of a window is a set of planted positions. *Precision at k* is the share of the k best-ranked positions that were
+planted. *Recall at k* is the share of the planted positions that are among the k best-ranked. Where k is the number of planted
+positions both are the same number, ``precision_at_truth`` (also called R-precision). All are means over windows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
 
 from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
-from olmo_sparsity.statistics.summary import gate_of
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.summary import Gate, gate_of
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
 NUM_DISTANCES = 3
+LOSSES = ("loss_short_nats", "loss_long_nats", "loss_planted_nats")
 
 
-def hits(ranked: np.ndarray, truth: list[np.ndarray]) -> np.ndarray:
-    """How many of the first r ranked positions are planted, r = 1 .. M: int64 [N, M].
+@dataclass(frozen=True)
+class PrecisionAtK:
+    """Precision and recall of one selector at one k."""
+
+    k: int
+    precision: Optional[Estimate]
+    recall: Optional[Estimate]
+
+
+@dataclass(frozen=True)
+class PrecisionAtDistance:
+    """Precision at truth in the windows whose planted tokens have a mean distance to the target within a range.
+
+    Attributes:
+        distance_above_tokens: the range begins above this distance.
+        distance_to_tokens: the range ends at this distance.
+        num_windows: number of windows in the range.
+        precision_at_truth: None where there are no windows.
+    """
+
+    distance_above_tokens: float
+    distance_to_tokens: float
+    num_windows: int
+    precision_at_truth: Optional[Estimate]
+
+
+@dataclass(frozen=True)
+class SelectorDetection:
+    """What one selector found in one suite; ``by_distance`` has the nearest third of the distances first."""
+
+    selector: str
+    precision_at_truth: Optional[Estimate]
+    at_k: tuple[PrecisionAtK, ...]
+    by_distance: tuple[PrecisionAtDistance, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite with one number of planted tokens.
+
+    Attributes:
+        suite: name of the suite.
+        num_planted: copies of the needle, or tokens that the target depends on.
+        local_len: local tokens of a window.
+        full_len: tokens of a window.
+        num_windows: number of windows.
+        num_documents: number of documents that they come from.
+        chance: precision of a random ranking.
+        mean_planted_tokens: mean number of planted positions.
+        loss_short_nats: mean loss with the local tokens visible.
+        loss_long_nats: mean loss with all tokens visible.
+        loss_planted_nats: mean loss with the local and the planted tokens visible.
+        long_gain_nats: loss_short_nats minus loss_long_nats.
+        planted_gain_nats: loss_short_nats minus loss_planted_nats.
+        gate: ``passed`` if the model uses the long context in this suite.
+        selectors: one entry for each selector.
+    """
+
+    suite: str
+    num_planted: int
+    local_len: int
+    full_len: int
+    num_windows: int
+    num_documents: int
+    chance: float
+    mean_planted_tokens: float
+    loss_short_nats: Estimate
+    loss_long_nats: Estimate
+    loss_planted_nats: Estimate
+    long_gain_nats: Estimate
+    planted_gain_nats: Estimate
+    gate: Gate
+    selectors: tuple[SelectorDetection, ...]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The numbers of one validation."""
+
+    run: str
+    run_id: str
+    source: str
+    split: str
+    suites: tuple[Suite, ...]
+
+
+@dataclass(frozen=True)
+class _SelectorNumber:
+    """Key of a sum or quantity of one selector: its name, and the k or the third of the distances that it belongs to."""
+
+    selector: str
+    name: str
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class _InThird:
+    """Key of the number of windows whose planted tokens lie in one third of the distances."""
+
+    third: int
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of one suite.
+
+    Attributes:
+        frame: their rows of the table ``planted``.
+        truth: the planted positions of each window.
+        num_true_W: how many these are, int [W].
+        third_W: which third of the distances they lie in, int [W].
+        edges: distances at which the thirds begin and end, in tokens.
+    """
+
+    frame: pd.DataFrame
+    truth: list[np.ndarray]
+    num_true_W: np.ndarray
+    third_W: np.ndarray
+    edges: np.ndarray
+
+
+def hits(ranked_WM: np.ndarray, truth: list[np.ndarray]) -> np.ndarray:
+    """Count how many of the first r ranked positions are planted, for r = 1 .. M.
 
     Args:
-        ranked: int [N, M], positions, most influential first.
-        truth: for each window its planted positions.
-    """
-    planted = np.zeros(ranked.shape, dtype=bool)
-    for row, where in zip(planted, truth, strict=True):
-        row[where] = True
-    return np.take_along_axis(planted, ranked, axis=1).cumsum(axis=1)
-
-
-def detection(folder: Path) -> dict[str, Any]:
-    """The numbers of one validation, suite by suite.
+        ranked_WM: positions, the most influential first, int [W, M].
+        truth: the planted positions of each window.
 
     Returns:
-        ``suites``: for each suite and number of planted tokens its losses in nats (without, with all, and with the planted
-        long-range tokens), its gate (does the model use the long context there at all), ``chance`` (precision of a blind
-        guess), and for every selector ``precision_at_truth``, ``at_k`` and, in thirds of the distance, ``by_distance``.
+        int64 [W, M].
+    """
+    planted_WM = np.zeros(ranked_WM.shape, dtype=bool)
+    for row, positions in zip(planted_WM, truth, strict=True):
+        row[positions] = True
+    return np.take_along_axis(planted_WM, ranked_WM, axis=1).cumsum(axis=1)
+
+
+def detection(folder: Path) -> Detection:
+    """Read a validation and estimate its losses, precision and recall, suite by suite.
 
     Raises:
         UserError: the tables are missing, unfinished or of another schema.
     """
-    facts = read_manifest(folder, "validation")
-    columns = ["window_id", "suite", "doc_id", "num_planted", "planted_positions", "planted_distance_tokens",
-               "loss_short_nats", "loss_long_nats", "loss_planted_nats"]  # fmt: skip
+    manifest = read_manifest(folder, "validation")
+    columns = ["window_id", "suite", "doc_id", "num_planted", "planted_positions", "planted_distance_tokens", *LOSSES]
     planted = read_table(folder, "planted", columns=columns).to_pandas()
-    found = read_table(folder, "found").to_pandas()
-    of_cell = {(one["suite"], one["num_planted"]): one for one in facts["suites"]}
-    suites = []
-    for (suite, num_planted), windows in planted.groupby(["suite", "num_planted"], sort=False):
-        lengths = of_cell[suite, num_planted]
-        suites.append(_suite(windows, found, lengths, facts["validation"]["k"]))
-    return {
-        "run": facts["run"],
-        "run_id": facts["run_id"],
-        "source": facts["source"],
-        "split": facts["split"],
-        "suites": suites,
-    }
+    rankings = read_table(folder, "found").to_pandas()
+    record_of = {(record["suite"], record["num_planted"]): record for record in manifest["suites"]}
+    return Detection(
+        manifest["run"],
+        manifest["run_id"],
+        manifest["source"],
+        manifest["split"],
+        tuple(
+            _suite(rows, rankings, record=record_of[key], ks=manifest["validation"]["k"])
+            for key, rows in planted.groupby(["suite", "num_planted"], sort=False)
+        ),
+    )
 
 
-def _suite(windows: pd.DataFrame, found: pd.DataFrame, lengths: dict[str, Any], ks: list[int]) -> dict[str, Any]:
-    local_len, full_len = lengths["local_len"], lengths["full_len"]
-    units, num_units = document_units(windows["doc_id"])
-    truth = [np.asarray(where) for where in windows["planted_positions"]]
-    num_true = np.array([len(where) for where in truth])
+def _suite(rows: pd.DataFrame, rankings: pd.DataFrame, *, record: dict[str, Any], ks: list[int]) -> Suite:
+    """Return the numbers of one suite.
+
+    Args:
+        rows: its rows of the table ``planted``.
+        rankings: the table ``found``.
+        record: its entry in the manifest.
+        ks: the k at which precision and recall are taken.
+    """
+    local_len, full_len = record["local_len"], record["full_len"]
+    windows = _windows_of(rows, local_len, full_len=full_len)
+    selectors = list(dict.fromkeys(rankings.loc[rankings["window_id"].isin(rows["window_id"]), "selector"]))
+    sums = _suite_sums(windows, rankings, selectors=selectors, ks=ks)
+    estimate_of = estimates(sums, lambda totals: _suite_quantities(totals, selectors=selectors, ks=ks))
+
+    def mean(name: str) -> Estimate:
+        estimate = estimate_of[name]
+        assert estimate is not None, name  # a mean over one window or more
+        return estimate
+
+    return Suite(
+        suite=record["suite"],
+        num_planted=int(record["num_planted"]),
+        local_len=local_len,
+        full_len=full_len,
+        num_windows=len(rows),
+        num_documents=int(rows["doc_id"].nunique()),
+        chance=float((windows.num_true_W / (full_len - local_len)).mean()),
+        mean_planted_tokens=float(windows.num_true_W.mean()),
+        loss_short_nats=mean("loss_short_nats"),
+        loss_long_nats=mean("loss_long_nats"),
+        loss_planted_nats=mean("loss_planted_nats"),
+        long_gain_nats=mean("long_gain_nats"),
+        planted_gain_nats=mean("planted_gain_nats"),
+        gate=gate_of(mean("long_gain_nats")),
+        selectors=tuple(_selector_detection(name, estimate_of, windows=windows, ks=ks) for name in selectors),
+    )
+
+
+def _windows_of(rows: pd.DataFrame, local_len: int, *, full_len: int) -> _Windows:
+    truth = [np.asarray(positions) for positions in rows["planted_positions"]]
     edges = np.linspace(local_len, full_len, NUM_DISTANCES + 1)
-    distance = np.clip(np.digitize(windows["planted_distance_tokens"], edges, right=True) - 1, 0, NUM_DISTANCES - 1)
+    third_W = np.clip(np.digitize(rows["planted_distance_tokens"], edges, right=True) - 1, 0, NUM_DISTANCES - 1)
+    return _Windows(rows, truth, np.array([len(positions) for positions in truth]), third_W, edges)
 
-    def sums(values: Any) -> np.ndarray:
-        return document_sums(values, units, num_units)
 
-    everywhere: dict[Any, np.ndarray] = {"n": sums(np.ones(len(windows)))}
-    for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats"):
-        everywhere[name] = sums(windows[name])
+def _suite_sums(
+    windows: _Windows, rankings: pd.DataFrame, *, selectors: list[str], ks: list[int]
+) -> dict[Any, np.ndarray]:
+    """Return all that the quantities of a suite depend on, summed over each bootstrap unit, float64 [U]."""
+    rows, third_W = windows.frame, windows.third_W
+    units_W, num_units = document_units(rows["doc_id"])
+
+    def add(values_W: Any) -> np.ndarray:
+        return document_sums(values_W, units_W, num_units)
+
+    sums: dict[Any, np.ndarray] = {"windows": add(np.ones(len(rows)))}
+    for name in LOSSES:
+        sums[name] = add(rows[name])
     for third in range(NUM_DISTANCES):
-        everywhere["n", third] = sums(distance == third)
-    asked: dict[Any, tuple[Any, Any]] = {name: (name, "n") for name in list(everywhere) if isinstance(name, str)}
-    selectors = list(dict.fromkeys(found.loc[found["window_id"].isin(windows["window_id"]), "selector"]))
+        sums[_InThird(third)] = add(third_W == third)
     for selector in selectors:
-        rows = found[found["selector"] == selector].set_index("window_id").loc[windows["window_id"]]
-        right = hits(np.stack(rows["ranked_positions"].to_list()), truth)
-        at_truth = right[np.arange(len(right)), num_true - 1] / num_true
-        everywhere[selector, "at_truth"] = sums(at_truth)
-        asked[selector, "at_truth"] = ((selector, "at_truth"), "n")
+        ranked = rankings[rankings["selector"] == selector].set_index("window_id").loc[rows["window_id"]]
+        hits_WM = hits(np.stack(ranked["ranked_positions"].to_list()), windows.truth)
+        at_truth_W = hits_WM[np.arange(len(hits_WM)), windows.num_true_W - 1] / windows.num_true_W
+        sums[_SelectorNumber(selector, "at truth")] = add(at_truth_W)
         for third in range(NUM_DISTANCES):
-            everywhere[selector, "third", third] = sums(at_truth * (distance == third))
-            asked[selector, "third", third] = ((selector, "third", third), ("n", third))
+            sums[_SelectorNumber(selector, "third", third)] = add(at_truth_W * (third_W == third))
         for k in ks:
-            everywhere[selector, "precision", k] = sums(right[:, k - 1] / k)
-            everywhere[selector, "recall", k] = sums(right[:, k - 1] / num_true)
-            for name in ("precision", "recall"):
-                asked[selector, name, k] = ((selector, name, k), "n")
+            sums[_SelectorNumber(selector, "precision", k)] = add(hits_WM[:, k - 1] / k)
+            sums[_SelectorNumber(selector, "recall", k)] = add(hits_WM[:, k - 1] / windows.num_true_W)
+    return sums
 
-    def quantities(total: Any) -> dict[Any, np.ndarray]:
-        values = {name: total[above] / total[below] for name, (above, below) in asked.items()}
-        values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
-        values["planted_gain_nats"] = values["loss_short_nats"] - values["loss_planted_nats"]
-        return values
 
-    got = estimates(everywhere, quantities)
-    long_gain = got["long_gain_nats"]
-    assert long_gain is not None
-    names = ("loss_short_nats", "loss_long_nats", "loss_planted_nats", "long_gain_nats", "planted_gain_nats")
-    return {
-        "suite": lengths["suite"],
-        "num_planted": int(lengths["num_planted"]),
-        "local_len": local_len,
-        "full_len": full_len,
-        "num_windows": len(windows),
-        "num_documents": int(windows["doc_id"].nunique()),
-        "chance": float((num_true / (full_len - local_len)).mean()),
-        "mean_planted_tokens": float(num_true.mean()),
-        **{name: got[name] for name in names},
-        "gate": gate_of(long_gain),
-        "selectors": [
-            {
-                "selector": selector,
-                "precision_at_truth": got[selector, "at_truth"],
-                "at_k": [
-                    {"k": k, "precision": got[selector, "precision", k], "recall": got[selector, "recall", k]}
-                    for k in ks
-                ],
-                "by_distance": [
-                    {
-                        "distance_above_tokens": float(edges[third]),
-                        "distance_to_tokens": float(edges[third + 1]),
-                        "num_windows": int((distance == third).sum()),
-                        "precision_at_truth": got[selector, "third", third],
-                    }
-                    for third in range(NUM_DISTANCES)
-                ],
-            }
-            for selector in selectors
-        ],
-    }
+def _suite_quantities(
+    totals: Mapping[Any, np.ndarray], *, selectors: list[str], ks: list[int]
+) -> dict[Any, np.ndarray]:
+    """Return the quantities of a suite from the totals of ``_suite_sums``."""
+    n = totals["windows"]
+    values: dict[Any, np.ndarray] = {name: totals[name] / n for name in LOSSES}
+    for selector in selectors:
+        for key in (
+            _SelectorNumber(selector, "at truth"),
+            *(_SelectorNumber(selector, name, k) for k in ks for name in ("precision", "recall")),
+        ):
+            values[key] = totals[key] / n
+        for third in range(NUM_DISTANCES):
+            key = _SelectorNumber(selector, "third", third)
+            values[key] = totals[key] / totals[_InThird(third)]
+    values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
+    values["planted_gain_nats"] = values["loss_short_nats"] - values["loss_planted_nats"]
+    return values
+
+
+def _selector_detection(
+    selector: str, estimate_of: Mapping[Any, Optional[Estimate]], *, windows: _Windows, ks: list[int]
+) -> SelectorDetection:
+    def estimate(name: str, index: int = 0) -> Optional[Estimate]:
+        return estimate_of[_SelectorNumber(selector, name, index)]
+
+    return SelectorDetection(
+        selector,
+        estimate("at truth"),
+        tuple(PrecisionAtK(k, estimate("precision", k), estimate("recall", k)) for k in ks),
+        tuple(
+            PrecisionAtDistance(
+                float(windows.edges[third]),
+                float(windows.edges[third + 1]),
+                int((windows.third_W == third).sum()),
+                estimate("third", third),
+            )
+            for third in range(NUM_DISTANCES)
+        ),
+    )

@@ -3,56 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import (
-    MIN_DOCUMENTS,
-    Estimate,
-    document_units,
-    estimates,
-)
-from olmo_sparsity.statistics.measurement import Measurement
-from olmo_sparsity.statistics.sums import _quantities, _sums
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, document_units, estimates
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, SelectionKey
+from olmo_sparsity.statistics.sums import Key, SelectionNumber, Units, quantities_of, sums_by_unit
+
+WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
 
 
-def paired_difference(first: Measurement, second: Measurement) -> dict[Any, Optional[Estimate]]:
-    """The second measurement's numbers minus the first's, on the same windows of the same documents.
+@dataclass(frozen=True)
+class Differences:
+    """The numbers of a second measurement minus those of a first.
 
-    Returns:
-        ``long_gain_nats`` and the other losses by name, and those of a selection by ((selector, context, k), quantity), as
-        far as both hold them: ``{mean, low, high}``, the documents of both drawn together.
+    Attributes:
+        numbers: the differences, by the keys of ``quantities_of``; only what both measurements have.
+    """
+
+    numbers: Mapping[Key, Optional[Estimate]]
+
+    def of_windows(self, name: str) -> Estimate:
+        """Return the difference of a quantity of all windows, such as ``long_gain_nats``."""
+        estimate = self.numbers[name]
+        assert estimate is not None, name  # a difference of means over one window or more
+        return estimate
+
+    def of_selection(self, key: SelectionKey, name: str) -> Optional[Estimate]:
+        """Return the difference of a quantity of a selection, such as ``recovered_fraction``; None if it is undefined."""
+        return self.numbers.get(SelectionNumber(key, name))
+
+
+@dataclass(frozen=True)
+class _OfMeasurement:
+    """Key of a sum of the first (0) or the second (1) measurement."""
+
+    index: int
+    key: Key
+
+
+def paired_difference(first: Measurement, second: Measurement) -> Differences:
+    """Return the second measurement's numbers minus the first's, on the same windows of the same documents.
 
     Raises:
-        ValueError: they are not of the same windows.
+        ValueError: the windows are not the same.
     """
-    columns = ["window_id", "doc_id"]
-    if not first.windows[columns].equals(second.windows[columns]):
+    if not first.windows[WINDOW_COLUMNS].equals(second.windows[WINDOW_COLUMNS]):
         raise ValueError("the two measurements are of different windows")
     return unpaired_difference(first, second)
 
 
-def unpaired_difference(first: Measurement, second: Measurement) -> dict[Any, Optional[Estimate]]:
-    """As ``paired_difference``, of any two measurements, on whatever windows.
+def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
+    """As ``paired_difference``, for any two measurements.
 
-    The documents of both are drawn together: one that only one of them holds counts in that one alone, and one that both
-    hold is drawn in both at once, so that nothing is taken for independent that is not. Without ``MIN_DOCUMENTS`` in either
-    there are no intervals.
+    The documents of both are drawn together: a document of only one measurement counts in that one alone, and a document
+    of both is drawn in both at once, so that dependent windows are not treated as independent. There are no intervals where
+    either measurement has fewer than ``MIN_DOCUMENTS`` units.
     """
     doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
-    units, num_units = document_units(doc_ids)
-    units_of = (units[: len(first.windows)], units[len(first.windows) :])
-    both: dict[Any, np.ndarray] = {}
-    for i, (one, of) in enumerate(zip((first, second), units_of, strict=True)):
-        both |= {(i, name): values for name, values in _sums(one, (of, num_units)).items()}
+    units_W, num_units = document_units(doc_ids)
+    units = [Units(part_W, num_units) for part_W in np.split(units_W, [len(first.windows)])]
+    measurements = (first, second)
+    sums: dict[_OfMeasurement, np.ndarray] = {}
+    for i, (measurement, units_of) in enumerate(zip(measurements, units, strict=True)):
+        sums |= {_OfMeasurement(i, key): sum_U for key, sum_U in sums_by_unit(measurement, units_of).items()}
 
-    def differences(total: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        a, b = (_quantities({name: value for (i, name), value in total.items() if i == which}) for which in (0, 1))
-        return {name: b[name] - a[name] for name in a if name in b}
+    def differences(totals: Mapping[_OfMeasurement, np.ndarray]) -> dict[Key, np.ndarray]:
+        of_first, of_second = (
+            quantities_of(_totals_of(totals, i), measurement.keys) for i, measurement in enumerate(measurements)
+        )
+        return {key: of_second[key] - of_first[key] for key in of_first if key in of_second}
 
-    found = estimates(both, differences)
-    if min(len(np.unique(of)) for of in units_of) >= MIN_DOCUMENTS:
-        return found
-    return {name: value and {"mean": value["mean"], "low": None, "high": None} for name, value in found.items()}
+    numbers = estimates(sums, differences)
+    if min(len(np.unique(units_of.units_W)) for units_of in units) >= MIN_DOCUMENTS:
+        return Differences(numbers)
+    return Differences({key: value and value.without_interval() for key, value in numbers.items()})
+
+
+def _totals_of(totals: Mapping[_OfMeasurement, np.ndarray], index: int) -> dict[Any, np.ndarray]:
+    """Return the totals of one of the two measurements."""
+    return {key.key: value for key, value in totals.items() if key.index == index}

@@ -1,81 +1,111 @@
-"""Results in words: intervals, gates and lengths, the same in every output."""
+"""Sentences about results: intervals, gates, lengths, verdicts. Every output takes its words from here."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional, Union
 
-from olmo_sparsity.statistics.bootstrap import (
-    MIN_DOCUMENTS,
-)
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.curves import ContextCurve
+from olmo_sparsity.statistics.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.summary import Summary
+
+NO_LONG_GAIN = "this model does not profit from the long context"
+# What the chunks of a training row hold, where it is not consecutive text.
+CONTENTS_WORDS = {
+    "matched": ", with chunks of text as far apart as their positions",
+    "uniform": ", with chunks from random places of a document",
+}
 
 
-def smallest_k_words(smallest: Optional[dict[str, Any]], max_k: int) -> str:
-    """A smallest k of ``effective_sparsity``: ``2 [1, > 8]``, or a dash where the gate failed."""
+def number_words(value: Optional[int], max_k: int) -> str:
+    """Return a smallest k as text; None is more than ``max_k``."""
+    return f"> {max_k}" if value is None else str(value)
+
+
+def smallest_k_words(smallest: Optional[SmallestK], max_k: int) -> str:
+    """Return a smallest k with its interval, such as ``2 [1, > 8]``; a dash where the gate failed."""
     if smallest is None:
         return "-"
-    value, low, high = (
-        f"> {max_k}" if smallest[name] is None else str(smallest[name]) for name in ("value", "low", "high")
-    )
+    value, low, high = (number_words(number, max_k) for number in (smallest.value, smallest.low, smallest.high))
     return f"{value} [{low}, {high}]"
 
 
-def interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:
-    """An estimate in words: ``0.41 [0.36, 0.47]``, or a dash where there is none."""
-    if value is None:
+def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
+    """Return an estimate with its interval, such as ``0.41 [0.36, 0.47]``; a dash where there is none."""
+    if estimate is None:
         return "-"
-    if value["low"] is None:
-        return f"{value['mean']:.{digits}f}"
-    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+    if estimate.bounds is None:
+        return f"{estimate.mean:.{digits}f}"
+    low, high = estimate.bounds
+    return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def gate_words(summary: dict[str, Any]) -> str:
-    """The validity gate in one sentence, for every table and figure."""
-    gain = summary["long_gain_nats"]
-    if gain["low"] is None:
+def data_words(result: Union[Summary, ContextCurve]) -> str:
+    """Return how much was measured, and of which text."""
+    return f"{result.num_windows} windows of {result.num_documents} documents ({result.source}, {result.split})"
+
+
+def gate_words(summary: Summary) -> str:
+    """Return the validity gate in one sentence."""
+    gain = summary.long_gain_nats
+    if gain.bounds is None:
         return f"GATE FAILED: fewer than {MIN_DOCUMENTS} documents are too few for an interval; no recovered fraction is shown."
-    numbers = f"{gain['mean']:+.4f} nats, 95% interval [{gain['low']:+.4f}, {gain['high']:+.4f}]"
-    if summary["gate"] == "passed":
+    low, high = gain.bounds
+    numbers = f"{gain.mean:+.4f} nats, 95% interval [{low:+.4f}, {high:+.4f}]"
+    if summary.gate_passed:
         return f"Gate passed: the long context is worth {numbers}."
     return (
-        f"GATE FAILED: the mean long gain ({numbers}) is not above 0. This model does not profit from the long context, "
+        f"GATE FAILED: the mean long gain ({numbers}) is not above 0. {NO_LONG_GAIN.capitalize()}, "
         "so no recovered fraction is shown."
     )
 
 
-# What the chunks of a training row held, where it was not consecutive text; manifests older than this choice do not say.
-CONTENTS_WORDS = {
-    "matched": ", over text as far apart as they say",
-    "uniform": ", over pieces of text drawn apart from them",
-}
+def gate_reason(long_gain: Estimate) -> str:
+    """Return why a gate failed, in a few words."""
+    return NO_LONG_GAIN if long_gain.has_interval else "too few documents to tell"
 
 
-def length_words(summary: dict[str, Any]) -> str:
-    """How much of the full context lies beyond what a training row held."""
-    if summary.get("pose_method") == "randpos":  # nor of RandPos
-        positions = f"random positions (RandPos) below {summary['max_position']}"
-    elif summary["num_chunks"] > 1:
-        positions = f"PoSE positions below {summary['max_position']}"
-        positions += CONTENTS_WORDS.get(summary.get("pose_contents", "contiguous"), "")
-    else:
-        positions = "ordinary positions, no PoSE"
-    beyond = summary["full_len"] - summary["train_len"]
+def positions_words(lengths: Lengths) -> str:
+    """Return which position IDs a training row carried."""
+    if lengths.pose_method == "randpos":  # it has no chunks, so their contents do not matter
+        return f"random positions (RandPos) below {lengths.max_position}"
+    if lengths.num_chunks == 1:
+        return "ordinary positions, no PoSE"
+    contents = CONTENTS_WORDS.get(lengths.pose_contents or "contiguous", "")
+    return f"PoSE positions below {lengths.max_position}{contents}"
+
+
+def length_words(lengths: Lengths) -> str:
+    """Return the lengths, and how much of the full context lies beyond a training row."""
+    beyond = lengths.full_len - lengths.train_len
     words = (
-        f"local {summary['local_len']} + long-range {summary['num_long_range']} = full {summary['full_len']} tokens; "
-        f"trained on rows of {summary['train_len']} with {positions}"
+        f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens; "
+        f"trained on rows of {lengths.train_len} with {positions_words(lengths)}"
     )
-    if summary["train_len"] == summary["local_len"]:
-        return f"{words}, so that all {beyond} long-range tokens lie beyond what training saw at once."
-    return f"{words}. A row is longer than the local context: only {beyond} of the {summary['full_len']} tokens lie beyond it."
+    if lengths.train_len == lengths.local_len:
+        return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
+    return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
 
 
-def verdict(difference: Optional[dict[str, Any]]) -> str:
-    """What the interval of a difference says: more, less, or not to be told."""
+def verdict(difference: Optional[Estimate]) -> str:
+    """Return what the interval of a difference shows: higher, lower, equal, or no clear difference."""
     if difference is None:
         return "-"
-    if difference["low"] is None:
+    if difference.bounds is None:
         return f"fewer than {MIN_DOCUMENTS} documents"
-    if difference["low"] == difference["high"] == 0:
-        return "the same"
-    if difference["low"] > 0:
-        return "more"
-    return "less" if difference["high"] < 0 else "not to be told apart"
+    if difference.bounds == (0, 0):
+        return "equal"
+    if difference.is_above_zero:
+        return "higher"
+    return "lower" if difference.is_below_zero else "no clear difference"
+
+
+def against_zero(estimate: Estimate) -> str:
+    """Return where an interval lies relative to 0, as the end of a sentence."""
+    if not estimate.has_interval:
+        return "from too few documents to tell it from 0"
+    if estimate.is_above_zero:
+        return "clearly above 0"
+    return "clearly below 0" if estimate.is_below_zero else "not clearly different from 0"

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from olmo_sparsity.statistics.comparison import Subject, compare, main_rows
+from olmo_sparsity.statistics.as_json import comparison_row_json
+from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.subjects import Subject
 from olmo_sparsity.statistics.wording import gate_words, length_words, verdict
 from olmo_sparsity.view import pages
 
 
-def write_comparison(subjects: list[Subject], out: Path, overwrite: bool = False) -> Path:
-    """Writes the comparison as a page, with its figure, and returns where it is.
+def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = False) -> Path:
+    """Write the comparison as a page with its figure and tables.
+
+    Args:
+        subjects: the measurements.
+        out: the HTML file.
+        overwrite: replace a file that exists.
+
+    Returns:
+        ``out``.
 
     Raises:
-        UserError: something is there already and ``overwrite`` was not said.
+        UserError: the file exists and ``overwrite`` is False, or the measurements cannot be compared.
     """
     pages.check_free(out, overwrite)
-    numbers = compare(subjects)
-    data = {
-        "labels": [one["label"] for one in numbers["subjects"]],
-        "rows": [{**row, "main": False} for row in numbers["rows"]],
-        "verdicts": [[verdict(one) for one in row["differences"]] for row in numbers["rows"]],
-    }
-    main = main_rows(numbers)
-    for row, shown in zip(data["rows"], numbers["rows"], strict=True):
-        row["main"] = any(shown is one for one in main)
-    subject_words = [
-        (one["label"], f"{one['warning']} {gate_words(one['summary'])}", length_words(one["summary"]), one["summary"])
-        for one in numbers["subjects"]
-    ]
+    comparison = compare(subjects)
     page = pages.render(
         "compare.html",
-        ("report.css",),
-        ("draw.js", "compare.js"),
-        data=data,
-        subjects=subject_words,
-        pairings=numbers["pairings"],
+        styles=("report.css",),
+        scripts=("draw.js", "compare.js"),
+        data=_page_data(comparison),
+        subjects=comparison.subjects,
+        pairings=comparison.pairings,
+        gate_words=gate_words,
+        length_words=length_words,
     )
     pages.write_page(out, page)
     return out
+
+
+def _page_data(comparison: Comparison) -> dict[str, Any]:
+    """Return the JSON that the page's script draws: the rows, which of them are the main ones, and the verdicts."""
+    main = set(map(id, main_rows(comparison)))
+    return {
+        "labels": comparison.labels,
+        "rows": [{**comparison_row_json(row), "main": id(row) in main} for row in comparison.rows],
+        "verdicts": [[verdict(difference) for difference in row.differences] for row in comparison.rows],
+    }

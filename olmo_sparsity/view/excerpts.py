@@ -1,13 +1,14 @@
-"""Windows to be looked at: which of them, their words, what each selector chose in them. Imports no torch.
+"""The windows that are shown: their words, their losses, and what each selector chose in them.
 
-What a page or a terminal shows of a window is read from the tables alone. Null contexts are stored as token ids; their
-texts are those that the same ids have in the windows.
+Everything is read from the tables. They hold null contexts as token IDs; the texts of these are taken from windows that hold
+the same IDs.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -20,34 +21,102 @@ from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 
 CONTROLS = ("random", "nearest")
-HONEST_FIRST = ("kl", "attention")  # shown first: what they gain over random is no luck
+SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck
 MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What one selector chose in one window and context.
+
+    Attributes:
+        positions: the chosen long-range positions, the most influential first; J_k are the first k.
+        scores: the score of every long-range position; None where screening left it out.
+        ks: the measured k.
+        loss_sparse_nats: loss with the local tokens and J_k visible, one a k.
+        gain_sparse_nats: sparse gain, one a k.
+    """
+
+    positions: list[int]
+    scores: list[Optional[float]]
+    ks: list[int]
+    loss_sparse_nats: list[float]
+    gain_sparse_nats: list[float]
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Choice:
+        """Read a choice from its row of the table ``selections``."""
+        return cls(row["positions"], row["scores"], row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"])
+
+    def loss_at(self, k: int) -> Optional[float]:
+        """Return the loss at this k, or None where it was not measured."""
+        return dict(zip(self.ks, self.loss_sparse_nats, strict=True)).get(k)
+
+    @property
+    def largest_score(self) -> float:
+        """The largest absolute score, or 1 where all are 0."""
+        return max((abs(score) for score in self.scores if score is not None), default=0.0) or 1.0
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A window as it is shown; fields as in the table ``windows``.
+
+    Attributes:
+        null_token_texts: texts of the M long-range tokens of the null context; ``#ID`` for an ID that no window holds.
+        selections: the choice of each selector and context.
+    """
+
+    window_id: int
+    doc_id: str
+    source: str
+    start_token: int
+    target_class: str
+    token_texts: list[str]
+    target_text: str
+    null_doc_id: str
+    null_token_texts: list[str]
+    loss_short_nats: float
+    loss_long_nats: float
+    null_loss_long_nats: float
+    gain_long_nats: float
+    null_gain_long_nats: float
+    selections: dict[tuple[str, str], Choice]
+
+    def loss_at(self, selector: str, context: str, k: int) -> Optional[float]:
+        """Return the loss with the local tokens and J_k visible; None where this k was not measured."""
+        return self.loss_short_nats if k == 0 else self.selections[selector, context].loss_at(k)
+
+
 def printable(text: str) -> str:
-    """A text in one line, as it may be shown anywhere: line breaks and tabs are arrows, other control characters, marks that
-    turn the direction of writing among them, U+FFFD."""
+    """Return a text on one line that is safe to show anywhere.
+
+    Line breaks and tabs become arrows; other control characters, among them those that change the direction of writing,
+    become U+FFFD.
+    """
     return "".join(MARKS.get(c, c if unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)
 
 
 def shown_first(measurement: Measurement) -> str:
-    """The selector to show where none is asked for: one that does not see the target, where one was measured."""
+    """Return the selector to show by default: one that does not see the target, if one was measured."""
     names = list(measurement.selectors)
-    blind = [name for name in names if not measurement.selectors[name]["sees_target"] and name not in CONTROLS]
-    return next(name for name in (*HONEST_FIRST, *blind, *names) if name in names)
+    blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
+    return next(name for name in (*SHOWN_FIRST, *blind, *names) if name in names)
 
 
-def choose_windows(measurement: Measurement, number: int, num_largest: int, seed: int) -> tuple[list[int], list[int]]:
-    """Which windows to show: a rule, not an eye, picks them.
+def choose_windows(
+    measurement: Measurement, number: int, *, num_largest: int, seed: int
+) -> tuple[list[int], list[int]]:
+    """Choose the windows to show, by a rule and not by eye.
 
     Args:
-        measurement: of which windows.
-        number: so many drawn uniformly without replacement; all, where there are no more.
-        num_largest: so many more, those of the others with the largest long gains (none where all are shown).
-        seed: of the draw.
+        measurement: the windows.
+        number: size of a uniform sample without replacement; all windows, if there are no more.
+        num_largest: how many of the other windows to add, those with the largest long gains.
+        seed: of the sample.
 
     Returns:
-        (``window_id`` of the random sample, rising; those of the largest, the largest first).
+        ``window_id`` of the random sample, rising, and of the added windows, the largest long gain first.
     """
     windows = measurement.windows
     if len(windows) <= number:
@@ -59,48 +128,55 @@ def choose_windows(measurement: Measurement, number: int, num_largest: int, seed
 
 
 def _texts_of(folder: Path, token_ids: set[int]) -> dict[int, str]:
-    """The texts of tokens, as far as some window holds them; read until all are found."""
+    """Return the texts of tokens that some window holds; reads only until all are found."""
     texts: dict[int, str] = {}
     for part in read_parts(folder, "windows", columns=["token_ids", "token_texts"]):
-        ids, of = (pc.list_flatten(part[name]) for name in ("token_ids", "token_texts"))
-        missing = pc.is_in(ids, pa.array(sorted(token_ids - set(texts)), pa.int32()))
-        texts |= dict(zip(ids.filter(missing).to_pylist(), of.filter(missing).to_pylist(), strict=True))
+        part_ids, part_texts = (pc.list_flatten(part[name]) for name in ("token_ids", "token_texts"))
+        missing = pc.is_in(part_ids, pa.array(sorted(token_ids - set(texts)), pa.int32()))
+        new_ids, new_texts = (values.filter(missing).to_pylist() for values in (part_ids, part_texts))
+        texts |= dict(zip(new_ids, new_texts, strict=True))
         if len(texts) == len(token_ids):
             break
     return texts
 
 
-def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Windows as they are shown, in the order asked for.
-
-    Returns:
-        For each its row of the ``windows`` table, with ``null_token_texts`` (M texts; an id that no window holds is shown as
-        #ID), and ``selections``: (selector, context) -> its row of the ``selections`` table.
+def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[Excerpt]:
+    """Read windows, in the given order.
 
     Raises:
         UserError: there is no such window, or the tables are damaged.
     """
-    windows = {row["window_id"]: row for row in read_windows(folder, "windows", window_ids=window_ids)}
+    rows = {row["window_id"]: row for row in read_windows(folder, "windows", window_ids=window_ids)}
     for window_id in window_ids:
-        if window_id not in windows:
+        if window_id not in rows:
             known = np.concatenate(
                 [part["window_id"].to_numpy() for part in read_parts(folder, "windows", columns=["window_id"])]
             )
             raise UserError(
                 f"{folder}: there is no window {window_id}; they are numbered {known.min()} to {known.max()}"
             )
-    texts = _texts_of(folder, {i for row in windows.values() for i in row["null_token_ids"]})
-    for row in windows.values():
-        row["null_token_texts"] = [texts.get(i, f"#{i}") for i in row["null_token_ids"]]
-        row["selections"] = {}
+    texts = _texts_of(folder, {token_id for row in rows.values() for token_id in row["null_token_ids"]})
+    choices: dict[int, dict[tuple[str, str], Choice]] = {window_id: {} for window_id in rows}
     for row in read_windows(folder, "selections", window_ids=window_ids):
-        windows[row["window_id"]]["selections"][row["selector"], row["context"]] = row
-    return [windows[window_id] for window_id in window_ids]
+        choices[row["window_id"]][row["selector"], row["context"]] = Choice.from_row(row)
+    return [_excerpt(rows[window_id], choices[window_id], texts=texts) for window_id in window_ids]
 
 
-def loss_at(selection: dict[str, Any], loss_short: float, k: int) -> Optional[float]:
-    """Loss of the target with the local tokens and J_k visible; None where this k was not measured."""
-    if k == 0:
-        return loss_short
-    losses: dict[int, float] = dict(zip(selection["k"], selection["loss_sparse_nats"], strict=True))
-    return losses.get(k)
+def _excerpt(row: dict[str, Any], choices: dict[tuple[str, str], Choice], *, texts: dict[int, str]) -> Excerpt:
+    return Excerpt(
+        window_id=row["window_id"],
+        doc_id=row["doc_id"],
+        source=row["source"],
+        start_token=row["start_token"],
+        target_class=row["target_class"],
+        token_texts=row["token_texts"],
+        target_text=row["target_text"],
+        null_doc_id=row["null_doc_id"],
+        null_token_texts=[texts.get(token_id, f"#{token_id}") for token_id in row["null_token_ids"]],
+        loss_short_nats=row["loss_short_nats"],
+        loss_long_nats=row["loss_long_nats"],
+        null_loss_long_nats=row["null_loss_long_nats"],
+        gain_long_nats=row["gain_long_nats"],
+        null_gain_long_nats=row["null_gain_long_nats"],
+        selections=choices,
+    )

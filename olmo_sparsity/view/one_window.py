@@ -1,11 +1,12 @@
-"""One window in a terminal: the words, which of them a selector chose, the losses. Imports no torch.
+"""Print one window in a terminal: its words, which of them a selector chose, the losses.
 
-In colour where there is colour. What colour tells is marked without it, too: a chosen token carries its rank.
+Colours are used where the terminal has them. Without colours, a chosen token is marked by its rank instead.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -14,134 +15,214 @@ from rich.padding import Padding
 from rich.text import Text
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.view.excerpts import loss_at, printable, read_excerpts, shown_first
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.view.excerpts import Choice, Excerpt, printable, read_excerpts, shown_first
 
 WIDTH = 100
 BAR = 40
 INDENT = (0, 0, 0, 2)
-HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # weak to strong, black on them is read
-SEES = {
-    True: "sees the target: much of its gain is luck, as the null context shows",
+HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
+SEES_TARGET = {
+    True: "sees the target: much of its gain is selection luck, as the null context shows",
     False: "does not see the target",
 }
 
 
-def _words(texts: list[str], ranks: dict[int, int], heat: dict[int, float], masked: bool, coloured: bool) -> Text:
-    """Tokens in order; those in ``ranks`` (position -> rank) stand out, the others are hidden from the model if ``masked``."""
+@dataclass(frozen=True)
+class ShownWindow:
+    """One window, and the choice of one selector that is shown in it.
+
+    Attributes:
+        excerpt: the window.
+        selector: name of the selector.
+        sees_target: True if the selector sees the target.
+        context: ``real`` or ``null``.
+        k: number of visible long-range tokens.
+        ks: the measured k.
+        local_len: number of local tokens.
+    """
+
+    excerpt: Excerpt
+    selector: str
+    sees_target: bool
+    context: str
+    k: int
+    ks: list[int]
+    local_len: int
+
+    @property
+    def choice(self) -> Choice:
+        """What the selector chose."""
+        return self.excerpt.selections[self.selector, self.context]
+
+    @property
+    def long_range_texts(self) -> list[str]:
+        """Texts of the long-range tokens."""
+        if self.context == "null":
+            return self.excerpt.null_token_texts
+        return self.excerpt.token_texts[: -self.local_len]
+
+    @property
+    def local_texts(self) -> list[str]:
+        """Texts of the local tokens."""
+        return self.excerpt.token_texts[-self.local_len :]
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Rank of each visible long-range position, from 1."""
+        return {position: rank for rank, position in enumerate(self.choice.positions[: self.k], start=1)}
+
+    def score(self, position: int) -> float:
+        """Return the score of a chosen position; screening leaves out only positions that are not chosen."""
+        score = self.choice.scores[position]
+        assert score is not None
+        return score
+
+    def heat(self, position: int) -> float:
+        """Return the score of a chosen position relative to the largest of the window, from 0 to 1."""
+        return max(0.0, self.score(position) / self.choice.largest_score)
+
+
+def show_window(
+    tables: Path,
+    window_id: int,
+    *,
+    console: Console,
+    selector: Optional[str] = None,
+    k: Optional[int] = None,
+    context: str = "real",
+) -> None:
+    """Print one window.
+
+    Args:
+        tables: a finished influence folder.
+        window_id: number of the window.
+        console: where to print.
+        selector: whose choice to show; None: the one that the report shows first.
+        k: how many tokens are visible; None: the largest measured number.
+        context: ``real`` or ``null``.
+
+    Raises:
+        UserError: there is no such window, selector or k.
+    """
+    window = _read_window(load(tables), tables, window_id=window_id, selector=selector, k=k, context=context)
+    coloured = console.is_terminal and not console.no_color
+    _print_heading(window, console)
+    _print_words(window, console, coloured=coloured)
+    _print_losses(window, console)
+    if window.ranks:
+        _print_ranking(window, console)
+
+
+def _read_window(
+    measurement: Measurement,
+    tables: Path,
+    *,
+    window_id: int,
+    selector: Optional[str],
+    k: Optional[int],
+    context: str,
+) -> ShownWindow:
+    selector = shown_first(measurement) if selector is None else selector
+    if selector not in measurement.selectors:
+        measured = ", ".join(measurement.selectors)
+        raise UserError(f"--selector {selector}: not measured in {tables}; the measured selectors are {measured}")
+    max_k = measurement.ks[-1]
+    k = max_k if k is None else k
+    if not 0 <= k <= max_k:
+        raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
+    (excerpt,) = read_excerpts(tables, [window_id])
+    sees_target = measurement.selectors[selector].sees_target
+    return ShownWindow(excerpt, selector, sees_target, context, k, measurement.ks, measurement.lengths.local_len)
+
+
+def _print_heading(window: ShownWindow, console: Console) -> None:
+    excerpt = window.excerpt
+    where = f"  class {excerpt.target_class}, document {excerpt.doc_id}, from token {excerpt.start_token}"
+    console.print(Text(f"Window {excerpt.window_id}", style="bold").append(where, style="not bold"))
+    sees = SEES_TARGET[window.sees_target]
+    console.print(Text(f"Selector {window.selector}, {window.context} context, k = {window.k}. It {sees}."))
+    console.print()
+
+
+def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> None:
+    """Print the long-range tokens, the local tokens and the target."""
+    far = window.long_range_texts
+    foreign = "" if window.context == "real" else f", foreign: of document {window.excerpt.null_doc_id}"
+    title = f"{len(far)} long-range tokens{foreign}; {window.k} visible, numbered by rank, the others masked:"
+    console.print(Text(title, style="italic"))
+    console.print(Padding(_long_range_line(window, coloured=coloured), INDENT, expand=False))
+    console.print()
+    console.print(Text(f"{window.local_len} local tokens, always visible, and the target:", style="italic"))
     line = Text()
-    for index, text in enumerate(texts):
-        shown = printable(text)
-        space, word = (" ", shown[1:]) if shown.startswith(" ") else ("", shown)
+    for index, text in enumerate(window.local_texts):
+        space, word = _split_space(text)
+        line.append(space if index else "").append(word)
+    space, target = _split_space(window.excerpt.target_text)
+    line.append(space).append(f">>{target or '␣'}<<", style="bold underline")
+    console.print(Padding(line, INDENT, expand=False))
+    console.print()
+
+
+def _split_space(text: str) -> tuple[str, str]:
+    """Split a token into a leading space, or nothing, and the rest, both printable."""
+    shown = printable(text)
+    return (" ", shown[1:]) if shown.startswith(" ") else ("", shown)
+
+
+def _long_range_line(window: ShownWindow, *, coloured: bool) -> Text:
+    """Return the long-range tokens; visible ones carry their rank, in colour or in brackets."""
+    line, ranks = Text(), window.ranks
+    for index, text in enumerate(window.long_range_texts):
+        space, word = _split_space(text)
         line.append(space if index else "")
         if index not in ranks:
-            line.append(word, style="dim" if masked and coloured else "")
-            continue
-        if coloured:
-            style = f"bold #000000 on {HEAT[round(heat[index] * (len(HEAT) - 1))]}"
-            line.append(f"{word or '␣'}", style=style)
+            line.append(word, style="dim" if coloured else "")
+        elif coloured:
+            colour = HEAT[round(window.heat(index) * (len(HEAT) - 1))]
+            line.append(f"{word or '␣'}", style=f"bold #000000 on {colour}")
             line.append(f"{ranks[index]}", style="bold reverse")
         else:
             line.append(f"[{ranks[index]}:{word or '␣'}]")
     return line
 
 
-def _bar(name: str, loss: Optional[float], longest: float, style: str, missing: str) -> Text:
-    line = Text(f"  {name:<26}")
-    if loss is None:
-        return line.append(missing)
-    line.append(f"{loss:7.3f} nats  ")
+def _print_losses(window: ShownWindow, console: Console) -> None:
+    """Print the three losses as bars, and the gains."""
+    excerpt, is_real = window.excerpt, window.context == "real"
+    short, sparse = excerpt.loss_short_nats, excerpt.loss_at(window.selector, window.context, window.k)
+    long = excerpt.loss_long_nats if is_real else excerpt.null_loss_long_nats
+    longest = max(short, long, sparse or 0.0)
+    missing = Text(f"  {f'L_short,sparse({window.k})':<26}measured at k = {', '.join(map(str, window.ks))}")
+    console.print(_bar("L_short, local only", short, longest=longest, style="bright_black"))
+    console.print(
+        missing
+        if sparse is None
+        else _bar(f"L_short,sparse({window.k})", sparse, longest=longest, style="dark_orange3")
+    )
+    console.print(_bar(f"L_long, {'all' if is_real else 'foreign'} tokens", long, longest=longest, style="blue"))
+    gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
+    console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
+
+
+def _bar(name: str, loss: float, *, longest: float, style: str) -> Text:
+    line = Text(f"  {name:<26}{loss:7.3f} nats  ")
     return line.append("█" * round(BAR * loss / longest), style=style)
 
 
-def show_window(
-    tables: Path, window_id: int, selector: Optional[str], k: Optional[int], context: str, console: Console
-) -> None:
-    """Prints one window.
-
-    Args:
-        tables: a finished influence folder.
-        window_id: which window.
-        selector: whose choice; None: the one that the report shows first.
-        k: how many tokens it unmasks; None: the largest measured number.
-        context: ``real`` or ``null``.
-        console: where to.
-
-    Raises:
-        UserError: no such window, selector or k.
-    """
-    measurement = load(tables)
-    selector = shown_first(measurement) if selector is None else selector
-    if selector not in measurement.selectors:
-        raise UserError(
-            f"--selector {selector}: not measured in {tables}; there are {', '.join(measurement.selectors)}"
-        )
-    max_k = measurement.ks[-1]
-    k = max_k if k is None else k
-    if not 0 <= k <= max_k:
-        raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
-    (window,) = read_excerpts(tables, [window_id])
-    chosen = window["selections"][selector, context]
-    local_len = int(measurement.facts["context"]["local_len"])
-    far = window["token_texts"][:-local_len] if context == "real" else window["null_token_texts"]
-    local = window["token_texts"][-local_len:]
-    ranks = {position: rank + 1 for rank, position in enumerate(chosen["positions"][:k])}
-    largest = max((abs(score) for score in chosen["scores"] if score is not None), default=0.0) or 1.0
-    heat = {position: max(0.0, chosen["scores"][position] / largest) for position in ranks}
-    coloured = console.is_terminal and not console.no_color
-
-    short, sparse = window["loss_short_nats"], loss_at(chosen, window["loss_short_nats"], k)
-    long = window["loss_long_nats" if context == "real" else "null_loss_long_nats"]
-    foreign = "" if context == "real" else f", foreign: of document {window['null_doc_id']}"
-    console.print(
-        Text(f"Window {window_id}", style="bold").append(
-            f"  class {window['target_class']}, document {window['doc_id']}, from token {window['start_token']}",
-            style="not bold",
-        )
-    )
-    console.print(
-        Text(
-            f"Selector {selector}, {context} context, k = {k}. It {SEES[measurement.selectors[selector]['sees_target']]}."
-        )
-    )
+def _print_ranking(window: ShownWindow, console: Console) -> None:
+    """Print the visible tokens by rank, with their distances to the target and scores."""
+    far = window.long_range_texts
     console.print()
-    console.print(
-        Text(
-            f"{len(far)} long-range tokens{foreign}; {k} visible, numbered by rank, the others masked:", style="italic"
-        )
-    )
-    console.print(Padding(_words(far, ranks, heat, True, coloured), INDENT, expand=False))
-    console.print()
-    console.print(Text(f"{local_len} local tokens, always visible, and the target:", style="italic"))
-    line = _words(local, {}, {}, False, coloured)
-    target = printable(window["target_text"])
-    line.append(" " if target.startswith(" ") else "")
-    line.append(f">>{target.removeprefix(' ') or '␣'}<<", style="bold underline")
-    console.print(Padding(line, INDENT, expand=False))
-    console.print()
-    measured = f"measured at k = {', '.join(map(str, measurement.ks))}"
-    longest = max(short, long, sparse or 0.0)
-    console.print(_bar("L_short, local only", short, longest, "bright_black", ""))
-    console.print(_bar(f"L_short,sparse({k})", sparse, longest, "dark_orange3", measured))
-    console.print(
-        _bar("L_long, all tokens" if context == "real" else "L_long, foreign tokens", long, longest, "blue", "")
-    )
-    gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
-    console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
-    if not ranks:
-        return
-    console.print()
-    console.print(Text(f"  {'rank':>4}  {'tokens back':>11}  {'score':>9}  token", style="bold"))
-    for position, rank in ranks.items():
-        back = len(far) + local_len - position
-        console.print(
-            Text(
-                f"  {rank:>4}  {back:>11}  {chosen['scores'][position]:>9.3g}  {printable(far[position]).strip() or '␣'}"
-            )
-        )
+    console.print(Text(f"  {'rank':>4}  {'distance':>11}  {'score':>9}  token", style="bold"))
+    for position, rank in window.ranks.items():
+        distance = len(far) + window.local_len - position
+        word = printable(far[position]).strip() or "␣"
+        console.print(Text(f"  {rank:>4}  {distance:>11}  {window.score(position):>9.3g}  {word}"))
 
 
 def terminal() -> Console:
-    """Standard output: as wide as words are read well, without colour where NO_COLOR is set or it is no terminal."""
-    width = None if not sys.stdout.isatty() else min(WIDTH, Console().width)
-    return Console(width=width or WIDTH, highlight=False, soft_wrap=False)
+    """Return a console on standard output, no wider than is easy to read; without colour where NO_COLOR is set or
+    where it is not a terminal."""
+    width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
+    return Console(width=width, highlight=False, soft_wrap=False)

@@ -1,7 +1,7 @@
-"""HTML pages that load nothing: templates, inline styles and scripts, and the policy that forbids all else.
+"""Self-contained HTML pages: templates, inline styles and scripts, and a Content-Security-Policy that forbids all else.
 
-Data goes into a page as JSON that its scripts show as text, never as markup. The Content-Security-Policy names the hashes of
-our own scripts and styles, so that nothing else would run even where a text had slipped through.
+Data goes into a page as JSON that its scripts show as text, never as markup. The policy names the hashes of our own scripts
+and styles, so nothing else would run, even if a text were taken for markup by mistake.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from markupsafe import Markup
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import make_folder
 
 
-def minus_interval(value: Optional[dict[str, Any]], digits: int = 2) -> str:
-    """An estimate in words, as ``interval`` has it, with a real minus sign."""
-    return interval(value, digits).replace("-", "\u2212")
+def minus_interval(estimate: Optional[Estimate], digits: int = 2) -> str:
+    """Return an estimate as ``interval`` does, with a typographic minus sign."""
+    return interval(estimate, digits).replace("-", "\u2212")
 
 
 def _environment() -> Environment:
@@ -34,14 +35,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # `tojson` escapes <, >, & and ' and leaves only ASCII, so that U+2028 and U+2029 are escaped, too.
+    # `tojson` escapes <, >, & and ', and leaves only ASCII, which escapes U+2028 and U+2029 as well.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters["interval"] = minus_interval
     return environment
 
 
 def _inline(environment: Environment, names: tuple[str, ...]) -> tuple[list[Markup], list[str]]:
-    """(our own styles or scripts, as they stand in the page; their hashes for its Content-Security-Policy)."""
+    """Return the texts of our own styles or scripts, and their hashes for the Content-Security-Policy."""
     assert environment.loader is not None
     texts = [environment.loader.get_source(environment, name)[0] for name in names]
     assert not any("</script" in text or "</style" in text for text in texts)
@@ -49,8 +50,15 @@ def _inline(environment: Environment, names: tuple[str, ...]) -> tuple[list[Mark
     return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]
 
 
-def render(template: str, styles: tuple[str, ...], scripts: tuple[str, ...], **values: Any) -> str:
-    """A page of one of our templates; ``values`` are what it shows, escaped by the template library."""
+def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], **values: Any) -> str:
+    """Render a page from one of our templates.
+
+    Args:
+        template: name of the template.
+        styles: names of the style sheets, in order.
+        scripts: names of the scripts, in order.
+        values: what the template shows; Jinja escapes it.
+    """
     environment = _environment()
     style_texts, style_hashes = _inline(environment, styles)
     script_texts, script_hashes = _inline(environment, scripts)
@@ -64,18 +72,18 @@ def render(template: str, styles: tuple[str, ...], scripts: tuple[str, ...], **v
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Asked before the work.
+    """Check that a page may be written. Call it before any long work.
 
     Raises:
-        UserError: something is there already, and ``overwrite`` was not said; or it is a folder.
+        UserError: the file exists and ``overwrite`` is False, or it is a folder.
     """
     if out.is_dir():
         raise UserError(f"{out}: this is a folder; --out names the HTML file to write")
     if out.exists() and not overwrite:
-        raise UserError(f"{out}: already there; --overwrite writes it anew, --out FILE writes another")
+        raise UserError(f"{out}: the file exists; --overwrite replaces it, --out FILE writes another")
 
 
 def write_page(out: Path, page: str) -> None:
-    """Writes a page whole or not at all, and the folders above it."""
+    """Write a page atomically, and make the folders above it."""
     make_folder(out.parent)
     write_text(out, page)

@@ -1,67 +1,96 @@
-"""A measurement as one HTML page: tables and their statistics in, a self-contained file out. Imports no torch.
+"""A measurement as one self-contained HTML page.
 
-What its charts draw are the numbers of ``summarize``, ``by_class`` and ``by_distance``, and its windows are rows of the tables.
+Its charts draw the numbers of ``summarize``, ``by_class`` and ``by_distance``; its windows are rows of the tables.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
+from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.wording import length_words
-from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.view import pages
+from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, _facts, page_data
+from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report
 
 STYLES = ("report.css",)
 SCRIPTS = ("draw.js", "figure4.js", "charts.js", "words.js", "report.js")
 
 
-def render(data: dict[str, Any], facts: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-        data: of ``page_data``.
-        facts: the manifest of the tables.
-    """
-    summary = data["summary"]
+def render(report: Report) -> str:
+    """Return the page."""
     return pages.render(
         "report.html",
-        STYLES,
-        SCRIPTS,
-        data=data,
-        summary=summary,
-        answer=answer(summary, data["shown_first"]),
-        length_words=length_words(summary),
-        facts=_facts(summary, facts),
+        styles=STYLES,
+        scripts=SCRIPTS,
+        data=page_json(report),
+        report=report,
+        summary=report.summary,
+        answer=answer(report.summary, shown_first(report.measurement)),
+        length_words=length_words(report.summary.lengths),
+        facts=_facts(report),
     )
 
 
 def default_out(tables: Path, run: Optional[Path] = None) -> Path:
-    """Where the page goes where nothing else is said: beside the figures of the tables' run.
+    """Return the default path of the page: beside the figures of the tables' run.
 
     Raises:
-        UserError: the tables lie outside of any run, and none is named.
+        UserError: the tables are not in a run folder, and no run is given.
     """
     if run is None and tables.resolve().parent.name == "influence":
         run = tables.parent.parent
     if run is None:
-        raise UserError(f"{tables}: these tables lie in no run; say with --out FILE where the page goes")
+        raise UserError(f"{tables}: these tables are not in a run folder; name the HTML file with --out FILE")
     return run / "figures" / tables.name / "report.html"
 
 
 def write_report(
-    tables: Path, out: Path, overwrite: bool = False, num_windows: int = NUM_WINDOWS, seed: int = SEED
+    tables: Path, out: Path, *, overwrite: bool = False, num_windows: int = NUM_WINDOWS, seed: int = SEED
 ) -> Path:
-    """Writes the page of a measurement, and returns where it is.
+    """Write the page of a measurement.
+
+    Args:
+        tables: a finished influence folder.
+        out: the HTML file.
+        overwrite: replace a file that exists.
+        num_windows: windows to show; all, if there are no more.
+        seed: of the random sample, if there are more.
+
+    Returns:
+        ``out``.
 
     Raises:
-        UserError: the tables are not usable, or something is there already and ``overwrite`` was not said.
+        UserError: the tables are not usable, or the file exists and ``overwrite`` is False.
     """
     if num_windows < 1:
         raise UserError(f"--windows {num_windows}: must be positive")
     pages.check_free(out, overwrite)
-    pages.write_page(out, render(page_data(tables, num_windows, seed), read_manifest(tables)))
+    pages.write_page(out, render(read_report(tables, num_windows=num_windows, seed=seed)))
     return out
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """Return what was measured and by which version, as names and values for the end of the page."""
+    summary, manifest = report.summary, report.measurement.manifest
+    facts = [
+        ("run", summary.run),
+        ("text", f"{summary.source}, {summary.split}"),
+        ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
+        ("lengths", length_words(summary.lengths)),
+    ]
+    if "num_parameters" in manifest:
+        model = f"{manifest['num_parameters'] / 1e6:.3g}M parameters, {manifest['checkpoint']['step']:,} steps"
+        facts.append(("model", model))
+    if "influence" in manifest:
+        facts.append(("seed of the windows", str(manifest["influence"]["seed"])))
+    environment = manifest.get("environment", {})
+    if environment.get("commit"):
+        version = f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}"
+        facts.append(("measured by", version))
+    facts.append(("tables", summary.run_id))
+    facts.append(("page made by", f"olmo-sparsity {__version__}"))
+    return facts

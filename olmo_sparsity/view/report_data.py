@@ -1,32 +1,41 @@
-"""The data that the report page shows. Imports no torch."""
+"""What the report shows: the numbers and windows of a measurement, and the JSON that the page's scripts draw."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from olmo_sparsity import __version__
-from olmo_sparsity.statistics.breakdowns import by_class, by_distance
+from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, selection_json, summary_json
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
 from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import ESTIMATES, MAIN_SELECTORS, summarize
-from olmo_sparsity.statistics.wording import length_words
+from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
 from olmo_sparsity.text.target_classes import CLASSES
-from olmo_sparsity.view.excerpts import CONTROLS, choose_windows, printable, read_excerpts, shown_first
+from olmo_sparsity.view.excerpts import (
+    CONTROLS,
+    Choice,
+    Excerpt,
+    choose_windows,
+    printable,
+    read_excerpts,
+    shown_first,
+)
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10
 SEED = 0
-MAX_SCORES = 1_000_000  # numbers; beyond them only the scores of the chosen positions go into the page
+MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the scores of the chosen positions
 SCORE_STEPS = 99
-# What a position's score is, for people who read no code; README says the same in formulas.
+# The score of a position in words; the README gives the formulas.
 SELECTOR_WORDS = {
     "unmask-one": "how far the loss of the target falls when this token alone is unmasked",
     "mask-one": "how far the loss of the target rises when this token alone is masked",
     "greedy": "forward selection: each step unmasks the token that lowers the loss of the target most",
-    "gradient": "unmask-one to first order, from one backward pass",
+    "gradient": "first-order estimate of unmask-one, from one backward pass",
     "lasso": "weight of the token in a sparse linear model of the loss over random visible sets",
-    "kl": "how far this token alone moves the prediction to the one under full context",
+    "kl": "how far this token alone moves the prediction towards the one under full context",
     "attention": "attention that the last token pays to this one under full context, mean over heads and layers",
     "random": "control: a random number",
     "nearest": "control: the tokens next to the local context",
@@ -34,130 +43,164 @@ SELECTOR_WORDS = {
 SELECTOR_ORDER = tuple(SELECTOR_WORDS)
 
 
-def _slim(entry: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws of an entry of ``selections``."""
-    return {name: entry[name] for name in ("selector", "context", "k", "sees_target", *ESTIMATES)}
+@dataclass(frozen=True)
+class Report:
+    """What the report page shows of a measurement.
+
+    Attributes:
+        measurement: its numbers, window by window.
+        summary: its numbers over all windows.
+        classes: the same by class of the target; without recovered fractions where the gate of all windows failed.
+        distances: where the chosen tokens lie.
+        sample: a random sample of the windows, or all of them.
+        largest: the windows with the largest long gains that are not in the sample; empty if the sample is all windows.
+        seed: of the sample.
+    """
+
+    measurement: Measurement
+    summary: Summary
+    classes: list[ClassSummary]
+    distances: list[DistanceShares]
+    sample: list[Excerpt]
+    largest: list[Excerpt]
+    seed: int
+
+    @property
+    def has_all_windows(self) -> bool:
+        """True if the sample is all windows."""
+        return len(self.sample) == self.summary.num_windows
+
+    @property
+    def has_all_scores(self) -> bool:
+        """True if the page holds the scores of all positions, False if only those of the chosen ones."""
+        num_windows, num_choices = len(self.sample) + len(self.largest), 2 * len(self.measurement.selectors)
+        return num_windows * num_choices * self.summary.lengths.num_long_range <= MAX_SCORES
 
 
-def _rounded(values: Any, digits: int = 4) -> list[Optional[float]]:
-    return [None if value is None or not math.isfinite(value) else round(value, digits) for value in values]
-
-
-def _scores(selection: dict[str, Any], all_scores: bool) -> dict[str, Any]:
-    """Scores in whole steps, ``SCORE_STEPS`` being ``score_scale``, the largest size in the window; None where left out here,
-    or by screening."""
-    scores = selection["scores"]
-    scale = max(abs(score) for score in scores if score is not None) or 1.0
-    kept = {i for i, score in enumerate(scores) if score is not None} & (
-        set(range(len(scores))) if all_scores else set(selection["positions"])
-    )
-    return {
-        "scores": [round(score / scale * SCORE_STEPS) if i in kept else None for i, score in enumerate(scores)],
-        "score_scale": float(f"{scale:.3g}"),
-    }
-
-
-def window_data(excerpt: dict[str, Any], group: str, all_scores: bool) -> dict[str, Any]:
-    """A window as the page has it, from a record of ``read_excerpts``. ``group``: ``sample`` or ``largest``."""
-    selections: dict[str, Any] = {}
-    for (selector, context), row in excerpt["selections"].items():
-        selections.setdefault(selector, {})[context] = {
-            "positions": row["positions"],
-            "loss": _rounded(row["loss_sparse_nats"]),
-            "gain": _rounded(row["gain_sparse_nats"]),
-            **_scores(row, all_scores),
-        }
-    losses = ("loss_short_nats", "loss_long_nats", "null_loss_long_nats", "gain_long_nats", "null_gain_long_nats")
-    return {
-        "id": excerpt["window_id"],
-        "doc": excerpt["doc_id"],
-        "source": printable(excerpt["source"]),
-        "start": excerpt["start_token"],
-        "group": group,
-        "class": excerpt["target_class"],
-        "tokens": [printable(text) for text in excerpt["token_texts"]],
-        "null_tokens": [printable(text) for text in excerpt["null_token_texts"]],
-        "null_doc": excerpt["null_doc_id"],
-        "target": printable(excerpt["target_text"]),
-        **dict(zip(losses, _rounded(excerpt[name] for name in losses), strict=True)),
-        "selections": selections,
-    }
-
-
-def class_data(measurement: Measurement, gate: str) -> list[dict[str, Any]]:
-    """The classes as the page has them. Where the gate of all windows failed, no class has fractions either: of several
-    classes one may pass by luck."""
-    entries = []
-    for entry in by_class(measurement):
-        selections = [_slim(e) for e in entry["selections"]]
-        if gate == "failed":
-            selections = [{**e, "recovered_fraction": None, "excess_recovered_fraction": None} for e in selections]
-        entries.append({**entry, "selections": selections, "effective_sparsity": None})
-    return entries
-
-
-def page_data(tables: Path, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> dict[str, Any]:
-    """All that the page shows, as JSON would hold it.
+def read_report(tables: Path, *, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> Report:
+    """Read what the report shows from a finished influence folder.
 
     Args:
-        tables: a finished influence folder.
-        num_windows: windows to show; all, where there are no more.
-        seed: of the random sample, where there are more.
+        tables: the folder.
+        num_windows: windows to show; all, if there are no more.
+        seed: of the random sample, if there are more.
     """
     measurement = load(tables)
     summary = summarize(measurement)
-    names = sorted(measurement.selectors, key=SELECTOR_ORDER.index)
-    sample, largest = choose_windows(measurement, num_windows, NUM_LARGEST, seed)
-    ids = sample + largest
-    all_scores = len(ids) * 2 * len(names) * summary["num_long_range"] <= MAX_SCORES
-    windows = [
-        window_data(excerpt, "sample" if i < len(sample) else "largest", all_scores)
-        for i, excerpt in enumerate(read_excerpts(tables, ids))
-    ]
-    first = shown_first(measurement)
+    sample, largest = choose_windows(measurement, num_windows, num_largest=NUM_LARGEST, seed=seed)
+    excerpts = read_excerpts(tables, sample + largest)
+    return Report(
+        measurement=measurement,
+        summary=summary,
+        classes=classes_shown(measurement, gate_passed=summary.gate_passed),
+        distances=by_distance(tables, measurement),
+        sample=excerpts[: len(sample)],
+        largest=excerpts[len(sample) :],
+        seed=seed,
+    )
+
+
+def classes_shown(measurement: Measurement, *, gate_passed: bool) -> list[ClassSummary]:
+    """Return the classes of targets. Where the gate of all windows failed, no class has recovered fractions: of several
+    classes, one may pass its own gate by luck."""
+    classes = by_class(measurement)
+    return classes if gate_passed else [_without_fractions(entry) for entry in classes]
+
+
+def _without_fractions(entry: ClassSummary) -> ClassSummary:
+    selections = tuple(selection.without_fractions() for selection in entry.summary.selections)
+    return replace(entry, summary=replace(entry.summary, selections=selections))
+
+
+def page_json(report: Report) -> Json:
+    """Return the JSON that the page's scripts draw."""
+    measurement, summary = report.measurement, report.summary
+    windows = [_window_json(excerpt, "sample", all_scores=report.has_all_scores) for excerpt in report.sample]
+    windows += [_window_json(excerpt, "largest", all_scores=report.has_all_scores) for excerpt in report.largest]
     return {
-        "summary": {**summary, "selections": [_slim(e) | {"figure4": e["figure4"]} for e in summary["selections"]]},
-        "classes": class_data(measurement, summary["gate"]),
-        "distances": by_distance(tables, measurement),
+        "summary": {**summary_json(summary), "selections": [_selection_json(e) for e in summary.selections]},
+        "classes": [_class_json(entry) for entry in report.classes],
+        "distances": [distance_json(shares) for shares in report.distances],
         "selectors": [
-            {"name": name, **measurement.selectors[name], "control": name in CONTROLS, "words": SELECTOR_WORDS[name]}
-            for name in names
+            {
+                "name": name,
+                "sees_target": measurement.selectors[name].sees_target,
+                "num_evaluations": measurement.selectors[name].num_evaluations,
+                "control": name in CONTROLS,
+                "words": SELECTOR_WORDS[name],
+            }
+            for name in sorted(measurement.selectors, key=SELECTOR_ORDER.index)
         ],
         "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         "ks": measurement.ks,
-        "shown_first": first,
+        "shown_first": shown_first(measurement),
         "score_steps": SCORE_STEPS,
-        "all_scores": all_scores,
+        "all_scores": report.has_all_scores,
         "sample": {
-            "seed": seed,
-            "num_sample": len(sample),
-            "num_largest": len(largest),
-            "all": len(sample) == summary["num_windows"],
+            "seed": report.seed,
+            "num_sample": len(report.sample),
+            "num_largest": len(report.largest),
+            "all": report.has_all_windows,
         },
         "windows": windows,
     }
 
 
-def _facts(summary: dict[str, Any], facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was measured, for the foot of the page."""
-    found = [
-        ("run", summary["run"]),
-        ("text", f"{summary['source']}, {summary['split']}"),
-        ("windows", f"{summary['num_windows']:,} of {summary['num_documents']:,} documents"),
-        ("lengths", length_words(summary)),
-    ]
-    if "num_parameters" in facts:
-        found.append(
-            ("model", f"{facts['num_parameters'] / 1e6:.3g}M parameters, {facts['checkpoint']['step']:,} steps")
-        )
-    if "influence" in facts:
-        found.append(("seed of the windows", str(facts["influence"]["seed"])))
-    environment = facts.get("environment", {})
-    if environment.get("commit"):
-        found.append(
-            ("measured by", f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}")
-        )
-    found.append(("tables", summary["run_id"]))
-    found.append(("page made by", f"olmo-sparsity {__version__}"))
-    return found
+def _selection_json(selection: SelectionSummary) -> Json:
+    """The page has the cost of a selector once, in ``selectors``."""
+    return {key: value for key, value in selection_json(selection).items() if key != "num_evaluations"}
+
+
+def _class_json(entry: ClassSummary) -> Json:
+    """The page draws no effective sparsity and no Figure 4 of a class."""
+    selections = [_selection_json(selection) for selection in entry.summary.selections]
+    for selection in selections:
+        del selection["figure4"]
+    return {**class_json(entry), "selections": selections, "effective_sparsity": None}
+
+
+def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
+    """``group``: ``sample`` or ``largest``."""
+    selections: dict[str, Any] = {}
+    for (selector, context), choice in excerpt.selections.items():
+        selections.setdefault(selector, {})[context] = {
+            "positions": choice.positions,
+            "loss": _rounded(choice.loss_sparse_nats),
+            "gain": _rounded(choice.gain_sparse_nats),
+            **_scores_json(choice, all_scores=all_scores),
+        }
+    losses = ("loss_short_nats", "loss_long_nats", "null_loss_long_nats", "gain_long_nats", "null_gain_long_nats")
+    return {
+        "id": excerpt.window_id,
+        "doc": excerpt.doc_id,
+        "source": printable(excerpt.source),
+        "start": excerpt.start_token,
+        "group": group,
+        "class": excerpt.target_class,
+        "tokens": [printable(text) for text in excerpt.token_texts],
+        "null_tokens": [printable(text) for text in excerpt.null_token_texts],
+        "null_doc": excerpt.null_doc_id,
+        "target": printable(excerpt.target_text),
+        **dict(zip(losses, _rounded(getattr(excerpt, name) for name in losses), strict=True)),
+        "selections": selections,
+    }
+
+
+def _scores_json(choice: Choice, *, all_scores: bool) -> Json:
+    """Return the scores in whole steps, of which ``SCORE_STEPS`` make ``score_scale``, the largest absolute score of the window.
+
+    A score is None where screening or the page leaves it out.
+    """
+    scale, chosen = choice.largest_score, set(choice.positions)
+    return {
+        "scores": [
+            round(score / scale * SCORE_STEPS) if score is not None and (all_scores or position in chosen) else None
+            for position, score in enumerate(choice.scores)
+        ],
+        "score_scale": float(f"{scale:.3g}"),
+    }
+
+
+def _rounded(values: Iterable[Optional[float]], digits: int = 4) -> list[Optional[float]]:
+    return [None if value is None or not math.isfinite(value) else round(value, digits) for value in values]

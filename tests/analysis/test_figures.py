@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 
-from analysis import agreement, classes, distance, figure4, figure5, recovered_fraction, sample_size, style
+from analysis import agreement, classes, distance, figure4, figure5, output, recovered_fraction, sample_size, style
+from analysis.measured import Measured
 from olmo_sparsity.statistics.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.breakdowns import by_class, by_sample_size
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement, load
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import interval
@@ -22,6 +25,11 @@ from olmo_sparsity.tables.reading import read_table
 
 MODULES = (figure4, figure5, recovered_fraction, distance, classes, agreement, sample_size)
 DRAWS = {module.__name__.removeprefix("analysis.").replace("_", "-"): module.draw for module in MODULES}
+
+
+def mean(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
 
 
 def words_on(figure: Figure) -> str:
@@ -48,25 +56,31 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
     """The figures themselves, not saved."""
     kept: list[Figure] = []
     for module in MODULES:
-        monkeypatch.setattr(module, "save", lambda figure, out, name, **_: kept.append(figure) or [])
+        monkeypatch.setattr(module, "save", lambda figure, out, **_: kept.append(figure) or [])
     yield kept
     for figure in kept:
         plt.close(figure)
 
 
 def only(measurement: Measurement, selectors: list[str]) -> Measurement:
-    facts = {selector: measurement.selectors[selector] for selector in selectors}
-    return Measurement(measurement.windows, measurement.gains[selectors], facts, measurement.facts)
+    infos = {selector: measurement.selectors[selector] for selector in selectors}
+    return dataclasses.replace(measurement, gains=measurement.gains[selectors], selectors=infos)
+
+
+def measured(tables: Path, measurement: Measurement | None = None) -> Measured:
+    """What figures are drawn from: these tables, or some of their numbers."""
+    measurement = load(tables) if measurement is None else measurement
+    return Measured(tables, measurement, summarize(measurement))
 
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
-    save = style.save
+    save = output.save
 
-    def keep(figure: Figure, out: Path, name: str, **options: Any) -> list[Path]:
+    def keep(figure: Figure, out: Path, **options: Any) -> list[Path]:
         words.append(words_on(figure))
-        return save(figure, out, name, **options)
+        return save(figure, out, **options)
 
     for module in MODULES:
         monkeypatch.setattr(module, "save", keep)
@@ -81,9 +95,10 @@ def test_figures_say_what_they_show(
     measurement = load(folders[gate])
     if name == "figure4":
         measurement = only(measurement, ["unmask-one", "kl"])  # a file each: two are enough to wait for
-    summary: dict[str, Any] = summarize(measurement)
-    assert summary["gate"] == gate
-    paths = DRAWS[name](folders[gate], measurement, summary, tmp_path)
+    drawn = measured(folders[gate], measurement)
+    summary = drawn.summary
+    assert summary.gate == gate
+    paths = DRAWS[name](drawn, tmp_path)
     assert {path.suffix for path in paths} == {".png", ".pdf"}
     assert all(path.stat().st_size > 3000 for path in paths)
     assert len(captured) == (2 if name == "figure4" else 1)
@@ -94,15 +109,13 @@ def test_figures_say_what_they_show(
         if name in ("figure4", "recovered-fraction"):
             assert "nats" in words
     if name == "figure4":
-        entry = next(
-            e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == ("unmask-one", "real", 8)
-        )
-        expected = "gate failed" if gate == "failed" else f"R(8) = {interval(entry['recovered_fraction'])}"
+        selection = summary.at("unmask-one", "real", 8)
+        expected = "gate failed" if gate == "failed" else f"R(8) = {interval(selection.recovered_fraction)}"
         assert expected in captured[0]
         assert "null" in captured[0]
-        assert f"r {interval(entry['figure4']['correlation'])}" in captured[0]
-        assert f"OLS {interval(entry['figure4']['ols_slope'])}" in captured[0]
-        assert f"TLS {interval(entry['figure4']['tls_slope'])}" in captured[0]
+        assert f"r {interval(selection.figure4.correlation)}" in captured[0]
+        assert f"OLS {interval(selection.figure4.ols_slope)}" in captured[0]
+        assert f"TLS {interval(selection.figure4.tls_slope)}" in captured[0]
 
 
 def test_every_figure_is_among_all_of_them() -> None:
@@ -124,8 +137,7 @@ def test_every_selector_has_looks_of_its_own() -> None:
 def test_few_selectors_are_enough(
     tables: Path, tmp_path: Path, figures: list[Figure], name: str, selectors: list[str]
 ) -> None:
-    few = only(load(tables), selectors)
-    DRAWS[name](tables, few, summarize(few), tmp_path)
+    DRAWS[name](measured(tables, only(load(tables), selectors)), tmp_path)
     expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
     assert len(figures) == expected
     for figure in figures:
@@ -137,7 +149,7 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path,
     few = measurement.windows["doc_id"].unique()[:10]
     small = measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy())
     for draw in DRAWS.values():
-        draw(tables, small, summarize(small), tmp_path)
+        draw(measured(tables, small), tmp_path)
     assert len(figures) == 8
     for figure in figures:
         assert "too few documents to tell" in words_on(figure)
@@ -147,8 +159,7 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path,
 def test_figure5_shows_the_words_and_the_losses_of_its_window(
     tables: Path, tmp_path: Path, captured: list[str]
 ) -> None:
-    measurement = load(tables)
-    figure5.draw(tables, measurement, summarize(measurement), tmp_path)
+    figure5.draw(measured(tables), tmp_path)
     window_id = int(captured[0].split("Window ")[1].split()[0])
     (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
     for text in [*window["token_texts"], window["target_text"]]:
@@ -164,7 +175,7 @@ def test_shown(text: str, seen: str) -> None:
 
 def test_figure4_has_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
-    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
+    figure4.draw(measured(tables, measurement), tmp_path)
     axes = figures[0].axes  # unmask-one: k = 1, 2, 8 under the real, then under the null context
     for number, (context, k) in enumerate((c, k) for c in ("real", "null") for k in (1, 2, 8)):
         x, y = measurement.gains["unmask-one", context, k], measurement.windows[LONG_GAIN[context]]
@@ -179,9 +190,9 @@ def test_figure4_of_many_windows_is_a_density(
 ) -> None:
     measurement = only(load(tables), ["kl"])
     monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
-    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
+    figure4.draw(measured(tables, measurement), tmp_path)
     monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows) - 1)
-    figure4.draw(tables, measurement, summarize(measurement), tmp_path)
+    figure4.draw(measured(tables, measurement), tmp_path)
     points, dense = figures
     assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
     assert "Each point" not in words_on(dense)
@@ -205,86 +216,79 @@ def test_figure4_of_many_windows_is_a_density(
 
 
 def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    measurement = load(tables)
-    summary = summarize(measurement)
-    recovered_fraction.draw(tables, measurement, summary, tmp_path)
-    for axis, quantity in zip(figures[0].axes, recovered_fraction.PANELS, strict=True):
+    drawn = measured(tables)
+    recovered_fraction.draw(drawn, tmp_path)
+    for axis, panel in zip(figures[0].axes, recovered_fraction.PANELS, strict=True):
         lines = [tuple(line.get_ydata()) for line in axis.lines]
         for selector in SEES_TARGET:
-            entries = [e for e in summary["selections"] if (e["selector"], e["context"]) == (selector, "real")]
-            if (selector, quantity) != ("random", "gain_over_random_nats"):
-                assert tuple(e[quantity]["mean"] for e in entries) in lines
+            estimates = [drawn.summary.at(selector, "real", k).estimate(panel.quantity) for k in (1, 2, 8)]
+            if (selector, panel.quantity) == ("random", "gain_over_random_nats"):
+                assert estimates == [None] * 3
+            else:
+                assert tuple(mean(estimate) for estimate in estimates) in lines
 
 
 def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
-    classes.draw(tables, measurement, summarize(measurement), tmp_path)
+    classes.draw(measured(tables, measurement), tmp_path)
     entries = by_class(measurement)
     axes = figures[0].axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
-    assert labels == [entry["target_class"] for entry in entries]
-    assert {entry["gate"] for entry in entries} == {"passed", "failed"}
+    assert labels == [entry.target_class for entry in entries]
+    assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
     said = [round(text.get_position()[1]) for text in axes[2].texts if "gate failed" in text.get_text()]
-    assert said == [row for row, entry in enumerate(entries) if entry["gate"] == "failed"]
-    for axis, name in ((axes[0], "window_share"), (axes[1], "long_gain_nats")):
+    assert said == [row for row, entry in enumerate(entries) if entry.summary.gate == "failed"]
+    shares, gains = [e.window_share.mean for e in entries], [e.summary.long_gain_nats.mean for e in entries]
+    for axis, values in ((axes[0], shares), (axes[1], gains)):
         points = [(x, y) for line in axis.lines if line.get_marker() == "o" for x, y in line.get_xydata().tolist()]
-        assert points == [(entry[name]["mean"], row) for row, entry in enumerate(entries)]
+        assert points == [(value, row) for row, value in enumerate(values)]
     shown = {round(x, 9) for line in axes[2].lines for x in line.get_xdata() if line.get_marker() == "s"}
     expected = {
-        round(one["recovered_fraction"]["mean"], 9)
+        round(mean(entry.summary.at("kl", "real", 8).recovered_fraction), 9)
         for entry in entries
-        if entry["gate"] == "passed"
-        for one in entry["selections"]
-        if (one["selector"], one["context"], one["k"]) == ("kl", "real", 8)
+        if entry.summary.gate == "passed"
     }
     assert shown == expected
 
 
 def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
-    agreement.draw(tables, measurement, summarize(measurement), tmp_path)
+    agreement.draw(measured(tables, measurement), tmp_path)
     pairs = agreement_of(tables, measurement)
     names = [name for name in style.LOOKS if name in measurement.selectors]
     for axis, values in (
-        (figures[0].axes[0], [pair["overlap"][-1]["mean"] for pair in pairs]),
-        (figures[0].axes[1], [pair["rank_correlation"]["mean"] for pair in pairs]),
+        (figures[0].axes[0], [mean(pair.overlap[-1].share) for pair in pairs]),
+        (figures[0].axes[1], [mean(pair.rank_correlation) for pair in pairs]),
     ):
         written = {(int(t.get_position()[1]), int(t.get_position()[0])): float(t.get_text()) for t in axis.texts}
         assert len(written) == 36
         for pair, value in zip(pairs, values, strict=True):
-            column, row = sorted(names.index(name) for name in pair["selectors"])
+            column, row = sorted(names.index(name) for name in pair.selectors)
             assert written[row, column] == pytest.approx(value, abs=0.00501)
     assert f"two random choices: {8 / M:.2f}" in words_on(figures[0])
 
 
 def test_sample_size_shows_the_prefixes(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
-    sample_size.draw(tables, measurement, summarize(measurement), tmp_path)
+    sample_size.draw(measured(tables, measurement), tmp_path)
     summaries = by_sample_size(measurement)
     axes = figures[0].axes
-    assert axes[0].lines[0].get_xdata().tolist() == [one["num_windows"] for one in summaries]
-    assert axes[0].lines[0].get_ydata().tolist() == [one["long_gain_nats"]["mean"] for one in summaries]
-    fractions = [
-        next(e for e in one["selections"] if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8))[
-            "recovered_fraction"
-        ]
-        for one in summaries
-    ]
-    expected = [np.nan if one is None else one["mean"] for one in fractions]
+    assert axes[0].lines[0].get_xdata().tolist() == [summary.num_windows for summary in summaries]
+    assert axes[0].lines[0].get_ydata().tolist() == [summary.long_gain_nats.mean for summary in summaries]
+    fractions = [summary.at("kl", "real", 8).recovered_fraction for summary in summaries]
+    expected = [np.nan if fraction is None else fraction.mean for fraction in fractions]
     assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axes[1].lines)
-    for axis, name in zip(axes[2:], ("smallest_k", "smallest_k_excess"), strict=True):
-        rows = [
-            next(e for e in one["effective_sparsity"] if (e["selector"], e["fraction"]) == ("kl", 0.8))[name]
-            for one in summaries
-        ]
-        heights = [[1, 2, 8, None].index(row["value"]) for row in rows if row is not None]
+    entries = [summary.sparsity_at("kl", 0.8) for summary in summaries]
+    smallest, excess = [e.smallest_k for e in entries], [e.smallest_k_excess for e in entries]
+    for axis, values in zip(axes[2:], (smallest, excess), strict=True):
+        heights = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
+        assert heights
         (line,) = (line for line in axis.lines if line.get_marker() == "s")
         assert [round(y) for y in line.get_ydata()] == heights
 
 
 def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    measurement = load(tables)
-    distance.draw(tables, measurement, summarize(measurement), tmp_path)
+    distance.draw(measured(tables), tmp_path)
     axis = figures[0].axes[0]
     counts: dict[int, int] = dict.fromkeys(range(9, 21), 0)  # M = 12 distances, a bin each
     for row in read_table(tables, "selections").to_pylist():
@@ -299,7 +303,7 @@ def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[F
 def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:
     tables = made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])
     measurement = only(load(tables), ["kl", "random"]).restrict(np.arange(90) % 2 == 0)
-    distance.draw(tables, measurement, summarize(measurement), tmp_path)
+    distance.draw(measured(tables, measurement), tmp_path)
     for line, context in zip(figures[0].axes[0].lines, ("real", "null"), strict=False):
         far = [
             row["distance_tokens"]
@@ -313,5 +317,4 @@ def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[
 
 def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
-    measurement = load(tables)
-    assert figure5.draw(tables, measurement, summarize(measurement), tmp_path)
+    assert figure5.draw(measured(tables), tmp_path)

@@ -11,9 +11,8 @@ import pytest
 from made_up import made_up_tables
 
 from analysis import classes, compare, figure5, paper, recovered_fraction
+from analysis.measured import Measured
 from analysis.paper import INCHES, Width
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import summarize
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,7 @@ def width(request: pytest.FixtureRequest) -> Iterator[Width]:
 def test_as_wide_as_the_column_with_its_fonts(
     tables: dict[str, Path], tmp_path: Path, width: Width, module: object, which: str
 ) -> None:
-    measurement = load(tables[which])
-    png, pdf = module.draw(tables[which], measurement, summarize(measurement), tmp_path)  # type: ignore[attr-defined]
+    png, pdf = module.draw(Measured.read(tables[which]), tmp_path)  # type: ignore[attr-defined]
     content = pdf.read_bytes()
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
     assert float(box[0]) == pytest.approx(72 * INCHES[width], abs=0.01)
@@ -54,10 +52,9 @@ def test_as_wide_as_the_column_with_its_fonts(
 def test_what_cannot_be_read_is_left_out(
     tables: dict[str, Path], tmp_path: Path, width: Width, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measurement = load(tables["passed"])
-    paths = figure5.draw(tables["passed"], measurement, summarize(measurement), tmp_path)
+    paths = figure5.draw(Measured.read(tables["passed"]), tmp_path)
     if width is Width.one:
-        assert paths == [] and "take --width two" in capsys.readouterr().err
+        assert paths == [] and "use --width two" in capsys.readouterr().err
     else:
         assert len(paths) == 2
 

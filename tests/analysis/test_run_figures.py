@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
@@ -59,7 +61,7 @@ def test_pictures(runs: list[Path], tmp_path: Path) -> None:
 
 def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
     figures: list[Figure] = []
-    monkeypatch.setattr(module, "save", lambda figure, out, name, **_: figures.append(figure) or [])
+    monkeypatch.setattr(module, "save", lambda figure, out, **_: figures.append(figure) or [])
     module.draw(runs, Path("unused"))
     return figures[0]
 
@@ -67,36 +69,39 @@ def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch)
 def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The second run's table says half a nat more: each line must show its own run."""
     figure = drawn(context_curve, runs, monkeypatch)
-    for panel, quantity in ((0, "loss_nats"), (1, "change_nats")):
+    for panel in (0, 1):
         lines = [line for line in figure.axes[panel].lines if len(line.get_xdata()) == 12]
         assert len(lines) == 2
         for line, run in zip(lines, runs, strict=True):
-            points = curve_numbers(list_finished(run, "context-curve")[-1])["points"]
-            assert list(line.get_xdata()) == [point["num_visible_tokens"] for point in points]
-            assert list(line.get_ydata()) == [point[quantity]["mean"] for point in points]
+            points = curve_numbers(list_finished(run, "context-curve")[-1]).points
+            assert list(line.get_xdata()) == [point.num_visible_tokens for point in points]
+            values = [(point.loss_nats, point.change_nats)[panel] for point in points]
+            assert list(line.get_ydata()) == [value.mean for value in values]
     first, second = (line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) == 12)
     assert np.subtract(second, first) == pytest.approx(np.full(12, 0.5), abs=1e-5)
 
 
 def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     figure = drawn(planted, runs, monkeypatch)
-    suites = detection(list_finished(runs[0], "validation")[-1])["suites"]
+    suites = detection(list_finished(runs[0], "validation")[-1]).suites
     for axis, suite in zip(figure.axes, suites, strict=True):
         bars = [bar.get_width() for bar in axis.patches]
-        assert bars == [one["precision_at_truth"]["mean"] for one in suite["selectors"]]
-        assert ("gate failed: the model does not use it" in axis.get_title()) == (suite["gate"] == "failed")
+        assert bars == [entry.precision_at_truth and entry.precision_at_truth.mean for entry in suite.selectors]
+        assert len(bars) == 2
+        assert ("gate failed: the model does not use it" in axis.get_title()) == (suite.gate == "failed")
 
 
 def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     figure = drawn(scale, runs, monkeypatch)
-    sizes, measurements = scale.ladder(runs)
-    numbers = [summarize(measurement) for measurement in measurements]
-    assert sizes == sorted(sizes)
+    rungs = scale.ladder(runs)
+    sizes = [rung.num_parameters for rung in rungs]
+    assert sizes == sorted(sizes) and len(sizes) == 2
+    assert [rung.summary for rung in rungs] == [summarize(rung.measurement) for rung in rungs]
     line = figure.axes[0].lines[0]
     assert list(line.get_xdata()) == sizes
-    assert list(line.get_ydata()) == [n["long_gain_nats"]["mean"] for n in numbers]
+    assert list(line.get_ydata()) == [rung.summary.long_gain_nats.mean for rung in rungs]
     words = " ".join(text.get_text() for text in figure.texts)
-    assert ("VALIDITY GATE FAILED" in words) == any(n["gate"] == "failed" for n in numbers)
+    assert ("VALIDITY GATE FAILED" in words) == any(rung.summary.gate == "failed" for rung in rungs)
     assert "long gain 0.000 [0.000, 0.000]" in words.replace("\n", " ")  # one model under two names
 
 
@@ -148,12 +153,13 @@ def test_few_windows_are_told_apart_from_no_gain(
 
 
 def test_a_context_curve_is_labelled_with_the_positions_of_its_run() -> None:
-    old = {"num_chunks": 2}
-    assert context_curve.positions_of(old) == "PoSE, 2 chunks"
-    facts = {**old, "pose_method": "pose", "pose_contents": "contiguous"}
-    assert context_curve.positions_of(facts) == "PoSE, 2 chunks"
-    assert context_curve.positions_of({**facts, "pose_contents": "matched"}) == "PoSE, 2 chunks, matched"
-    assert (
-        context_curve.positions_of({**facts, "num_chunks": 1, "pose_contents": "matched"}) == "no PoSE"
-    )  # as demo-no-pose.yaml
-    assert context_curve.positions_of({**facts, "pose_method": "randpos"}) == "RandPos"
+    old = Lengths(local_len=8, full_len=20, train_len=8, max_position=20, num_chunks=2, num_long_range=12)
+    new = dataclasses.replace(old, pose_method="pose", pose_contents="contiguous")
+
+    def positions(**changes: Any) -> str:
+        return context_curve.positions_of(dataclasses.replace(new, **changes))
+
+    assert context_curve.positions_of(old) == positions() == "PoSE, 2 chunks"
+    assert positions(pose_contents="matched") == "PoSE, 2 chunks, matched"
+    assert positions(num_chunks=1, pose_contents="matched") == "no PoSE"  # as in demo-no-pose.yaml
+    assert positions(pose_method="randpos") == "RandPos"

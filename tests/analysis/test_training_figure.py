@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import training
+from analysis.metrics import running_median
 from olmo_sparsity.errors import UserError
 
 
@@ -89,8 +91,8 @@ def test_the_first_steps_do_not_squeeze_the_rest(
 
 
 def test_running_median() -> None:
-    values = training.pd.Series(np.random.default_rng(0).normal(size=60))
-    medians = training.running_median(values)
+    values = pd.Series(np.random.default_rng(0).normal(size=60))
+    medians = running_median(values)
     assert medians[30] == np.median(values[28:33])
     assert medians[0] == np.median(values[:3])
 

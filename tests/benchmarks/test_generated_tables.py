@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.generated_tables import KS, SELECTORS, M, write_tables
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.measurement import SelectorInfo, load
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.tables.reading import read_parts, read_table
 
@@ -19,7 +19,7 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
     measurement = load(tmp_path)
     assert list(measurement.windows["window_id"]) == list(range(2500))
     assert 1000 < measurement.windows["doc_id"].nunique() < 2500
-    entries = {(e["selector"], e["context"], e["k"]): e for e in summarize(measurement)["selections"]}
+    entries = {tuple(selection.key): selection for selection in summarize(measurement).selections}
     assert set(entries) == {
         (selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in KS
     }
@@ -27,8 +27,9 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
         invented = SELECTORS[selector]
         long_gain = measurement.windows["gain_long_nats" if context == "real" else "null_gain_long_nats"].mean()
         expected = min(1, invented.share * k**0.5) * long_gain + invented.luck * k**0.5
-        assert entry["gain_sparse_nats"]["mean"] == pytest.approx(expected, abs=0.01)  # five standard errors
-        assert (entry["sees_target"], entry["num_evaluations"]) == (invented.sees_target, invented.num_evaluations)
+        assert entry.gain_sparse_nats is not None
+        assert entry.gain_sparse_nats.mean == pytest.approx(expected, abs=0.01)  # five standard errors
+        assert entry.info == SelectorInfo(invented.sees_target, invented.num_evaluations)
     for row in read_table(tmp_path, "selections").slice(0, 50).to_pylist():
         best = sorted(range(M), key=lambda j, scores=row["scores"]: (-scores[j], -j))  # of ties the nearer
         assert row["positions"] == best[: KS[-1]]

@@ -17,6 +17,7 @@ from olmo_sparsity.measure.context_curve import losses_by_length, measure_contex
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.tables.reading import read_table
 
 
@@ -53,12 +54,12 @@ def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run:
     assert [table["num_visible_tokens"][0].tolist()] == [lengths]
     losses = np.stack(table["loss_nats"].to_list())
     numbers = context_curve(folder)
-    assert [point["num_visible_tokens"] for point in numbers["points"]] == lengths
-    for i, point in enumerate(numbers["points"]):
-        assert point["loss_nats"]["mean"] == pytest.approx(losses[:, i].mean(), abs=1e-6)
-        assert point["change_nats"]["mean"] == pytest.approx((losses[:, i] - losses[:, 5]).mean(), abs=1e-6)
-    at_train_len = numbers["points"][5]["change_nats"]
-    assert at_train_len == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert [point.num_visible_tokens for point in numbers.points] == lengths
+    for i, point in enumerate(numbers.points):
+        assert point.loss_nats.mean == pytest.approx(losses[:, i].mean(), abs=1e-6)
+        assert point.change_nats.mean == pytest.approx((losses[:, i] - losses[:, 5]).mean(), abs=1e-6)
+    assert numbers.points[5].num_visible_tokens == numbers.lengths.train_len
+    assert numbers.points[5].change_nats == Estimate(0.0, 0.0, 0.0)
     messages.clear()
     measure_context_curve(tiny_config, tiny_run, out=tmp_path / "curve")
     assert "already measured" in messages[-1]

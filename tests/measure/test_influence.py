@@ -281,7 +281,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     assert kl[0]["num_windows"] == len(of)
     page = write_report(folder, tmp_path / "report.html", overwrite=False, num_windows=5, seed=0)
     assert page.stat().st_size > 10_000
-    show_window(folder, 3, "unmask-one", 8, "real", terminal())
+    show_window(folder, 3, selector="unmask-one", k=8, context="real", console=terminal())
     assert "target" in capsys.readouterr().out
     assert check_tables(folder).problems == []
 

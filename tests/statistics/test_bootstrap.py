@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from olmo_sparsity.statistics.bootstrap import (
     document_sums,
     document_units,
     estimates,
-    line_of_sums,
 )
+from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.lines import LINE_QUANTITIES, line_of_sums
 
 
 def ratio(total: Any) -> dict[str, np.ndarray]:
@@ -23,13 +25,15 @@ def ratio(total: Any) -> dict[str, np.ndarray]:
 
 
 def interval_of_mean(values: np.ndarray, counts: np.ndarray, num_resamples: int = 2000) -> tuple[float, float]:
-    found = estimates({"x": values, "y": counts}, ratio, num_resamples)["ratio"]
-    assert found is not None
-    return float(found["low"]), float(found["high"])  # type: ignore[arg-type]
+    estimate = estimates({"x": values, "y": counts}, ratio, num_resamples=num_resamples)["ratio"]
+    assert estimate is not None and estimate.bounds is not None
+    return estimate.bounds
 
 
-def width(estimate: Any) -> float:
-    return float(estimate["high"] - estimate["low"])
+def width(estimate: Estimate | None) -> float:
+    assert estimate is not None and estimate.bounds is not None
+    low, high = estimate.bounds
+    return high - low
 
 
 def test_the_interval_is_the_textbook_one_for_a_mean_over_independent_documents() -> None:
@@ -44,10 +48,11 @@ def test_any_function_of_sums_by_brute_force() -> None:
     """The same draws, one at a time, in plain loops."""
     rng = np.random.default_rng(3)
     x, y = rng.normal(1, 1, 25), rng.uniform(1, 2, 25)
-    found = estimates({"x": x, "y": y}, ratio, num_resamples=200)["ratio"]
+    estimate = estimates({"x": x, "y": y}, ratio, num_resamples=200)["ratio"]
     draws = np.random.default_rng(0).integers(0, 25, (200, 25))
     by_hand = [sum(x[i] for i in draw) / sum(y[i] for i in draw) for draw in draws]
-    assert found == pytest.approx(
+    assert estimate is not None
+    assert dataclasses.asdict(estimate) == pytest.approx(
         {"mean": x.sum() / y.sum(), "low": np.percentile(by_hand, 2.5), "high": np.percentile(by_hand, 97.5)}
     )
 
@@ -69,26 +74,39 @@ def test_differences_are_paired() -> None:
     def differences(total: Any) -> dict[str, np.ndarray]:
         return {name: (total[name] - total["a"]) / total["n"] for name in ("b", "shuffled")}
 
-    found = estimates(sums, differences)
-    assert found["b"] is not None and abs(found["b"]["mean"] - 0.1) < 0.01  # type: ignore[operator]
-    assert width(found["b"]) < 0.1 * width(found["shuffled"])
-    # The same holds between calls: same documents, same draws. (A matrix product of another shape rounds otherwise.)
+    of = estimates(sums, differences)
+    assert of["b"] is not None and abs(of["b"].mean - 0.1) < 0.01
+    assert width(of["b"]) < 0.1 * width(of["shuffled"])
+    # The same holds between calls: same documents, same draws. (A matrix product of another shape rounds differently.)
     alone = estimates({"x": a, "y": np.ones(300)}, ratio)["ratio"]
     among_others = estimates({"z": b, "x": a, "y": np.ones(300)}, ratio)["ratio"]
-    assert alone == pytest.approx(among_others, rel=1e-12)
+    assert alone is not None and among_others is not None
+    assert dataclasses.asdict(alone) == pytest.approx(dataclasses.asdict(among_others), rel=1e-12)
 
 
 def test_few_documents_have_no_interval() -> None:
-    found = estimates({"x": np.ones(19), "y": np.ones(19)}, ratio)
-    assert found == {"ratio": {"mean": 1.0, "low": None, "high": None}}
-    assert attained_estimates({"x": np.ones(19), "y": np.ones(19)}, ratio) == {"ratio": (1, None, None)}
+    sums = {"x": np.ones(19), "y": np.ones(19)}
+    assert estimates(sums, ratio) == {"ratio": Estimate(1.0, None, None)}
+    assert attained_estimates(sums, ratio) == {"ratio": WholeEstimate(1, None, None)}
 
 
 def test_what_is_undefined_is_none() -> None:
     assert estimates({"x": np.ones(30), "y": np.zeros(30)}, ratio) == {"ratio": None}
     once = np.zeros(30)
     once[0] = 1.0  # a third of the resamples do not hold it
-    assert estimates({"x": np.ones(30), "y": once}, ratio) == {"ratio": {"mean": 30.0, "low": None, "high": None}}
+    assert estimates({"x": np.ones(30), "y": once}, ratio) == {"ratio": Estimate(30.0, None, None)}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [(0.1, 0.3, True, False), (0.0, 0.3, False, False), (-0.3, -0.1, False, True), (None, None, False, False)],
+)
+def test_where_an_interval_lies(low: float | None, high: float | None, above: bool, below: bool) -> None:
+    estimate = Estimate(0.2, low, high)
+    assert (estimate.is_above_zero, estimate.is_below_zero) == (above, below)
+    assert estimate.has_interval == (low is not None)
+    assert estimate.bounds == (None if low is None else (low, high))
+    assert estimate.without_interval() == Estimate(0.2)
 
 
 def test_whole_numbers_have_bounds_that_were_attained() -> None:
@@ -97,8 +115,8 @@ def test_whole_numbers_have_bounds_that_were_attained() -> None:
     def step(total: Any) -> dict[str, np.ndarray]:
         return {"step": np.where(total["x"] > 0, 5, 1)}
 
-    assert attained_estimates({"x": values - values.mean() + 1e-9}, step) == {"step": (5, 1, 5)}
-    assert attained_estimates({"x": values + 10}, step) == {"step": (5, 5, 5)}
+    assert attained_estimates({"x": values - values.mean() + 1e-9}, step) == {"step": WholeEstimate(5, 1, 5)}
+    assert attained_estimates({"x": values + 10}, step) == {"step": WholeEstimate(5, 5, 5)}
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -106,7 +124,7 @@ def moments(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def line(total: Any) -> dict[str, np.ndarray]:
-    return line_of_sums(**total)
+    return line_of_sums(total["n"], total["x"], total["y"], **{name: total[name] for name in ("xx", "yy", "xy")})
 
 
 @pytest.mark.parametrize(("slope", "noise"), [(0.8, 0.3), (-2.5, 0.5), (0.0, 1.0), (6.0, 0.1)])
@@ -114,7 +132,8 @@ def test_slopes_and_correlation_against_scipy_and_an_svd(slope: float, noise: fl
     rng = np.random.default_rng(4)
     x = rng.normal(3.0, 0.7, 400)
     y = slope * x + rng.normal(-1.0, noise, 400)
-    found = estimates(moments(x, y), line)
+    fit = estimates(moments(x, y), line)
+    assert set(fit) == set(LINE_QUANTITIES)
     expected = linregress(x, y)
     main = np.linalg.svd(np.stack([x - x.mean(), y - y.mean()], axis=1), full_matrices=False)[2][0]
     for name, value in (
@@ -122,9 +141,9 @@ def test_slopes_and_correlation_against_scipy_and_an_svd(slope: float, noise: fl
         ("correlation", expected.rvalue),
         ("tls_slope", main[1] / main[0]),
     ):
-        assert found[name] is not None and found[name]["mean"] == pytest.approx(value, rel=1e-9), name  # type: ignore[index]
-    low, high = found["ols_slope"]["low"], found["ols_slope"]["high"]  # type: ignore[index]
-    assert high - low == pytest.approx(2 * 1.96 * expected.stderr, rel=0.15)  # type: ignore[operator]
+        estimate = fit[name]
+        assert estimate is not None and estimate.mean == pytest.approx(value, rel=1e-9), name
+    assert width(fit["ols_slope"]) == pytest.approx(2 * 1.96 * expected.stderr, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +157,9 @@ def test_slopes_and_correlation_against_scipy_and_an_svd(slope: float, noise: fl
     ids=["x constant", "y constant", "a point", "a round cloud"],
 )
 def test_a_degenerate_cloud_has_no_slope(x: np.ndarray, y: np.ndarray, defined: set[str]) -> None:
-    found = estimates(moments(x, y), line)
-    assert {name for name, value in found.items() if value is not None} == defined
-    assert all(found[name]["mean"] == pytest.approx(0.0, abs=1e-12) for name in defined)  # type: ignore[index]
+    fit = {name: value for name, value in estimates(moments(x, y), line).items() if value is not None}
+    assert set(fit) == defined
+    assert all(value.mean == pytest.approx(0.0, abs=1e-12) for value in fit.values())
 
 
 def clustered(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

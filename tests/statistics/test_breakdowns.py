@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics import bootstrap
 from olmo_sparsity.statistics.agreement import agreement
+from olmo_sparsity.statistics.as_json import agreement_json, class_json, distance_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance, by_sample_size, sample_sizes
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.tables.reading import read_table
@@ -27,49 +30,65 @@ def measurement(tables: Path) -> Measurement:
     return load(tables)
 
 
+def bounds_of(estimate: Estimate | None) -> tuple[float, float]:
+    assert estimate is not None and estimate.bounds is not None
+    return estimate.bounds
+
+
+def mean(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
+
+
+def numbers(estimate: Estimate | None) -> list[float]:
+    """Mean, low and high."""
+    return [mean(estimate), *bounds_of(estimate)]
+
+
 def test_classes_against_groupby(measurement: Measurement) -> None:
     entries = by_class(measurement)
-    json.dumps(entries, allow_nan=False)
+    json.dumps([class_json(entry) for entry in entries], allow_nan=False)
     windows = measurement.windows.astype({"target_class": str, "gain_long_nats": float})
     gains = measurement.gains.astype(float)  # pandas would add float32 up in float32
     means = windows.groupby("target_class")["gain_long_nats"].mean().sort_values(ascending=False)
-    assert [e["target_class"] for e in entries] == list(means.index)
-    assert sum(e["num_windows"] for e in entries) == len(windows)
-    assert sum(e["window_share"]["mean"] for e in entries) == pytest.approx(1.0)
+    assert [e.target_class for e in entries] == list(means.index)
+    assert sum(e.summary.num_windows for e in entries) == len(windows)
+    assert sum(e.window_share.mean for e in entries) == pytest.approx(1.0)
     for entry in entries:
-        inside = (windows["target_class"] == entry["target_class"]).to_numpy()
-        assert entry["num_windows"] == inside.sum()
-        assert entry["num_documents"] == windows["doc_id"][inside].nunique()
-        assert entry["window_share"]["mean"] == pytest.approx(inside.mean())
-        assert entry["window_share"]["low"] < inside.mean() < entry["window_share"]["high"]
-        assert entry["long_gain_nats"]["mean"] == pytest.approx(means[entry["target_class"]])
-        for one in entry["selections"]:
-            gain = gains[one["selector"], one["context"], one["k"]][inside].mean()
-            assert one["gain_sparse_nats"]["mean"] == pytest.approx(gain)
-            if one["context"] == "real":
-                null = gains[one["selector"], "null", one["k"]][inside].mean()
-                assert one["excess_gain_nats"]["mean"] == pytest.approx(gain - null)
-            if entry["gate"] == "passed":
-                assert one["recovered_fraction"]["mean"] == pytest.approx(gain / means[entry["target_class"]])
+        inside, summary = (windows["target_class"] == entry.target_class).to_numpy(), entry.summary
+        assert summary.num_windows == inside.sum()
+        assert summary.num_documents == windows["doc_id"][inside].nunique()
+        assert entry.window_share.mean == pytest.approx(inside.mean())
+        low, high = bounds_of(entry.window_share)
+        assert low < inside.mean() < high
+        assert summary.long_gain_nats.mean == pytest.approx(means[entry.target_class])
+        for selection in summary.selections:
+            gain = gains[selection.key][inside].mean()
+            assert mean(selection.gain_sparse_nats) == pytest.approx(gain)
+            if selection.context == "real":
+                null = gains[selection.selector, "null", selection.k][inside].mean()
+                assert mean(selection.excess_gain_nats) == pytest.approx(gain - null)
+            if summary.gate == "passed":
+                assert mean(selection.recovered_fraction) == pytest.approx(gain / means[entry.target_class])
 
 
 def test_each_class_has_its_own_gate(measurement: Measurement) -> None:
-    assert summarize(measurement)["gate"] == "passed"
-    gates = {entry["target_class"]: entry for entry in by_class(measurement)}
-    assert gates["function-word"]["gate"] == "failed"  # its windows were made up without long gain
-    assert all(e["recovered_fraction"] is None for e in gates["function-word"]["selections"])
-    assert gates["repeat"]["gate"] == "passed"
-    assert all(e["recovered_fraction"] is not None for e in gates["repeat"]["selections"])
+    assert summarize(measurement).gate == "passed"
+    of_class = {entry.target_class: entry.summary for entry in by_class(measurement)}
+    assert of_class["function-word"].gate == "failed"  # its windows were made up without long gain
+    assert all(e.recovered_fraction is None for e in of_class["function-word"].selections)
+    assert of_class["repeat"].gate == "passed"
+    assert all(e.recovered_fraction is not None for e in of_class["repeat"].selections)
 
 
 def test_a_rare_class_has_no_interval(measurement: Measurement) -> None:
     windows = measurement.windows.astype({"target_class": str})
     windows.loc[:10, "target_class"] = "rare"
-    rare = by_class(Measurement(windows, measurement.gains, measurement.selectors, measurement.facts))
-    (entry,) = (e for e in rare if e["target_class"] == "rare")
-    assert entry["num_windows"] == 11
-    assert entry["gate"] == "failed"
-    assert entry["long_gain_nats"]["low"] is None
+    classes = by_class(dataclasses.replace(measurement, windows=windows))
+    (summary,) = (e.summary for e in classes if e.target_class == "rare")
+    assert summary.num_windows == 11
+    assert summary.gate == "failed"
+    assert not summary.long_gain_nats.has_interval
 
 
 def test_sample_sizes() -> None:
@@ -80,64 +99,66 @@ def test_sample_sizes() -> None:
 
 
 def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement) -> None:
-    entries = by_sample_size(measurement)
-    json.dumps(entries, allow_nan=False)
-    assert [e["num_windows"] for e in entries] == sample_sizes(len(measurement.windows))
-    assert entries[-1] == summarize(measurement)
+    summaries = by_sample_size(measurement)
+    json.dumps([summary_json(summary) for summary in summaries], allow_nan=False)
+    assert [summary.num_windows for summary in summaries] == sample_sizes(len(measurement.windows))
+    assert summaries[-1] == summarize(measurement)
     first = measurement.windows[:100]
-    assert entries[0]["long_gain_nats"]["mean"] == pytest.approx(first["gain_long_nats"].mean())
-    assert entries[0]["num_documents"] == first["doc_id"].nunique()
-    widths = [e["long_gain_nats"]["high"] - e["long_gain_nats"]["low"] for e in entries]
+    assert summaries[0].long_gain_nats.mean == pytest.approx(first["gain_long_nats"].mean())
+    assert summaries[0].num_documents == first["doc_id"].nunique()
+    widths = [np.ptp(bounds_of(summary.long_gain_nats)) for summary in summaries]
     assert widths[-1] < widths[0]
 
 
 @pytest.mark.parametrize("context", ["real", "null"])
 def test_agreement_by_hand(tables: Path, measurement: Measurement, context: str) -> None:
-    entries = agreement(tables, measurement, context)
-    json.dumps(entries, allow_nan=False)
-    assert len(entries) == 36
+    pairs = agreement(tables, measurement, context=context)
+    json.dumps([agreement_json(pair) for pair in pairs], allow_nan=False)
+    assert len(pairs) == 36
     rows: dict[str, dict[int, Any]] = {name: {} for name in SEES_TARGET}
     for row in read_table(tables, "selections").to_pylist():
         if row["context"] == context:
             rows[row["selector"]][row["window_id"]] = row
-    for entry in entries:
-        a, b = (rows[name] for name in entry["selectors"])
-        assert entry["context"] == context
-        for one in entry["overlap"]:
-            k = one["k"]
+    for pair in pairs:
+        a, b = (rows[name] for name in pair.selectors)
+        assert pair.context == context
+        for overlap in pair.overlap:
+            k = overlap.k
             common = [len(set(a[w]["positions"][:k]) & set(b[w]["positions"][:k])) / k for w in a]
-            assert one["mean"] == pytest.approx(np.mean(common))
-            assert one["low"] <= one["mean"] <= one["high"]
-            assert one["chance"] == k / M
-        assert [one["k"] for one in entry["overlap"]] == KS
+            assert mean(overlap.share) == pytest.approx(np.mean(common))
+            low, high = bounds_of(overlap.share)
+            assert low <= mean(overlap.share) <= high
+            assert overlap.chance == k / M
+        assert [overlap.k for overlap in pair.overlap] == KS
         flat = [w for w in a if len(set(a[w]["scores"])) == 1 or len(set(b[w]["scores"])) == 1]
-        assert entry["num_windows_left_out"] == len(flat)
-        assert (len(flat) > 0) == ("lasso" in entry["selectors"])
+        assert pair.num_windows_left_out == len(flat)
+        assert (len(flat) > 0) == ("lasso" in pair.selectors)
         correlations = [spearmanr(a[w]["scores"], b[w]["scores"]).statistic for w in a if w not in flat]
-        assert entry["rank_correlation"]["mean"] == pytest.approx(np.mean(correlations))
-        assert entry["rank_correlation"]["low"] < np.mean(correlations) < entry["rank_correlation"]["high"]
+        assert mean(pair.rank_correlation) == pytest.approx(np.mean(correlations))
+        low, high = bounds_of(pair.rank_correlation)
+        assert low < np.mean(correlations) < high
 
 
 def test_agreement_does_not_depend_on_the_parts(tmp_path: Path) -> None:
-    found = []
+    pairs = []
     for name, sizes in (("even", None), ("uneven", [1, 50, 7, 32])):
         tables = made_up_tables(tmp_path / name, part_sizes=sizes)
-        found.append({tuple(sorted(e["selectors"])): e for e in agreement(tables, load(tables))})
-    assert found[0].keys() == found[1].keys()
-    for pair, entry in found[0].items():
-        other = found[1][pair]
-        assert entry["num_windows_left_out"] == other["num_windows_left_out"]
-        for one, two in zip(
-            [*entry["overlap"], entry["rank_correlation"]], [*other["overlap"], other["rank_correlation"]], strict=True
-        ):
-            assert one == pytest.approx(two)
+        pairs.append({tuple(sorted(pair.selectors)): pair for pair in agreement(tables, load(tables))})
+    assert pairs[0].keys() == pairs[1].keys()
+    for names, pair in pairs[0].items():
+        other = pairs[1][names]
+        assert pair.num_windows_left_out == other.num_windows_left_out
+        assert numbers(pair.rank_correlation) == pytest.approx(numbers(other.rank_correlation))
+        for overlap, same in zip(pair.overlap, other.overlap, strict=True):
+            assert (overlap.k, overlap.chance) == (same.k, same.chance)
+            assert numbers(overlap.share) == pytest.approx(numbers(same.share))
 
 
 def test_agreement_of_some_windows_and_selectors(tables: Path, measurement: Measurement) -> None:
     keep = np.arange(len(measurement.windows)) % 3 == 0
     some = measurement.restrict(keep)
     few = {name: some.selectors[name] for name in ("kl", "lasso")}
-    (entry,) = agreement(tables, Measurement(some.windows, some.gains[["kl", "lasso"]], few, some.facts))
+    (pair,) = agreement(tables, dataclasses.replace(some, gains=some.gains[["kl", "lasso"]], selectors=few))
     kept = set(some.windows["window_id"])
     assert 0 < len(kept) < len(measurement.windows) / 2
     rows: dict[tuple[str, int], Any] = {}
@@ -145,9 +166,9 @@ def test_agreement_of_some_windows_and_selectors(tables: Path, measurement: Meas
         if row["context"] == "real" and row["window_id"] in kept:
             rows[row["selector"], row["window_id"]] = row
     common = [len(set(rows["kl", w]["positions"]) & set(rows["lasso", w]["positions"])) / 8 for w in kept]
-    assert entry["overlap"][-1]["mean"] == pytest.approx(np.mean(common))
+    assert mean(pair.overlap[-1].share) == pytest.approx(np.mean(common))
     flat = [w for w in kept if len(set(rows["lasso", w]["scores"])) == 1]
-    assert entry["num_windows_left_out"] == len(flat) > 0
+    assert pair.num_windows_left_out == len(flat) > 0
 
 
 def test_agreement_of_groups_of_documents_has_the_same_means(
@@ -155,23 +176,24 @@ def test_agreement_of_groups_of_documents_has_the_same_means(
 ) -> None:
     every = agreement(tables, measurement)
     monkeypatch.setattr(bootstrap, "MAX_UNITS", 40)
-    for one, pooled in zip(every, agreement(tables, measurement), strict=True):
-        assert pooled["rank_correlation"]["mean"] == pytest.approx(one["rank_correlation"]["mean"])
-        assert pooled["overlap"][0]["mean"] == pytest.approx(one["overlap"][0]["mean"])
-        assert pooled["rank_correlation"] != one["rank_correlation"]  # other draws
+    for pair, pooled in zip(every, agreement(tables, measurement), strict=True):
+        assert mean(pooled.rank_correlation) == pytest.approx(mean(pair.rank_correlation))
+        assert mean(pooled.overlap[0].share) == pytest.approx(mean(pair.overlap[0].share))
+        assert bounds_of(pooled.rank_correlation) != bounds_of(pair.rank_correlation)  # other draws
 
 
 def test_choices_at_random_agree_by_chance(tables: Path, measurement: Measurement) -> None:
     """The made-up scores have nothing to do with each other."""
-    for entry in agreement(tables, measurement):
-        for one in entry["overlap"]:
-            assert abs(one["mean"] - one["chance"]) < 1.2 * (one["high"] - one["low"])  # nearly five standard errors
-        assert abs(entry["rank_correlation"]["mean"]) < 0.1
+    for pair in agreement(tables, measurement):
+        for overlap in pair.overlap:
+            low, high = bounds_of(overlap.share)
+            assert abs(mean(overlap.share) - overlap.chance) < 1.2 * (high - low)  # nearly five standard errors
+        assert abs(mean(pair.rank_correlation)) < 0.1
 
 
 def test_one_selector_has_none_to_agree_with(tables: Path, measurement: Measurement) -> None:
     one = {"kl": measurement.selectors["kl"]}
-    assert agreement(tables, Measurement(measurement.windows, measurement.gains[["kl"]], one, measurement.facts)) == []
+    assert agreement(tables, dataclasses.replace(measurement, gains=measurement.gains[["kl"]], selectors=one)) == []
 
 
 def test_shares_by_distance(tmp_path: Path) -> None:
@@ -182,16 +204,20 @@ def test_shares_by_distance(tmp_path: Path) -> None:
     rows = read_table(folder, "selections").to_pylist()
     for measurement in (everything, some):
         ids = set(measurement.windows["window_id"])
-        found = {(e["selector"], e["context"], e["k"]): e["bins"] for e in by_distance(folder, measurement)}
-        assert set(found) == set(measurement.keys)
-        for (selector, context, k), bins in found.items():
-            assert [(b["from_tokens"], b["to_tokens"]) for b in bins] == [(d, d) for d in range(9, 21)]
+        entries = by_distance(folder, measurement)
+        json.dumps([distance_json(entry) for entry in entries], allow_nan=False)
+        assert [(entry.selector, entry.context, entry.k) for entry in entries] == measurement.keys
+        for entry in entries:
+            selector, context, k, bins = entry.selector, entry.context, entry.k, entry.bins
+            assert [(b.from_tokens, b.to_tokens) for b in bins] == [(d, d) for d in range(9, 21)]
             chosen = [
                 distance
                 for row in rows
                 if (row["selector"], row["context"]) == (selector, context) and row["window_id"] in ids
                 for distance in row["distance_tokens"][:k]
             ]
-            assert [b["mean"] for b in bins] == pytest.approx([chosen.count(d) / len(chosen) for d in range(9, 21)])
-            assert sum(b["uniform"] for b in bins) == pytest.approx(1)
-            assert all(b["low"] <= b["mean"] <= b["high"] for b in bins)
+            assert [mean(b.share) for b in bins] == pytest.approx([chosen.count(d) / len(chosen) for d in range(9, 21)])
+            assert sum(b.uniform for b in bins) == pytest.approx(1)
+            for b in bins:
+                low, high = bounds_of(b.share)
+                assert low <= mean(b.share) <= high

@@ -12,10 +12,13 @@ import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.as_json import comparison_json
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
-from olmo_sparsity.statistics.comparison import CHOSEN, compare, main_rows, read_subjects, same_windows
+from olmo_sparsity.statistics.comparison import compare, main_rows
 from olmo_sparsity.statistics.differences import paired_difference, unpaired_difference
-from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.statistics.subjects import CHOSEN, read_subjects, same_windows
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import verdict
 from olmo_sparsity.view.comparison_page import write_comparison
@@ -26,7 +29,7 @@ def named(folder: Path, run: str, **settings: Any) -> str:
     """Made-up tables of a run of this name."""
     made_up_tables(folder / run, **settings)
     manifest = json.loads((folder / run / "manifest.json").read_text())
-    (folder / run / "manifest.json").write_text(json.dumps({**manifest, "run": run, **settings.get("facts", {})}))
+    (folder / run / "manifest.json").write_text(json.dumps({**manifest, "run": run, **settings.get("manifest", {})}))
     return str(folder / run)
 
 
@@ -41,44 +44,54 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+def width(estimate: Estimate | None) -> float:
+    assert estimate is not None and estimate.bounds is not None
+    low, high = estimate.bounds
+    return high - low
+
+
 def test_the_same_windows_are_paired(folders: dict[str, str]) -> None:
     numbers = compare(read_subjects([folders["pose"], folders["weaker"]]))
-    assert [one["label"] for one in numbers["subjects"]] == ["pose", "weaker"]
-    (pairing,) = numbers["pairings"]
-    assert pairing["paired"] and "same 90 windows" in pairing["words"]
+    json.dumps(comparison_json(numbers), allow_nan=False)
+    assert numbers.labels == ["pose", "weaker"]
+    (pairing,) = numbers.pairings
+    assert pairing.paired and "same 90 windows" in pairing.words
     a, b = load(Path(folders["pose"])), load(Path(folders["weaker"]))
     expected, summaries = paired_difference(a, b), [summarize(a), summarize(b)]
-    for row in numbers["rows"]:
-        if row["selector"] is None:
-            assert row["differences"] == [expected[row["quantity"]]]
-            assert row["values"] == [one[row["quantity"]] for one in summaries]
+    assert [subject.summary for subject in numbers.subjects] == summaries
+    for row in numbers.rows:
+        if row.selector is None or row.k is None:
+            assert row.differences == (expected.of_windows(row.quantity),)
+            assert row.values == tuple(summary.of_windows(row.quantity) for summary in summaries)
         else:
-            key = (row["selector"], "real", row["k"])
-            assert row["differences"] == [expected.get((key, row["quantity"]))]
-    # Pairing is what it is for: the long gains differ by a constant factor of the class, not by chance.
-    long = next(row for row in numbers["rows"] if row["quantity"] == "long_gain_nats")
-    assert verdict(long["differences"][0]) == "less"
-    width = [value["high"] - value["low"] for value in (long["differences"][0], long["values"][0])]
-    assert width[0] < 0.5 * width[1]
+            key = SelectionKey(row.selector, "real", row.k)
+            assert row.differences == (expected.of_selection(key, row.quantity),)
+            assert row.values == tuple(summary.at(*key).estimate(row.quantity) for summary in summaries)
+    # This is what pairing is for: the long gains differ by a constant factor of the class, not by chance.
+    long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
+    assert verdict(long.differences[0]) == "lower"
+    assert width(long.differences[0]) < 0.5 * width(long.values[0])
 
 
 def test_other_windows_are_not_paired_and_it_says_so(folders: dict[str, str]) -> None:
     subjects = read_subjects([folders["pose"], folders["other"]])
     assert not same_windows(subjects[0].measurement, subjects[1].measurement)
     numbers = compare(subjects)
-    assert not numbers["pairings"][0]["paired"]
-    assert "NOT PAIRED" in numbers["pairings"][0]["words"]
-    assert "60 documents are in both" in numbers["pairings"][0]["words"]
+    (pairing,) = numbers.pairings
+    assert not pairing.paired
+    assert "NOT PAIRED" in pairing.words
+    assert "60 documents are in both" in pairing.words
     with pytest.raises(ValueError, match="different windows"):
         paired_difference(subjects[0].measurement, subjects[1].measurement)
 
 
 def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]) -> None:
     one = load(Path(folders["pose"]))
-    other = dataclasses.replace(one, facts={**one.facts, "tokens_sha256": "else"})
+    other = dataclasses.replace(one, manifest={**one.manifest, "tokens_sha256": "else"})
     assert same_windows(one, one)
     assert not same_windows(one, other)
-    longer = dataclasses.replace(one, facts={**one.facts, "context": {**one.facts["context"], "full_len": 30}})
+    lengths = {**one.manifest["context"], "full_len": 30}
+    longer = dataclasses.replace(one, manifest={**one.manifest, "context": lengths})
     assert not same_windows(one, longer)
 
 
@@ -90,11 +103,10 @@ def apart(measurement: Measurement, prefix: str) -> Measurement:
 
 def test_an_unpaired_difference_of_other_documents_is_as_wide_as_two_independent_ones(folders: dict[str, str]) -> None:
     a, b = load(Path(folders["pose"])), load(Path(folders["other"]))
-    found = unpaired_difference(apart(a, "a"), apart(b, "b"))["long_gain_nats"]
-    gains = [summarize(one)["long_gain_nats"] for one in (a, b)]
-    assert found["mean"] == pytest.approx(gains[1]["mean"] - gains[0]["mean"])
-    widths = [one["high"] - one["low"] for one in gains]
-    assert found["high"] - found["low"] == pytest.approx(np.hypot(*widths), rel=0.1)
+    difference = unpaired_difference(apart(a, "a"), apart(b, "b")).of_windows("long_gain_nats")
+    gains = [summarize(one).long_gain_nats for one in (a, b)]
+    assert difference.mean == pytest.approx(gains[1].mean - gains[0].mean)
+    assert width(difference) == pytest.approx(np.hypot(width(gains[0]), width(gains[1])), rel=0.1)
 
 
 def test_an_unpaired_difference_of_the_same_windows_is_the_paired_one(folders: dict[str, str]) -> None:
@@ -105,32 +117,33 @@ def test_an_unpaired_difference_of_the_same_windows_is_the_paired_one(folders: d
 def test_few_documents_on_either_side_have_no_interval(folders: dict[str, str]) -> None:
     a, b = load(Path(folders["pose"])), load(Path(folders["other"]))
     few = b.windows["doc_id"].unique()[: MIN_DOCUMENTS - 1]
-    found = unpaired_difference(a, b.restrict(b.windows["doc_id"].isin(few).to_numpy()))["long_gain_nats"]
-    assert found["low"] is None and found["mean"] is not None
-    assert verdict(found) == "fewer than 20 documents"
+    differences = unpaired_difference(a, b.restrict(b.windows["doc_id"].isin(few).to_numpy()))
+    assert not any(value.has_interval for value in differences.numbers.values() if value is not None)
+    assert verdict(differences.of_windows("long_gain_nats")) == "fewer than 20 documents"
 
 
 def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
     numbers = compare(read_subjects([folders["pose"], folders["no-pose"]]))
-    assert [one["summary"]["gate"] for one in numbers["subjects"]] == ["passed", "failed"]
-    for row in numbers["rows"]:
-        if row["quantity"] == "recovered_fraction":
-            assert row["values"][1] is None and row["differences"] == [None]
+    assert [subject.summary.gate for subject in numbers.subjects] == ["passed", "failed"]
+    fractions = [row for row in numbers.rows if row.quantity == "recovered_fraction"]
+    assert len(fractions) == 27 and all(row.is_fraction for row in fractions)
+    for row in fractions:
+        assert row.values[0] is not None and row.values[1] is None and row.differences == (None,)
 
 
 def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     subjects = read_subjects([f"{folders['pose']}:kl", f"{folders['pose']}:unmask-one"])
     numbers = compare(subjects)
-    assert numbers["pairings"][0]["paired"]
-    assert [bool(one["warning"]) for one in numbers["subjects"]] == [False, True]
-    assert {row["selector"] for row in numbers["rows"]} == {None, CHOSEN}
+    assert numbers.pairings[0].paired
+    assert [bool(subject.warning) for subject in numbers.subjects] == [False, True]
+    assert {row.selector for row in numbers.rows} == {None, CHOSEN}
     measurement = load(Path(folders["pose"]))
-    row = next(r for r in main_rows(numbers) if r["quantity"] == "gain_sparse_nats")
+    row = next(row for row in main_rows(numbers) if row.quantity == "gain_sparse_nats")
     gains = measurement.gains
     difference = (gains["unmask-one", "real", 8] - gains["kl", "real", 8]).mean()
-    assert row["differences"][0]["mean"] == pytest.approx(difference)
-    long = next(r for r in numbers["rows"] if r["quantity"] == "long_gain_nats")
-    assert verdict(long["differences"][0]) == "the same"
+    assert row.differences[0] is not None and row.differences[0].mean == pytest.approx(difference)
+    long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
+    assert verdict(long.differences[0]) == "equal"
 
 
 def test_mistakes(folders: dict[str, str], tmp_path: Path) -> None:

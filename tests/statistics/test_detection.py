@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.correlations import LENGTHS, VALUES, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.validation import find_planted, validate
+from olmo_sparsity.statistics.as_json import detection_json
 from olmo_sparsity.statistics.detection import detection, hits
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.tables.reading import read_table
 
 
@@ -28,6 +31,11 @@ def test_hits_by_brute_force() -> None:
     for w in range(40):
         for r in range(1, 10):
             assert found[w, r - 1] == len(set(ranked[w, :r].tolist()) & set(truth[w].tolist()))
+
+
+def mean(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
 
 
 class Adder:
@@ -95,36 +103,41 @@ def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
     for ranked, window_id in zip(found["ranked_positions"], found["window_id"], strict=True):
         assert sorted(ranked) == list(range(12 if window_id < 100 else 24))
     numbers = detection(tables)
-    cells = [(suite["suite"], suite["num_planted"]) for suite in numbers["suites"]]
+    cells = [(suite.suite, suite.num_planted) for suite in numbers.suites]
     assert cells == [
         ("needle-name", 1), ("needle-name", 2), ("needle-number", 1), ("needle-number", 2),
         ("planted-sum", 1), ("planted-sum", 2), ("planted-sum", 4), ("planted-parity", 2),
     ]  # fmt: skip
-    for suite in numbers["suites"]:
-        of = planted[(planted["suite"] == suite["suite"]) & (planted["num_planted"] == suite["num_planted"])]
-        assert suite["loss_long_nats"]["mean"] == pytest.approx(of["loss_long_nats"].mean(), abs=1e-6)
-        num_long_range = 12 if "needle" in suite["suite"] else 24
-        assert suite["chance"] == pytest.approx(of["planted_positions"].str.len().mean() / num_long_range)
-        for one in suite["selectors"]:
-            ranked = found[found["selector"] == one["selector"]].set_index("window_id")["ranked_positions"]
+    json.dumps(detection_json(numbers), allow_nan=False)
+    for suite in numbers.suites:
+        of = planted[(planted["suite"] == suite.suite) & (planted["num_planted"] == suite.num_planted)]
+        for name in ("loss_short_nats", "loss_long_nats", "loss_planted_nats"):
+            assert getattr(suite, name).mean == pytest.approx(of[name].mean(), abs=1e-6)
+        assert suite.long_gain_nats.mean == pytest.approx(suite.loss_short_nats.mean - suite.loss_long_nats.mean)
+        num_long_range = 12 if "needle" in suite.suite else 24
+        assert suite.chance == pytest.approx(of["planted_positions"].str.len().mean() / num_long_range)
+        for entry in suite.selectors:
+            ranked = found[found["selector"] == entry.selector].set_index("window_id")["ranked_positions"]
             at_truth, precision, recall = [], [], []
             for window_id, truth in zip(of["window_id"], of["planted_positions"], strict=True):
                 wanted = set(truth)
                 at_truth.append(len(wanted & set(ranked[window_id][: len(wanted)])) / len(wanted))
                 precision.append(len(wanted & set(ranked[window_id][:4])) / 4)
                 recall.append(len(wanted & set(ranked[window_id][:4])) / len(wanted))
-            assert one["precision_at_truth"]["mean"] == pytest.approx(np.mean(at_truth))
-            at_4 = next(entry for entry in one["at_k"] if entry["k"] == 4)
-            assert at_4["precision"]["mean"] == pytest.approx(np.mean(precision))
-            assert at_4["recall"]["mean"] == pytest.approx(np.mean(recall))
-            local, full = (8, 20) if "needle" in suite["suite"] else (8, 32)
+            assert mean(entry.precision_at_truth) == pytest.approx(np.mean(at_truth))
+            (at_4,) = (at_k for at_k in entry.at_k if at_k.k == 4)
+            assert mean(at_4.precision) == pytest.approx(np.mean(precision))
+            assert mean(at_4.recall) == pytest.approx(np.mean(recall))
+            local, full = (8, 20) if "needle" in suite.suite else (8, 32)
+            assert (suite.local_len, suite.full_len) == (local, full)
             distances = [full - np.mean(truth) for truth in of["planted_positions"]]
-            for i, third in enumerate(one["by_distance"]):
+            for i, third in enumerate(entry.by_distance):
                 low, high = (local + (full - local) * j / 3 for j in (i, i + 1))
                 inside = [a for a, d in zip(at_truth, distances, strict=True) if low < d <= high]
-                assert third["num_windows"] == len(inside)
+                assert third.num_windows == len(inside)
+                assert (third.precision_at_truth is not None) == bool(inside)
                 if inside:
-                    assert third["precision_at_truth"]["mean"] == pytest.approx(np.mean(inside))
+                    assert mean(third.precision_at_truth) == pytest.approx(np.mean(inside))
 
 
 def test_a_finished_validation_is_left_alone(messages: Messages, validated: tuple[Config, Path]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,27 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_up import CONTEXT, KS, SEES_TARGET, made_up_tables
+from made_up import KS, LENGTHS, SEES_TARGET, made_up_tables
 from pandas.testing import assert_frame_equal
 from scipy.stats import linregress
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics import bootstrap
+from olmo_sparsity.statistics.as_json import summary_json
 from olmo_sparsity.statistics.bootstrap import estimates
 from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.measurement import Measurement, load, window_rows
-from olmo_sparsity.statistics.summary import gate_of, summarize
+from olmo_sparsity.statistics.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.lines import LineFit
+from olmo_sparsity.statistics.measurement import (
+    Lengths,
+    Measurement,
+    SelectionKey,
+    SelectorInfo,
+    load,
+    window_rows,
+)
+from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, gate_of, summarize
 from olmo_sparsity.statistics.wording import gate_words, length_words, smallest_k_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -53,18 +65,20 @@ def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0
                 gains[selector, context, k] = mean + shift + rng.normal(0, 0.1, num)
     frame = pd.DataFrame(gains)
     frame.columns.names = ["selector", "context", "k"]
-    facts: dict[str, Any] = {"context": CONTEXT, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
-    selectors = {name: {"sees_target": sees, "num_evaluations": 7} for name, sees in SELECTORS.items()}
-    return Measurement(windows, frame, selectors, facts)
+    manifest: dict[str, Any] = {"context": LENGTHS, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
+    selectors = {name: SelectorInfo(sees, num_evaluations=7) for name, sees in SELECTORS.items()}
+    return Measurement(windows, frame, selectors, manifest)
 
 
-def entry_of(summary: dict[str, Any], selector: str, context: str, k: int) -> dict[str, Any]:
-    (entry,) = (e for e in summary["selections"] if (e["selector"], e["context"], e["k"]) == (selector, context, k))
-    return dict(entry)
+def width(estimate: Estimate | None) -> float:
+    assert estimate is not None and estimate.bounds is not None
+    low, high = estimate.bounds
+    return high - low
 
 
-def width(estimate: dict[str, float]) -> float:
-    return estimate["high"] - estimate["low"]
+def mean(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
 
 
 def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
@@ -72,8 +86,10 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
     measurement = load(tables)
     assert list(measurement.windows["window_id"]) == list(measurement.gains.index) == list(range(90))
     assert measurement.ks == KS
-    assert {name: facts["sees_target"] for name, facts in measurement.selectors.items()} == SEES_TARGET
-    assert measurement.selectors["lasso"]["num_evaluations"] == list(SEES_TARGET).index("lasso")
+    assert {name: info.sees_target for name, info in measurement.selectors.items()} == SEES_TARGET
+    assert measurement.selectors["lasso"].num_evaluations == list(SEES_TARGET).index("lasso")
+    assert set(measurement.keys) == {SelectionKey(s, c, k) for s in SEES_TARGET for c in ("real", "null") for k in KS}
+    assert measurement.lengths == Lengths(**LENGTHS)
     for row in read_table(tables, "windows").to_pylist():
         ours = measurement.windows.iloc[row["window_id"]]
         for name in ("doc_id", "target_class", "gain_long_nats", "null_gain_long_nats", "loss_short_nats"):
@@ -101,7 +117,7 @@ def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
             f"where selector = '{selector}' and context = '{context}' order by window_id"
         ).fetchall()
         assert [(gain,) for gain in uneven.gains[selector, context, k]] == found
-    assert uneven.windows["doc_id"].nunique() == summarize(uneven)["num_documents"] == 60
+    assert uneven.windows["doc_id"].nunique() == summarize(uneven).num_documents == 60
 
 
 def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
@@ -146,20 +162,19 @@ def test_more_documents_than_units_keep_their_means_and_the_widths_of_their_inte
     every = summarize(measurement)
     monkeypatch.setattr(bootstrap, "MAX_UNITS", 500)
     pooled = summarize(measurement)
-    assert pooled["num_documents"] == every["num_documents"] == 1500
-    assert pooled["num_windows"] == every["num_windows"]
+    assert pooled.num_documents == every.num_documents == 1500
+    assert pooled.num_windows == every.num_windows
     ratios = []
-    for one, other in zip(every["selections"], pooled["selections"], strict=True):
+    for one, other in zip(every.selections, pooled.selections, strict=True):
         for name in ("gain_sparse_nats", "recovered_fraction", "excess_gain_nats"):
-            if one[name] is not None:
-                assert other[name]["mean"] == pytest.approx(one[name]["mean"])
-                ratios.append(width(other[name]) / width(one[name]))
+            if one.estimate(name) is not None:
+                assert mean(other.estimate(name)) == pytest.approx(mean(one.estimate(name)))
+                ratios.append(width(other.estimate(name)) / width(one.estimate(name)))
     assert ratios and all(0.8 < ratio < 1.25 for ratio in ratios)
     change = paired_difference(measurement, measurement)
-    assert change["long_gain_nats"] == {"mean": 0.0, "low": 0.0, "high": 0.0}  # both in the same groups
-    assert [e["smallest_k"]["value"] for e in every["effective_sparsity"]] == [
-        e["smallest_k"]["value"] for e in pooled["effective_sparsity"]
-    ]
+    assert change.of_windows("long_gain_nats") == Estimate(0.0, 0.0, 0.0)  # both in the same groups
+    values = [[e.smallest_k and e.smallest_k.value for e in one.effective_sparsity] for one in (every, pooled)]
+    assert values[0] == values[1]
 
 
 def test_means_and_ratios_of_means_by_brute_force() -> None:
@@ -167,13 +182,18 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
     summary = summarize(measurement)
     windows, gains = measurement.windows, measurement.gains
     long_gain = windows["gain_long_nats"].mean()
-    assert summary["num_windows"] == len(windows)
-    assert summary["num_documents"] == 300
-    assert summary["long_gain_nats"]["mean"] == pytest.approx(long_gain)
-    assert summary["loss_short_nats"]["mean"] == pytest.approx(windows["loss_short_nats"].mean())
-    assert len(summary["selections"]) == 12
-    for entry in summary["selections"]:
-        selector, context, k = entry["selector"], entry["context"], entry["k"]
+    assert summary.num_windows == len(windows)
+    assert summary.num_documents == 300
+    assert summary.long_gain_nats.mean == pytest.approx(long_gain)
+    assert summary.loss_short_nats.mean == pytest.approx(windows["loss_short_nats"].mean())
+    null = windows["null_gain_long_nats"].mean()
+    assert summary.null_long_gain_nats.mean == pytest.approx(null)
+    assert summary.content_gain_nats.mean == pytest.approx(long_gain - null)
+    assert len(summary.selections) == 12
+    assert (summary.selectors, summary.ks) == (list(SELECTORS), [1, 4])
+    for entry in summary.selections:
+        selector, context, k = entry.key
+        assert summary.at(selector, context, k) is entry
         of = {(s, c): gains[s, c, k].mean() for s in SELECTORS for c in ("real", "null")}
         excess = {s: of[s, "real"] - of[s, "null"] for s in SELECTORS}
         expected: dict[str, float] = {
@@ -187,32 +207,33 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
             expected["excess_recovered_fraction"] = excess[selector] / long_gain
             if selector != "random":
                 expected["excess_over_random_nats"] = excess[selector] - excess["random"]
-        found = {name: entry[name]["mean"] for name in expected}
-        assert found == pytest.approx(expected)
-        of_six = [name for name in entry if name.endswith(("nats", "fraction"))]
-        assert {name for name in of_six if entry[name] is not None} == set(expected)
-        assert len(of_six) == 6
-        assert (entry["sees_target"], entry["num_evaluations"]) == (SELECTORS[selector], 7)
+        assert {name: mean(entry.estimate(name)) for name in expected} == pytest.approx(expected)
+        assert {name for name in ESTIMATES if entry.estimate(name) is not None} == set(expected)
+        assert entry.info == SelectorInfo(SELECTORS[selector], 7)
+    with pytest.raises(KeyError):
+        summary.at("kl", "real", 2)
 
 
 def test_the_slopes_of_figure_4_take_the_long_gain_of_the_same_context() -> None:
     measurement = made_up(200, long_gain=0.4)
-    for entry in summarize(measurement)["selections"]:
-        x = measurement.gains[entry["selector"], entry["context"], entry["k"]]
-        y = measurement.windows["gain_long_nats" if entry["context"] == "real" else "null_gain_long_nats"]
-        expected = linregress(x, y)
-        assert entry["figure4"]["ols_slope"]["mean"] == pytest.approx(expected.slope)
-        assert entry["figure4"]["correlation"]["mean"] == pytest.approx(expected.rvalue)
+    for entry in summarize(measurement).selections:
+        x = measurement.gains[entry.key]
+        y = measurement.windows["gain_long_nats" if entry.context == "real" else "null_gain_long_nats"]
+        expected, fit = linregress(x, y), entry.figure4
+        assert mean(fit.ols_slope) == pytest.approx(expected.slope)
+        assert mean(fit.correlation) == pytest.approx(expected.rvalue)
         main = np.linalg.svd(np.stack([x - x.mean(), y - y.mean()], axis=1), full_matrices=False)[2][0]
-        assert entry["figure4"]["tls_slope"]["mean"] == pytest.approx(main[1] / main[0])
-        if entry["context"] == "real":
-            assert 0.2 < entry["figure4"]["correlation"]["low"] < entry["figure4"]["correlation"]["high"] < 0.8
+        assert mean(fit.tls_slope) == pytest.approx(main[1] / main[0])
+        if entry.context == "real":
+            assert fit.correlation is not None and fit.correlation.bounds is not None
+            low, high = fit.correlation.bounds
+            assert 0.2 < low < high < 0.8
 
 
 def test_differences_are_paired_and_find_what_was_planted() -> None:
     summary = summarize(made_up(400, long_gain=0.4))
     for k in (1, 4):
-        gain = entry_of(summary, "unmask-one", "real", k)["gain_sparse_nats"]
+        gain = summary.at("unmask-one", "real", k).gain_sparse_nats
         for selector, quantity, planted in (
             ("unmask-one", "excess_gain_nats", 0.2),
             ("random", "excess_gain_nats", 0.05),
@@ -220,9 +241,9 @@ def test_differences_are_paired_and_find_what_was_planted() -> None:
             ("kl", "excess_over_random_nats", 0.15),
             ("kl", "gain_over_random_nats", 0.2),
         ):
-            found = entry_of(summary, selector, "real", k)[quantity]
-            assert abs(found["mean"] - planted) < width(found), (selector, quantity)  # four standard errors
-            assert width(found) < 0.5 * width(gain)
+            estimate = summary.at(selector, "real", k).estimate(quantity)
+            assert abs(mean(estimate) - planted) < width(estimate), (selector, quantity)  # four standard errors
+            assert width(estimate) < 0.5 * width(gain)
 
 
 def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
@@ -232,19 +253,16 @@ def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
     windows = first.windows.assign(gain_long_nats=first.windows["gain_long_nats"] + 0.02 + noise)
     gains = first.gains.copy()
     gains["kl", "real", 4] += 0.03
-    second = Measurement(windows, gains, first.selectors, first.facts)
-    change = paired_difference(first, second)
-    long_gain, kl = change["long_gain_nats"], change[("kl", "real", 4), "gain_over_random_nats"]
-    assert long_gain is not None
-    assert kl is not None
-    assert long_gain["mean"] == pytest.approx(0.02 + noise.mean())
-    assert long_gain["low"] < 0.02 < long_gain["high"]
-    assert width(long_gain) < 0.05 * width(summarize(first)["long_gain_nats"])
-    assert kl == pytest.approx({"mean": 0.03, "low": 0.03, "high": 0.03})
-    ratio = change[("kl", "real", 4), "recovered_fraction"]
-    expected = [m.gains["kl", "real", 4].mean() / m.windows["gain_long_nats"].mean() for m in (first, second)]
-    assert ratio is not None
-    assert ratio["mean"] == pytest.approx(expected[1] - expected[0])
+    second = dataclasses.replace(first, windows=windows, gains=gains)
+    change, key = paired_difference(first, second), SelectionKey("kl", "real", 4)
+    long_gain, kl = change.of_windows("long_gain_nats"), change.of_selection(key, "gain_over_random_nats")
+    assert long_gain.mean == pytest.approx(0.02 + noise.mean())
+    assert long_gain.bounds is not None and long_gain.bounds[0] < 0.02 < long_gain.bounds[1]
+    assert width(long_gain) < 0.05 * width(summarize(first).long_gain_nats)
+    assert kl is not None and [kl.mean, kl.low, kl.high] == pytest.approx([0.03, 0.03, 0.03])
+    expected = [m.gains[key].mean() / m.windows["gain_long_nats"].mean() for m in (first, second)]
+    assert mean(change.of_selection(key, "recovered_fraction")) == pytest.approx(expected[1] - expected[0])
+    assert change.of_selection(SelectionKey("kl", "real", 2), "recovered_fraction") is None
     with pytest.raises(ValueError, match="different windows"):
         paired_difference(first, first.restrict(np.arange(len(windows)) < 50))
 
@@ -252,38 +270,39 @@ def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
 def test_without_random_there_is_no_gain_over_it() -> None:
     measurement = made_up(50, long_gain=1.0)
     selectors = {"kl": measurement.selectors["kl"]}
-    alone = Measurement(measurement.windows, measurement.gains[["kl"]], selectors, measurement.facts)
-    for entry in summarize(alone)["selections"]:
-        assert entry["gain_over_random_nats"] is None
-        assert entry["excess_over_random_nats"] is None
-        assert entry["gain_sparse_nats"] is not None
+    alone = dataclasses.replace(measurement, gains=measurement.gains[["kl"]], selectors=selectors)
+    for entry in summarize(alone).selections:
+        assert entry.gain_over_random_nats is None
+        assert entry.excess_over_random_nats is None
+        assert entry.gain_sparse_nats is not None
 
 
 def test_the_gate_hides_fractions_and_says_so_in_words() -> None:
     failed = summarize(made_up(200, long_gain=0.0))
-    assert failed["gate"] == "failed"
-    assert all(e["recovered_fraction"] is None for e in failed["selections"])
-    assert all(e["excess_recovered_fraction"] is None for e in failed["selections"])
-    assert all(e["gain_sparse_nats"] is not None for e in failed["selections"])
-    for entry in failed["effective_sparsity"]:
-        names = ("smallest_k", "smallest_k_excess", "smallest_k_median_window", "window_shares")
-        assert all(entry[name] is None for name in names)
+    assert failed.gate == "failed" and not failed.gate_passed
+    assert all(e.estimate(name) is None for e in failed.selections for name in FRACTIONS)
+    assert all(e.gain_sparse_nats is not None for e in failed.selections)
+    assert len(failed.effective_sparsity) == 9
+    for entry in failed.effective_sparsity:
+        assert entry.smallest_k is entry.smallest_k_excess is entry.smallest_k_median_window is None
+        assert entry.window_shares is None
     assert "GATE FAILED" in gate_words(failed)
     passed = summarize(made_up(200, long_gain=0.5))
-    assert passed["gate"] == "passed"
+    assert passed.gate == "passed" and passed.gate_passed
+    assert all(e.recovered_fraction is not None for e in passed.selections)
     assert "passed" in gate_words(passed)
 
 
 @pytest.mark.parametrize(("low", "gate"), [(0.01, "passed"), (0.0, "failed"), (-0.01, "failed"), (None, "failed")])
 def test_gate_of(low: float | None, gate: str) -> None:
-    assert gate_of({"mean": 0.02, "low": low, "high": 0.03}) == gate
+    assert gate_of(Estimate(0.02, low, 0.03)) == gate
 
 
 @pytest.mark.parametrize("num_documents", [1, 2, 19])
 def test_few_documents_have_no_interval_and_fail(num_documents: int) -> None:
     summary = summarize(made_up(num_documents, long_gain=5.0))
-    assert summary["long_gain_nats"]["low"] is None
-    assert summary["gate"] == "failed"
+    assert not summary.long_gain_nats.has_interval
+    assert summary.gate == "failed"
     assert "fewer than 20 documents" in gate_words(summary)
 
 
@@ -292,9 +311,9 @@ def test_the_gate_of_a_model_without_long_gain_passes_as_rarely_as_it_should() -
     passed = 0
     for _ in range(200):
         sums = {"gain": rng.normal(0, 1, 20)}
-        found = estimates(sums, lambda total: {"mean": total["gain"] / 20})["mean"]
-        assert found is not None
-        passed += gate_of(found) == "passed"
+        estimate = estimates(sums, lambda total: {"mean": total["gain"] / 20})["mean"]
+        assert estimate is not None
+        passed += gate_of(estimate) == "passed"
     assert passed <= 16  # 2.5% of 200 is 5; with 2 documents it would be about 44
 
 
@@ -302,10 +321,22 @@ def test_the_gate_of_a_model_without_long_gain_passes_as_rarely_as_it_should() -
 def test_a_summary_is_valid_json(long_gain: float) -> None:
     measurement = made_up(60, long_gain)
     measurement.gains["kl", "real", 1] = 0.3  # no variance: no slope
-    text = json.dumps(summarize(measurement), allow_nan=False)
-    assert entry_of(json.loads(text), "kl", "real", 1)["figure4"] == dict.fromkeys(
-        ("ols_slope", "tls_slope", "correlation")
-    )
+    summary = summarize(measurement)
+    assert summary.at("kl", "real", 1).figure4 == LineFit(None, None, None)
+    shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
+    assert list(shown) == [
+        "gate", "num_windows", "num_documents", "loss_short_nats", "loss_long_nats", "long_gain_nats", "null_long_gain_nats",
+        "content_gain_nats", *LENGTHS, "source", "split", "run", "run_id", "selections", "effective_sparsity",
+    ]  # fmt: skip
+    assert {key: shown[key] for key in LENGTHS} == LENGTHS
+    for entry, selection in zip(shown["selections"], summary.selections, strict=True):
+        names = ["selector", "context", "k", "sees_target", "num_evaluations", *ESTIMATES, "figure4"]
+        assert list(entry) == names
+        assert (entry["selector"], entry["context"], entry["k"]) == selection.key
+        for name in ESTIMATES:
+            estimate = selection.estimate(name)
+            assert entry[name] == (None if estimate is None else dataclasses.asdict(estimate))
+    assert shown["selections"][4]["figure4"] == dict.fromkeys(("ols_slope", "tls_slope", "correlation"))
 
 
 def first_k(reached: list[bool], ks: list[int]) -> int | None:
@@ -315,8 +346,8 @@ def first_k(reached: list[bool], ks: list[int]) -> int | None:
 def test_the_smallest_k_by_brute_force() -> None:
     measurement = made_up(150, long_gain=0.5, luck=0.1, signal=0.15, seed=4)
     summary = summarize(measurement)
-    assert summary["gate"] == "passed"
-    entries = {(e["selector"], e["fraction"]): e for e in summary["effective_sparsity"]}
+    assert summary.gate_passed
+    entries = {(e.selector, e.fraction): e for e in summary.effective_sparsity}
     assert set(entries) == {(s, f) for s in SELECTORS for f in (0.5, 0.8, 0.9)}
     gains, long_gain = measurement.gains, measurement.windows["gain_long_nats"].to_numpy()
     documents = measurement.windows["doc_id"].to_numpy()
@@ -324,7 +355,9 @@ def test_the_smallest_k_by_brute_force() -> None:
     draws = np.random.default_rng(0).integers(0, 150, (2000, 150))
     values_seen = set()
     for (selector, fraction), entry in entries.items():
-        assert (entry["context"], entry["max_k"]) == ("real", 4)
+        assert entry.max_k == 4
+        assert summary.sparsity_at(selector, fraction) is entry
+        assert entry.smallest_k and entry.smallest_k_excess and entry.smallest_k_median_window and entry.window_shares
         real = np.stack([gains[selector, "real", k] for k in (1, 4)])
         excess = real - np.stack([gains[selector, "null", k] for k in (1, 4)])
 
@@ -332,16 +365,14 @@ def test_the_smallest_k_by_brute_force() -> None:
             return first_k([of[i, windows].mean() >= wanted * long_gain[windows].mean() for i in (0, 1)], [1, 4])
 
         everything = np.arange(len(long_gain))
-        assert entry["smallest_k"]["value"] == on_average(everything)
-        assert entry["smallest_k_excess"]["value"] == on_average(everything, excess)
+        assert entry.smallest_k.value == on_average(everything)
+        assert entry.smallest_k_excess.value == on_average(everything, excess)
         drawn = (on_average(np.concatenate([windows_of[d] for d in draw])) for draw in draws)
         ordered = sorted(np.inf if k is None else k for k in drawn)
         # 50 of 2,000 lie at the lower bound or below, 50 above the upper one.
-        assert (entry["smallest_k"]["low"] or np.inf, entry["smallest_k"]["high"] or np.inf) == (
-            ordered[49],
-            ordered[1949],
-        )
-        values_seen |= {entry["smallest_k"][name] for name in ("value", "low", "high")}
+        bounds = (entry.smallest_k.low or np.inf, entry.smallest_k.high or np.inf)
+        assert bounds == (ordered[49], ordered[1949])
+        values_seen |= set(dataclasses.astuple(entry.smallest_k))
 
         per_window: list[list[bool]] = [[], []]
         for w in np.flatnonzero(long_gain > 0):
@@ -350,26 +381,34 @@ def test_the_smallest_k_by_brute_force() -> None:
                 best = max(best, real[i, w])
                 per_window[i].append(best >= fraction * long_gain[w])
         shares = [float(np.mean(reached)) for reached in per_window]
-        assert [s["k"] for s in entry["window_shares"]] == [1, 4]
-        assert [s["mean"] for s in entry["window_shares"]] == pytest.approx(shares)
-        assert all(s["low"] <= s["mean"] <= s["high"] for s in entry["window_shares"])
-        assert entry["smallest_k_median_window"]["value"] == first_k([s >= 0.5 for s in shares], [1, 4])
+        assert [s.k for s in entry.window_shares] == [1, 4]
+        assert [mean(s.share) for s in entry.window_shares] == pytest.approx(shares)
+        for share in (s.share for s in entry.window_shares):
+            assert share is not None and share.bounds is not None
+            assert share.bounds[0] <= share.mean <= share.bounds[1]
+        assert entry.smallest_k_median_window.value == first_k([s >= 0.5 for s in shares], [1, 4])
     assert values_seen == {1, 4, None}  # the made-up data cover every case
 
 
 def test_a_smallest_k_in_words() -> None:
-    assert smallest_k_words({"value": 2, "low": 1, "high": 8}, 8) == "2 [1, 8]"
-    assert smallest_k_words({"value": 2, "low": 1, "high": None}, 8) == "2 [1, > 8]"
-    assert smallest_k_words({"value": None, "low": None, "high": None}, 8) == "> 8 [> 8, > 8]"
+    assert smallest_k_words(SmallestK(2, 1, 8), 8) == "2 [1, 8]"
+    assert smallest_k_words(SmallestK(2, 1, None), 8) == "2 [1, > 8]"
+    assert smallest_k_words(SmallestK(None, None, None), 8) == "> 8 [> 8, > 8]"
     assert smallest_k_words(None, 8) == "-"
 
 
 def test_how_much_lies_beyond_training_is_said() -> None:
-    context = {**CONTEXT, "local_len": 16, "full_len": 48, "train_len": 32, "num_long_range": 32, "max_position": 64}
-    assert "only 16 of the 48 tokens lie beyond" in length_words(context)
-    assert "all 32 long-range tokens lie beyond" in length_words({**context, "train_len": 16})
-    assert "PoSE positions below 64" in length_words(context)
-    assert "PoSE positions below 64" in length_words({**context, "pose_method": "pose"})
-    assert "below 64, over text as far apart as they say" in length_words({**context, "pose_contents": "matched"})
-    assert "random positions (RandPos) below 64" in length_words({**context, "pose_method": "randpos"})
-    assert "ordinary positions, no PoSE" in length_words({**context, "num_chunks": 1})
+    lengths = Lengths(local_len=16, full_len=48, train_len=32, num_long_range=32, max_position=64, num_chunks=2)
+
+    def words(**changes: Any) -> str:
+        return length_words(dataclasses.replace(lengths, **changes))
+
+    assert "only 16 of the 48 tokens lie beyond" in words()
+    assert "all 32 long-range tokens lie beyond" in words(train_len=16)
+    assert "PoSE positions below 64." in words()
+    assert "PoSE positions below 64." in words(pose_method="pose", pose_contents="contiguous")
+    assert "PoSE positions below 64, with chunks of text as far apart as their positions" in words(
+        pose_contents="matched"
+    )
+    assert "random positions (RandPos) below 64" in words(pose_method="randpos")
+    assert "ordinary positions, no PoSE" in words(num_chunks=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,31 +10,41 @@ from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.tables.reading import find_tables, read_table
-from olmo_sparsity.view.excerpts import loss_at, printable, read_excerpts
+from olmo_sparsity.view.excerpts import Choice, Excerpt, printable, read_excerpts
 
 
 def test_foreign_tokens_have_their_words(tiny_tables: Path) -> None:
     rows = read_table(tiny_tables, "windows").to_pylist()
     texts = {i: text for row in rows for i, text in zip(row["token_ids"], row["token_texts"], strict=True)}
     asked = [row["window_id"] for row in rows[::7]]
-    found = read_excerpts(tiny_tables, asked)
-    assert [one["window_id"] for one in found] == asked
+    excerpts = read_excerpts(tiny_tables, asked)
+    assert [excerpt.window_id for excerpt in excerpts] == asked
     by_id = {row["window_id"]: row for row in rows}
-    for one in found:
-        assert one["null_token_texts"] == [texts.get(i, f"#{i}") for i in by_id[one["window_id"]]["null_token_ids"]]
-    known = [text for one in found for text in one["null_token_texts"] if not text.startswith("#")]
+    fields = [field.name for field in dataclasses.fields(Excerpt) if field.name in rows[0]]
+    assert len(fields) == 13
+    for excerpt in excerpts:
+        row = by_id[excerpt.window_id]
+        assert excerpt.null_token_texts == [texts.get(i, f"#{i}") for i in row["null_token_ids"]]
+        assert all(getattr(excerpt, name) == row[name] for name in fields)
+    known = [text for excerpt in excerpts for text in excerpt.null_token_texts if not text.startswith("#")]
     assert len(known) > 50 and len(set(known)) > 10
 
 
 def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
     folder = made_up_tables(tmp_path / "tables", num_documents=20)
-    for one in read_excerpts(folder, [17, 3]):
-        rows = [row for row in read_table(folder, "selections").to_pylist() if row["window_id"] == one["window_id"]]
-        assert one["selections"] == {(row["selector"], row["context"]): row for row in rows}
+    for excerpt in read_excerpts(folder, [17, 3]):
+        rows = [row for row in read_table(folder, "selections").to_pylist() if row["window_id"] == excerpt.window_id]
+        assert excerpt.selections == {
+            (row["selector"], row["context"]): Choice(
+                row["positions"], row["scores"], row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"]
+            )
+            for row in rows
+        }
+        assert len(rows) == 18
         (row,) = (row for row in rows if (row["selector"], row["context"]) == ("kl", "real"))
-        assert loss_at(row, one["loss_short_nats"], 0) == one["loss_short_nats"]
-        assert loss_at(row, one["loss_short_nats"], 2) == row["loss_sparse_nats"][1]
-        assert loss_at(row, one["loss_short_nats"], 3) is None
+        assert excerpt.loss_at("kl", "real", 0) == excerpt.loss_short_nats
+        assert excerpt.loss_at("kl", "real", 2) == row["loss_sparse_nats"][1]
+        assert excerpt.loss_at("kl", "real", 3) is None
     with pytest.raises(UserError, match="numbered 0 to 29"):
         read_excerpts(folder, [3, 30])
 

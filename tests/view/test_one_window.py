@@ -24,8 +24,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(tables: Path, window: int = 5, coloured: bool = False, **options: object) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=coloured, color_system="truecolor" if coloured else None)
-    settings: dict = {"selector": None, "k": 2, "context": "real", **options}
-    show_window(tables, window, settings["selector"], settings["k"], settings["context"], console)
+    settings: dict = {"k": 2, **options}
+    show_window(tables, window, console=console, **settings)
     return out.getvalue()
 
 
@@ -70,7 +70,7 @@ def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
     said = shown(tables, context="null", k=3, selector="unmask-one")
     assert "foreign: of document" in said
     assert "measured at k = 1, 2, 8" in said
-    assert "sees the target: much of its gain is luck" in said
+    assert "sees the target: much of its gain is selection luck" in said
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -15,18 +16,20 @@ from made_up import KS, M, made_up_tables
 
 from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.breakdowns import by_class, by_distance
-from olmo_sparsity.statistics.comparison import read_subjects
+from olmo_sparsity.statistics.as_json import distance_json, estimate_json, selection_json, summary_json
+from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import ESTIMATES, summarize
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, summarize
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, printable, shown_first
 from olmo_sparsity.view.report import default_out, write_report
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import SCORE_STEPS, SELECTOR_WORDS, class_data, page_data
+from olmo_sparsity.view.report_data import SCORE_STEPS, SELECTOR_WORDS, classes_shown, page_json, read_report
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -73,18 +76,21 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages: dict[str, Path]) -> None:
     measurement, data = load(tables["passed"]), data_of(pages["all"])
-    summary = json.loads(json.dumps(summarize(measurement)))
-    assert {**data["summary"], "selections": None} == {**summary, "selections": None}
-    for shown, entry in zip(data["summary"]["selections"], summary["selections"], strict=True):
+    summary = summarize(measurement)
+    assert {**data["summary"], "selections": None} == {**summary_json(summary), "selections": None}
+    for shown, selection in zip(data["summary"]["selections"], summary.selections, strict=True):
+        expected = selection_json(selection)
         assert {name: shown[name] for name in (*ESTIMATES, "figure4")} == {
-            name: entry[name] for name in (*ESTIMATES, "figure4")
+            name: expected[name] for name in (*ESTIMATES, "figure4")
         }
     for shown, entry in zip(data["classes"], by_class(measurement), strict=True):
-        assert shown["long_gain_nats"] == entry["long_gain_nats"]
-        assert shown["gate"] == entry["gate"]
-        for one, two in zip(shown["selections"], entry["selections"], strict=True):
-            assert {name: one[name] for name in ESTIMATES} == {name: two[name] for name in ESTIMATES}
-    assert data["distances"] == json.loads(json.dumps(by_distance(tables["passed"], measurement)))
+        assert shown["target_class"] == entry.target_class
+        assert shown["long_gain_nats"] == estimate_json(entry.summary.long_gain_nats)
+        assert shown["gate"] == entry.summary.gate
+        for one, two in zip(shown["selections"], entry.summary.selections, strict=True):
+            assert (one["selector"], one["context"], one["k"]) == two.key
+            assert {name: one[name] for name in ESTIMATES} == {name: selection_json(two)[name] for name in ESTIMATES}
+    assert data["distances"] == [distance_json(entry) for entry in by_distance(tables["passed"], measurement)]
 
 
 def test_the_windows_are_rows_of_the_tables(tables: dict[str, Path], pages: dict[str, Path]) -> None:
@@ -112,36 +118,36 @@ def test_the_answer_has_its_numbers_and_never_r_where_the_gate_failed(tables: di
         summary = summarize(measurement)
         sentences = answer(summary, shown_first(measurement))
         assert len(sentences) == 3
-        assert interval(summary["long_gain_nats"], 3).replace("-", "\u2212") in sentences[0]
-        of = {(e["selector"], e["context"], e["k"]): e for e in summary["selections"]}
-        over = of["kl", "real", 1]["gain_over_random_nats"]
+        assert interval(summary.long_gain_nats, 3).replace("-", "\u2212") in sentences[0]
+        over = summary.at("kl", "real", 1).gain_over_random_nats
         assert interval(over, 3).replace("-", "\u2212") in sentences[1]
         assert "does not see the target" in sentences[1]
         assert ("R(1) = " in sentences[1]) == (which == "passed")
-        assert interval(of["unmask-one", "null", 8]["gain_sparse_nats"], 3) in sentences[2]
+        assert interval(summary.at("unmask-one", "null", 8).gain_sparse_nats, 3) in sentences[2]
 
 
 def test_no_class_has_a_fraction_where_the_gate_of_all_windows_failed(tables: dict[str, Path]) -> None:
     measurement = load(tables["passed"])
     windows = measurement.windows.copy()
     windows.loc[windows["target_class"] != "repeat", "gain_long_nats"] -= 2.0
-    changed = Measurement(windows, measurement.gains, measurement.selectors, measurement.facts)
-    summary = summarize(changed)
-    assert summary["gate"] == "failed"
-    entries = class_data(changed, summary["gate"])
-    (repeat,) = (entry for entry in entries if entry["target_class"] == "repeat")
-    assert repeat["long_gain_nats"]["mean"] > 0.5
-    fractions = ("recovered_fraction", "excess_recovered_fraction")
-    assert all(e[name] is None for entry in entries for e in entry["selections"] for name in fractions)
-    of_passed = class_data(measurement, "passed")
-    assert any(e[name] is not None for entry in of_passed for e in entry["selections"] for name in fractions)
+    changed = dataclasses.replace(measurement, windows=windows)
+    assert summarize(changed).gate == "failed"
+
+    def fractions(classes: list[ClassSummary]) -> list[Estimate | None]:
+        return [e.estimate(name) for entry in classes for e in entry.summary.selections for name in FRACTIONS]
+
+    classes = classes_shown(changed, gate_passed=False)
+    (repeat,) = (entry for entry in classes if entry.target_class == "repeat")
+    assert repeat.summary.long_gain_nats.mean > 0.5
+    assert set(fractions(classes)) == {None}
+    assert set(fractions(classes_shown(measurement, gate_passed=True))) != {None}
 
 
 def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, Path]) -> None:
     measurement = load(tables["passed"])
-    sample, largest = choose_windows(measurement, 30, 10, 0)
-    assert (sample, largest) == choose_windows(measurement, 30, 10, 0)
-    assert sample != choose_windows(measurement, 30, 10, 1)[0]
+    sample, largest = choose_windows(measurement, 30, num_largest=10, seed=0)
+    assert (sample, largest) == choose_windows(measurement, 30, num_largest=10, seed=0)
+    assert sample != choose_windows(measurement, 30, num_largest=10, seed=1)[0]
     assert len(set(sample)) == 30
     others = measurement.windows[~measurement.windows["window_id"].isin(sample)]
     assert largest == others.nlargest(10, "gain_long_nats")["window_id"].tolist()
@@ -149,14 +155,14 @@ def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, P
     assert [w["id"] for w in data["windows"] if w["group"] == "sample"] == sample
     assert [w["id"] for w in data["windows"] if w["group"] == "largest"] == largest
     assert "drawn at random (seed 0)" in re.sub(r"\s+", " ", pages["sample"].read_text())
-    assert choose_windows(measurement, 90, 10, 0) == (list(range(90)), [])
+    assert choose_windows(measurement, 90, num_largest=10, seed=0) == (list(range(90)), [])
 
 
 def test_the_samples_mean_is_no_better_than_that_of_all(tables: dict[str, Path]) -> None:
     """Drawn without looking: over many seeds the samples' mean long gain is that of all windows."""
     measurement = load(tables["passed"])
     gains = measurement.windows.set_index("window_id")["gain_long_nats"]
-    means = [gains[choose_windows(measurement, 30, 0, seed)[0]].mean() for seed in range(300)]
+    means = [gains[choose_windows(measurement, 30, num_largest=0, seed=seed)[0]].mean() for seed in range(300)]
     assert np.mean(means) == pytest.approx(gains.mean(), abs=4 * np.std(means) / 300**0.5)
 
 
@@ -165,7 +171,7 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
 
     def first_of(*names: str) -> str:
         kept = {name: measurement.selectors[name] for name in names}
-        return shown_first(Measurement(measurement.windows, measurement.gains, kept, {}))
+        return shown_first(dataclasses.replace(measurement, selectors=kept))
 
     assert first_of(*SELECTORS) == "kl"
     assert first_of("unmask-one", "random", "attention") == "attention"
@@ -213,7 +219,7 @@ def test_long_windows_bring_the_scores_of_chosen_tokens_only(
     tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("olmo_sparsity.view.report_data.MAX_SCORES", 10)
-    data = page_data(tables["passed"], 5)
+    data = page_json(read_report(tables["passed"], num_windows=5))
     one = data["windows"][0]["selections"]["kl"]["real"]
     assert {i for i, score in enumerate(one["scores"]) if score is not None} == set(one["positions"])
 
@@ -318,12 +324,13 @@ def test_selector_and_null_context(opened: Any, pages: dict[str, Path]) -> None:
 
 
 @in_browser
-def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(opened: Any, pages: dict[str, Path]) -> None:
-    page, data = opened("all"), data_of(pages["all"])
-    entries = {(e["selector"], e["context"], e["k"]): e for e in data["summary"]["selections"]}
+def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(
+    opened: Any, pages: dict[str, Path], tables: dict[str, Path]
+) -> None:
+    page, data, summary = opened("all"), data_of(pages["all"]), summarize(load(tables["passed"]))
     titles = page.locator("#figure4 figcaption").all_inner_texts()
     for title, context in zip(titles, ("real", "null"), strict=True):
-        r = interval(entries["kl", context, 8]["recovered_fraction"]).replace("-", "\u2212")
+        r = interval(summary.at("kl", context, 8).recovered_fraction).replace("-", "\u2212")
         assert f"R(8) = {r}" in title
     assert page.locator("#figure4 circle").count() == 2 * len(data["windows"])
     point = page.locator('#figure4 figure:first-child circle[data-window="57"]')
@@ -441,7 +448,8 @@ def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int,
 @in_browser
 def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> None:
     page = opened("comparison")
-    difference = paired_difference(load(tables["passed"]), load(tables["failed"]))["long_gain_nats"]
+    differences = paired_difference(load(tables["passed"]), load(tables["failed"]))
+    difference = differences.of_windows("long_gain_nats")
     said = page.locator("#numbers details[open]").inner_text()
     assert interval(difference, 3).replace("-", "\u2212") in said
     assert page.locator("#forest svg[role=img]").count() == 1

@@ -113,7 +113,7 @@ const HEAD = [
   "selector",
   "k",
   ...DATA.labels,
-  ...DATA.labels.slice(1).flatMap((label) => [`${label} minus ${DATA.labels[0]}`, "so it has"]),
+  ...DATA.labels.slice(1).flatMap((label) => [`${label} minus ${DATA.labels[0]}`, "verdict"]),
 ];
 const rows = DATA.rows.map((row, at) => [row, cells(row, at)]);
 byId("numbers").replaceChildren(

@@ -1,0 +1,84 @@
+"""The measurement that a figure is drawn from, and the command line of such figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.tables.reading import newest_finished
+
+from .paper import Width, folder_for, set_width
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement to draw figures of.
+
+    Attributes:
+        tables: its influence folder.
+        measurement: its numbers, window by window.
+        summary: its numbers over all windows.
+    """
+
+    tables: Path
+    measurement: Measurement
+    summary: Summary
+
+    @classmethod
+    def read(cls, tables: Path) -> Measured:
+        """Read a finished influence folder."""
+        measurement = load(tables)
+        return cls(tables, measurement, summarize(measurement))
+
+
+Draw = Callable[[Measured, Path], list[Path]]  # draws into a folder and returns the paths of the pictures
+WidthOption = Annotated[
+    Width,
+    typer.Option(
+        help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
+    ),
+]
+
+
+def find_tables(run: Path, tables: Optional[Path]) -> tuple[Path, Path]:
+    """Return the influence folder and the folder for its figures; without ``tables``, of the run's newest measurement."""
+    if tables is None:
+        tables = newest_finished(run)
+    return tables, run / "figures" / tables.name
+
+
+def draw_measured(draws: tuple[Draw, ...], tables: Path, *, out: Path) -> Iterator[Path]:
+    """Draw figures of one measurement, and yield the path of each picture when it is drawn."""
+    measured = Measured.read(tables)
+    for draw in draws:
+        yield from draw(measured, folder_for(out))
+
+
+def script(*draws: Draw) -> None:
+    """Run the command line of a figure."""
+
+    def command(
+        run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+        tables: Annotated[Optional[Path], typer.Option(help="Influence folder. Default: the run's newest.")] = None,
+        out: Annotated[
+            Optional[Path], typer.Option(help="Folder for the pictures. Default: RUN/figures/NAME OF THE TABLES.")
+        ] = None,
+        width: WidthOption = Width.screen,
+    ) -> None:
+        set_width(width)
+        try:
+            folder, default_out = find_tables(run, tables)
+            for path in draw_measured(draws, folder, out=out or default_out):
+                print(path)
+        except UserError as error:
+            typer.echo(f"analysis: error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+    typer.run(command)

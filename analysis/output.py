@@ -1,0 +1,111 @@
+"""Captions and files of figures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import matplotlib.pyplot as plt
+import typer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.wording import data_words, gate_reason, gate_words, length_words
+
+from .paper import INCHES, Width, fit, legend_below, width_in_force
+
+CHARS_AN_INCH = 17
+GATE_FAILED_BOX = {"facecolor": "#B00020", "edgecolor": "black", "boxstyle": "square,pad=0.4"}
+
+
+def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
+    """Write a legend and a text below a figure.
+
+    In a paper LaTeX sets the text, so there it becomes the figure's label, which ``save`` writes into a file.
+
+    Args:
+        figure: the figure.
+        text: the caption.
+        handles: entries of the legend.
+        columns: columns of the legend.
+    """
+    if width_in_force() is not Width.screen:
+        figure.set_label(text)
+        if handles:
+            legend_below(figure, handles)
+        return
+    top = -0.01
+    if handles:
+        legend = figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns)
+        legend.set_in_layout(False)
+        top -= (0.19 * -(-len(handles) // columns) + 0.1) / figure.get_figheight()
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * CHARS_AN_INCH), break_on_hyphens=False)
+    figure.text(0.01, top, "\n".join(lines), va="top", ha="left", fontsize=8)
+
+
+def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
+    """Write below a figure what it shows, from how much data, at which lengths, and whether the gate passed.
+
+    Args:
+        figure: the figure.
+        summary: what was measured.
+        words: what the figure shows.
+        handles: entries of the legend.
+        columns: columns of the legend.
+    """
+    data = f"{data_words(summary)}; {length_words(summary.lengths)} {gate_words(summary)}"
+    caption_text(figure, f"{words} {data}", handles=handles, columns=columns)
+    if not summary.gate_passed:
+        _write_gate_failed_above(figure, summary)
+
+
+def _write_gate_failed_above(figure: Figure, summary: Summary) -> None:
+    words, width = f"VALIDITY GATE FAILED: {gate_reason(summary.long_gain_nats)}", width_in_force()
+    in_paper = width is not Width.screen  # there the size of the figure is fixed, so the words go inside it
+    figure.suptitle(
+        "\n".join(textwrap.wrap(words, int(INCHES[width] * 13))) if in_paper else words,
+        y=None if in_paper else 1.02,
+        va="top" if in_paper else "bottom",
+        fontsize=7.5 if in_paper else 10,
+        fontweight="bold",
+        color="white",
+        bbox=GATE_FAILED_BOX,
+    )
+
+
+def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2) -> list[Path]:
+    """Write ``name.png`` and ``name.pdf`` and close the figure.
+
+    For a paper the figure is exactly as wide as the column, and the caption goes into ``name.txt`` and into the metadata
+    of the PDF.
+
+    Args:
+        figure: the figure.
+        out: folder to write into.
+        name: name of the files.
+        one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
+
+    Returns:
+        The paths of the pictures.
+    """
+    metadata: dict[str, Any] = {"CreationDate": None}
+    paths = [out / f"{name}.{kind}" for kind in ("png", "pdf")]
+    width = width_in_force()
+    if width is Width.one and one_column is None:
+        typer.echo(f"{name}: not legible in one column, so it is left out; use --width two", err=True)
+        plt.close(figure)
+        return []
+    out.mkdir(parents=True, exist_ok=True)
+    if width is not Width.screen:
+        fit(figure, one_column or 1)
+        words = str(figure.get_label())
+        metadata["Subject"] = words
+        (out / f"{name}.txt").write_text(f"{words}\n", encoding="utf-8")
+    for path in paths:
+        tight = "tight" if width is Width.screen else None
+        figure.savefig(path, bbox_inches=tight, metadata=metadata if path.suffix == ".pdf" else {})
+    plt.close(figure)
+    return paths

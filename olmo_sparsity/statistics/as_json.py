@@ -1,0 +1,231 @@
+"""JSON objects made from the records of statistics, with the keys that users of ``--json`` and of the report rely on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Optional
+
+from olmo_sparsity.statistics.agreement import Agreement
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
+from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
+from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, SmallestK
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.screening import ScreeningLoss
+from olmo_sparsity.statistics.summary import ESTIMATES, SelectionSummary, Summary
+
+Json = dict[str, Any]
+
+
+def estimate_json(estimate: Optional[Estimate]) -> Optional[Json]:
+    """``{mean, low, high}``, or None."""
+    if estimate is None:
+        return None
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+
+
+def lengths_json(lengths: Lengths) -> Json:
+    """The lengths, in the order of the manifest; without what the manifest does not record."""
+    record = {
+        "local_len": lengths.local_len,
+        "full_len": lengths.full_len,
+        "train_len": lengths.train_len,
+        "max_position": lengths.max_position,
+        "pose_method": lengths.pose_method,
+        "num_chunks": lengths.num_chunks,
+        "pose_contents": lengths.pose_contents,
+        "num_long_range": lengths.num_long_range,
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def selection_json(selection: SelectionSummary) -> Json:
+    """An entry of ``selections``."""
+    return {
+        "selector": selection.selector,
+        "context": selection.context,
+        "k": selection.k,
+        "sees_target": selection.info.sees_target,
+        "num_evaluations": selection.info.num_evaluations,
+        **{name: estimate_json(selection.estimate(name)) for name in ESTIMATES},
+        "figure4": {
+            "ols_slope": estimate_json(selection.figure4.ols_slope),
+            "tls_slope": estimate_json(selection.figure4.tls_slope),
+            "correlation": estimate_json(selection.figure4.correlation),
+        },
+    }
+
+
+def _smallest_json(smallest: Optional[SmallestK]) -> Optional[Json]:
+    return None if smallest is None else asdict(smallest)
+
+
+def effective_sparsity_json(entry: EffectiveSparsity) -> Json:
+    """An entry of ``effective_sparsity``; it is of the real context."""
+    shares = entry.window_shares
+    return {
+        "selector": entry.selector,
+        "context": "real",
+        "fraction": entry.fraction,
+        "max_k": entry.max_k,
+        "smallest_k": _smallest_json(entry.smallest_k),
+        "smallest_k_excess": _smallest_json(entry.smallest_k_excess),
+        "smallest_k_median_window": _smallest_json(entry.smallest_k_median_window),
+        "window_shares": shares and [{"k": share.k, **(estimate_json(share.share) or {})} for share in shares],
+    }
+
+
+def summary_json(summary: Summary) -> Json:
+    """A summary, as a part of ``summary --json``, of ``compare --json`` and of the report."""
+    return {
+        "gate": summary.gate,
+        "num_windows": summary.num_windows,
+        "num_documents": summary.num_documents,
+        "loss_short_nats": estimate_json(summary.loss_short_nats),
+        "loss_long_nats": estimate_json(summary.loss_long_nats),
+        "long_gain_nats": estimate_json(summary.long_gain_nats),
+        "null_long_gain_nats": estimate_json(summary.null_long_gain_nats),
+        "content_gain_nats": estimate_json(summary.content_gain_nats),
+        **lengths_json(summary.lengths),
+        "source": summary.source,
+        "split": summary.split,
+        "run": summary.run,
+        "run_id": summary.run_id,
+        "selections": [selection_json(selection) for selection in summary.selections],
+        "effective_sparsity": [effective_sparsity_json(entry) for entry in summary.effective_sparsity],
+    }
+
+
+def class_json(entry: ClassSummary) -> Json:
+    """An entry of ``classes``."""
+    return {
+        "target_class": entry.target_class,
+        "window_share": estimate_json(entry.window_share),
+        **summary_json(entry.summary),
+    }
+
+
+def agreement_json(pair: Agreement) -> Json:
+    """An entry of ``agreement``."""
+    return {
+        "selectors": list(pair.selectors),
+        "context": pair.context,
+        "overlap": [
+            {"k": overlap.k, "chance": overlap.chance, **(estimate_json(overlap.share) or {})}
+            for overlap in pair.overlap
+        ],
+        "rank_correlation": estimate_json(pair.rank_correlation),
+        "num_windows_left_out": pair.num_windows_left_out,
+    }
+
+
+def screening_json(loss: ScreeningLoss) -> Json:
+    """An entry of ``screening``."""
+    return {
+        "selector": loss.selector,
+        "context": loss.context,
+        "k": loss.k,
+        "num_windows": loss.num_windows,
+        "recall": estimate_json(loss.recall),
+        "gain_lost_nats": estimate_json(loss.gain_lost_nats),
+    }
+
+
+def distance_json(shares: DistanceShares) -> Json:
+    """An entry of the report's ``distances``."""
+    return {
+        "selector": shares.selector,
+        "context": shares.context,
+        "k": shares.k,
+        "bins": [
+            {
+                "from_tokens": entry.from_tokens,
+                "to_tokens": entry.to_tokens,
+                "uniform": entry.uniform,
+                **(estimate_json(entry.share) or {}),
+            }
+            for entry in shares.bins
+        ],
+    }
+
+
+def _selector_detection_json(entry: SelectorDetection) -> Json:
+    return {
+        "selector": entry.selector,
+        "precision_at_truth": estimate_json(entry.precision_at_truth),
+        "at_k": [
+            {"k": at_k.k, "precision": estimate_json(at_k.precision), "recall": estimate_json(at_k.recall)}
+            for at_k in entry.at_k
+        ],
+        "by_distance": [
+            {
+                "distance_above_tokens": third.distance_above_tokens,
+                "distance_to_tokens": third.distance_to_tokens,
+                "num_windows": third.num_windows,
+                "precision_at_truth": estimate_json(third.precision_at_truth),
+            }
+            for third in entry.by_distance
+        ],
+    }
+
+
+def _suite_json(suite: Suite) -> Json:
+    return {
+        "suite": suite.suite,
+        "num_planted": suite.num_planted,
+        "local_len": suite.local_len,
+        "full_len": suite.full_len,
+        "num_windows": suite.num_windows,
+        "num_documents": suite.num_documents,
+        "chance": suite.chance,
+        "mean_planted_tokens": suite.mean_planted_tokens,
+        "loss_short_nats": estimate_json(suite.loss_short_nats),
+        "loss_long_nats": estimate_json(suite.loss_long_nats),
+        "loss_planted_nats": estimate_json(suite.loss_planted_nats),
+        "long_gain_nats": estimate_json(suite.long_gain_nats),
+        "planted_gain_nats": estimate_json(suite.planted_gain_nats),
+        "gate": suite.gate,
+        "selectors": [_selector_detection_json(entry) for entry in suite.selectors],
+    }
+
+
+def detection_json(detection: Detection) -> Json:
+    """What ``validate --json`` prints."""
+    return {
+        "run": detection.run,
+        "run_id": detection.run_id,
+        "source": detection.source,
+        "split": detection.split,
+        "suites": [_suite_json(suite) for suite in detection.suites],
+    }
+
+
+def comparison_row_json(row: ComparisonRow) -> Json:
+    """An entry of ``rows`` of a comparison."""
+    return {
+        "words": row.words,
+        "quantity": row.quantity,
+        "selector": row.selector,
+        "k": row.k,
+        "values": [estimate_json(value) for value in row.values],
+        "differences": [estimate_json(difference) for difference in row.differences],
+    }
+
+
+def comparison_json(comparison: Comparison) -> Json:
+    """What ``compare --json`` prints."""
+    return {
+        "subjects": [
+            {
+                "label": subject.label,
+                "tables": str(subject.tables),
+                "selector": subject.selector,
+                "warning": subject.warning,
+                "summary": summary_json(subject.summary),
+            }
+            for subject in comparison.subjects
+        ],
+        "pairings": [{"paired": pairing.paired, "words": pairing.words} for pairing in comparison.pairings],
+        "rows": [comparison_row_json(row) for row in comparison.rows],
+    }

@@ -1,0 +1,61 @@
+"""Estimates: a number with its 95% confidence interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, a ratio of means or a slope, with its 95% interval.
+
+    Attributes:
+        mean: the value over all documents.
+        low: lower end of the interval; None where there is no interval (too few documents, or the quantity is undefined
+            in some resample).
+        high: upper end of the interval; None where ``low`` is None.
+    """
+
+    mean: float
+    low: Optional[float] = None
+    high: Optional[float] = None
+
+    @property
+    def bounds(self) -> Optional[tuple[float, float]]:
+        """The interval as (low, high), or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def has_interval(self) -> bool:
+        """True if the estimate has an interval."""
+        return self.bounds is not None
+
+    @property
+    def is_above_zero(self) -> bool:
+        """True if the whole interval lies above 0."""
+        return self.low is not None and self.low > 0
+
+    @property
+    def is_below_zero(self) -> bool:
+        """True if the whole interval lies below 0."""
+        return self.high is not None and self.high < 0
+
+    def without_interval(self) -> Estimate:
+        """Return the same value without its interval."""
+        return Estimate(self.mean)
+
+
+@dataclass(frozen=True)
+class WholeEstimate:
+    """A whole number with its 95% interval; all three values were attained, by all documents or by some resample.
+
+    Attributes:
+        value: the number over all documents.
+        low: lower end of the interval, or None.
+        high: upper end of the interval, or None.
+    """
+
+    value: int
+    low: Optional[int] = None
+    high: Optional[int] = None

@@ -1,0 +1,86 @@
+"""What screening lost: the exact choice against the screened one, in a sample of the windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.tables.reading import list_rows, read_table
+
+COLUMNS = ("recall", "gain_lost_nats")
+
+
+@dataclass(frozen=True)
+class ScreeningLoss:
+    """What screening lost for one selector, context and k.
+
+    Attributes:
+        selector: name of the screened selector.
+        context: ``real`` or ``null``.
+        k: number of chosen tokens.
+        num_windows: windows of the sample, in which the exact choice was measured as well.
+        recall: mean share of the exact J_k among the k chosen tokens.
+        gain_lost_nats: mean sparse gain of the exact J_k minus that of the chosen tokens.
+    """
+
+    selector: str
+    context: str
+    k: int
+    num_windows: int
+    recall: Optional[Estimate]
+    gain_lost_nats: Optional[Estimate]
+
+
+@dataclass(frozen=True)
+class _ColumnAtK:
+    """Key of a column of the ``screening`` table at one k."""
+
+    name: str
+    k: int
+
+
+def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
+    """Return what screening lost, for each screened selector, context and k; nothing if the run did not screen.
+
+    Args:
+        folder: the tables that the measurement was loaded from.
+        measurement: names the k.
+    """
+    if measurement.manifest.get("influence", {}).get("screen") is None:
+        return []
+    table = read_table(folder, "screening")
+    units_R, num_units = document_units(table["doc_id"].to_pandas())
+    selector_R, context_R = (table[name].to_numpy() for name in ("selector", "context"))
+    columns = {name: list_rows(table[name]) for name in COLUMNS}
+
+    def means(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return {key: value / totals["windows"] for key, value in totals.items() if key != "windows"}
+
+    losses = []
+    for selector, context in dict.fromkeys(zip(selector_R, context_R, strict=True)):
+        is_choice_R = (selector_R == selector) & (context_R == context)
+        sums: dict[Any, np.ndarray] = {"windows": document_sums(is_choice_R, units_R, num_units)}
+        for i, k in enumerate(measurement.ks):
+            for name, values_RK in columns.items():
+                values_R = np.where(is_choice_R, values_RK[:, i], 0.0)
+                sums[_ColumnAtK(name, k)] = document_sums(values_R, units_R, num_units)
+        estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
+        losses += [
+            ScreeningLoss(
+                selector,
+                context,
+                k,
+                num_windows,
+                recall=estimate_of[_ColumnAtK("recall", k)],
+                gain_lost_nats=estimate_of[_ColumnAtK("gain_lost_nats", k)],
+            )
+            for k in measurement.ks
+        ]
+    return losses

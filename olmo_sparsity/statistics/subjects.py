@@ -1,0 +1,139 @@
+"""The measurements that are compared: read from the command line's RUN or RUN:SELECTOR, labelled, paired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Optional
+
+import pandas as pd
+
+from olmo_sparsity.config import SELECTORS
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
+from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.tables.reading import find_tables
+
+CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
+TEXT_KEYS = ("tokens_sha256", "windows_sha256")  # of the manifest
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One of the measurements that are compared.
+
+    Attributes:
+        label: its name in tables and figures.
+        tables: its influence folder.
+        selector: the selector to compare; None: all selectors that every subject has.
+        measurement: its numbers. Where a selector is named, it has that one under the name ``CHOSEN``, and `random`.
+    """
+
+    label: str
+    tables: Path
+    selector: Optional[str]
+    measurement: Measurement
+
+    @property
+    def warning(self) -> str:
+        """A warning for a subject that is compared by a selector that sees the target, else empty."""
+        if self.selector is None or not self.measurement.selectors[CHOSEN].sees_target:
+            return ""
+        return f"{self.selector} sees the target: its sparse gain, R(k) and gain over random are mostly selection luck."
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How a later subject's windows relate to the first subject's.
+
+    Attributes:
+        paired: True if they are the same windows, so that differences are taken window by window.
+        words: the same in a sentence.
+    """
+
+    paired: bool
+    words: str
+
+
+def read_subjects(texts: list[str]) -> list[Subject]:
+    """Load the measurements that ``RUN`` or ``RUN:SELECTOR`` name; RUN is a run or an influence folder.
+
+    Raises:
+        UserError: there are fewer than two, or they cannot be compared.
+    """
+    if len(texts) < 2:
+        raise UserError("compare: name two runs or more, or one run twice with two selectors, as RUN:kl RUN:unmask-one")
+    subjects: list[Subject] = []
+    loaded: dict[Path, Measurement] = {}
+    for text in texts:
+        path, selector = _split(text)
+        tables = find_tables(path)
+        if tables not in loaded:
+            loaded[tables] = load(tables)
+        measurement = loaded[tables]
+        if selector is not None:
+            if selector not in measurement.selectors:
+                measured = ", ".join(measurement.selectors)
+                raise UserError(f"{text}: {selector} was not measured there; the measured selectors are {measured}")
+            measurement = _with_chosen(measurement, selector)
+        subjects.append(Subject("", tables, selector, measurement))
+    if len({subject.selector is None for subject in subjects}) > 1:
+        raise UserError("compare: name a selector for every run, as RUN:kl, or for none")
+    return [replace(subject, label=label) for subject, label in zip(subjects, _labels(texts, subjects), strict=True)]
+
+
+def _split(text: str) -> tuple[Path, Optional[str]]:
+    """Split ``RUN:SELECTOR``; a path that exists is a RUN as it is, colon or not."""
+    head, _, tail = text.rpartition(":")
+    if head != "" and tail in SELECTORS and not Path(text).exists():
+        return Path(head), tail
+    return Path(text), None
+
+
+def _with_chosen(measurement: Measurement, selector: str) -> Measurement:
+    """Return the measurement of one selector, named ``CHOSEN``, and of `random`, from which gains over random are counted."""
+    gains, selectors = {CHOSEN: measurement.gains[selector]}, {CHOSEN: measurement.selectors[selector]}
+    if "random" in measurement.selectors:
+        gains["random"] = measurement.gains["random"]
+        selectors["random"] = measurement.selectors["random"]
+    columns = list(SelectionKey._fields)
+    return replace(measurement, gains=pd.concat(gains, axis=1, names=columns), selectors=selectors)
+
+
+def _labels(texts: list[str], subjects: list[Subject]) -> list[str]:
+    """Return short distinct names: the runs', with the selectors; where two are equal, what the user typed."""
+    names = [
+        str(subject.measurement.manifest["run"]) + (f":{subject.selector}" if subject.selector else "")
+        for subject in subjects
+    ]
+    return names if len(set(names)) == len(names) else texts
+
+
+def _same_lengths(first: Measurement, second: Measurement) -> bool:
+    a, b = first.lengths, second.lengths
+    return (a.local_len, a.full_len) == (b.local_len, b.full_len)
+
+
+def same_windows(first: Measurement, second: Measurement) -> bool:
+    """Return True if both hold the same windows: the same tokens of the same documents, cut at the same lengths."""
+    return (
+        first.windows[WINDOW_COLUMNS].equals(second.windows[WINDOW_COLUMNS])
+        and all(first.manifest.get(key) == second.manifest.get(key) for key in TEXT_KEYS)
+        and _same_lengths(first, second)
+    )
+
+
+def pairing_of(first: Measurement, second: Measurement) -> Pairing:
+    """Return whether two measurements are paired, and the sentence to print about it."""
+    if same_windows(first, second):
+        return Pairing(True, f"paired, window by window: both hold the same {len(first.windows)} windows")
+    shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
+    words = (
+        f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
+        "in both, and intervals are wider than with the same windows"
+    )
+    if first.manifest.get("tokens_sha256") != second.manifest.get("tokens_sha256"):
+        words += "; text or tokenizer differ, and nats of different tokens are not comparable"
+    if not _same_lengths(first, second):
+        words += "; the lengths differ, so long gains belong to different contexts"
+    return Pairing(False, words)
