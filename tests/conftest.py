@@ -1,4 +1,4 @@
-"""A small made-up corpus, and a run trained on it, shared by the tests."""
+"""Fixtures that the tests share: a small invented corpus, and a run that was trained on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 
 class Messages(logging.Handler):
-    """The lines that the package's log has got since ``clear``; the newest last."""
+    """Collects the lines that the package logs, the newest last."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -41,7 +41,7 @@ class Messages(logging.Handler):
 
 @pytest.fixture
 def messages() -> Iterator[Messages]:
-    """What the package logs during a test."""
+    """The lines that the package logs during a test."""
     logger, handler = logging.getLogger("olmo_sparsity"), Messages()
     before = logger.level
     logger.addHandler(handler)
@@ -59,13 +59,14 @@ WORDS = """
 
 
 def made_up_text(rng: np.random.Generator, num_words: int) -> str:
-    """Words in which a few favourites of the document come back again and again."""
+    """Return random words, in which a few words of each document occur more often than others."""
     favourites = rng.choice(WORDS, 3)
     words = [str(rng.choice(favourites) if rng.random() < 0.4 else rng.choice(WORDS)) for _ in range(num_words)]
     return " ".join(words)
 
 
 def write_corpus(path: Path, num_documents: int, seed: int = 0) -> Path:
+    """Write a JSON-lines file of random documents, and return its path."""
     rng = np.random.default_rng(seed)
     with open(path, "w", encoding="utf-8") as file:
         for _ in range(num_documents):
@@ -113,5 +114,5 @@ def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def tiny_tables(tiny_config: Config, tiny_run: Path) -> Path:
-    """Its measurement; tests must not change it."""
+    """The measurement of ``tiny_run``; tests must not change it."""
     return measure(tiny_config, tiny_run)

@@ -1,4 +1,4 @@
-"""An independent OLMo: plain numpy in float64, one position at a time, written from the definitions alone."""
+"""An independent implementation of OLMo in NumPy and float64, one position at a time, written from the definitions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ def evaluate(
     visible: set[int],
     gates: dict[int, float] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(log-probabilities after the last token, nats [V]; attention of the last token, mean over heads and layers [T]).
+    """Run the model on one row of tokens.
 
-    Token i attends to the visible ones up to itself, and to itself. ``gates``: position -> factor of the weight, before
-    normalisation, with which other tokens attend to it.
+    Args:
+        model: the model whose weights and settings are used.
+        tokens: token IDs, T of them.
+        positions: position ID of each token.
+        visible: indices of the tokens that others may attend to. Every token attends to itself.
+        gates: index of a token -> factor of the attention weight, before normalisation, that others give to it.
+
+    Returns:
+        Log-probabilities after the last token in nats, [V], and the attention of the last token, averaged over heads and
+        layers, [T].
     """
     weights = {name: value.double().numpy() for name, value in model.state_dict().items()}
     config = model.config
@@ -77,5 +85,5 @@ def evaluate(
 def target_loss(
     model: OLMoWithPositions, tokens: list[int], positions: list[int], visible: set[int], target: int
 ) -> float:
-    """Loss of ``target`` after the last token, in nats."""
+    """Return the loss of ``target`` after the last token, in nats."""
     return -float(evaluate(model, tokens, positions, visible)[0][target])

@@ -1,4 +1,4 @@
-"""The rooms of the package: what imports what, what importing costs, how long modules are."""
+"""The layers of the package: allowed imports, cost of importing, length of modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEMPLATES = PACKAGE / "view" / "templates"
 
 
 def modules(room: str) -> list[str]:
-    """Dotted names of the modules in a folder below the package."""
+    """Return the dotted names of the modules in a folder of the package."""
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sorted((PACKAGE / room).glob("**/*.py"))
@@ -25,7 +25,7 @@ def modules(room: str) -> list[str]:
 
 
 def test_rooms_import_only_from_rooms_below_them() -> None:
-    """The order of the rooms and what they never reach are contracts of import-linter, in pyproject.toml."""
+    """The contracts are in pyproject.toml: the order of the rooms, and what they must not import even indirectly."""
     result = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"], capture_output=True, text=True, cwd=ROOT
     )
@@ -59,13 +59,13 @@ TORCHLESS += [f"analysis.{path.stem}" for path in (ROOT / "analysis").glob("*.py
 
 
 def test_neither_torch_nor_olmo_is_imported() -> None:
-    """One interpreter imports them one after another: the first that brings one of these in is named."""
+    """One interpreter imports the modules one after another. The error names the first that imports one of the packages."""
     code = (
         "import sys, importlib\n"
         f"for name in {TORCHLESS}:\n"
         "    importlib.import_module(name)\n"
-        "    found = [m for m in ('torch', 'olmo', 'transformers') if m in sys.modules]\n"
-        "    assert not found, (name, found)\n"
+        "    imported = [m for m in ('torch', 'olmo', 'transformers') if m in sys.modules]\n"
+        "    assert not imported, (name, imported)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,7 @@
-"""Records of a preparation, with their JSON forms: finished shards, and the splits in the manifest."""
+"""Records of a preparation: limits, finished shards, and the splits in the manifest.
+
+``to_json`` and ``from_json`` convert a record to and from the JSON object that is on disk.
+"""
 
 from __future__ import annotations
 

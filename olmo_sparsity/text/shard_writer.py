@@ -85,6 +85,7 @@ class _HashedFile:
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
+        """Append to the file."""
         self.file.write(data)
         self.digest.update(data)
 
@@ -99,6 +100,7 @@ class _SplitWriter:
         self.sources: list[SourceRun] = []
 
     def flush(self) -> None:
+        """Write the waiting values."""
         for name, values in self.columns.items():
             if values:
                 column = np.concatenate(values) if name == "tokens" else np.array(values, dtype=INDEX[name])
@@ -106,6 +108,7 @@ class _SplitWriter:
                 values.clear()
 
     def record(self) -> ShardSplit:
+        """Return the record of this split; everything must have been flushed."""
         return ShardSplit(
             documents=self.documents,
             tokens=self.tokens,

@@ -110,6 +110,7 @@ class TokenStore:
 
     @property
     def num_documents(self) -> int:
+        """Number of documents in the split."""
         return len(self.doc_ids_G)
 
     @property

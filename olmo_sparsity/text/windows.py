@@ -89,7 +89,7 @@ def sample_windows(
     Raises:
         UserError: no document holds a window, or only one does (the null context needs another).
     """
-    eligible_g = _eligible_documents(store, full_len, exclude_ids)
+    eligible_g = _eligible_documents(store, full_len, exclude_ids=exclude_ids)
     order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
     # Documents and starts of each pass over the documents, in compact arrays: there may be millions of windows.
     passes = [(array("q"), array("q")) for _ in range(max_per_document)]
@@ -117,7 +117,7 @@ def sample_windows(
     )
 
 
-def _eligible_documents(store: TokenStore, full_len: int, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
+def _eligible_documents(store: TokenStore, full_len: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
     """Return the numbers of the documents, int64 [g], that hold a window and its target and are not excluded."""
     is_eligible_G = store.lengths_G - 1 >= full_len + 1
     num_long_enough = int(is_eligible_G.sum())

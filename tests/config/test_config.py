@@ -17,7 +17,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
     path = write(tmp_path, "training: {steps: 7, seed: 3}\n")
     config = load_config(path, ["training.steps=9", "influence.k=[1,4]"])
     assert (config.training.steps, config.training.seed, config.training.batch_rows) == (9, 3, 256)
@@ -26,7 +26,7 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
         ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
@@ -61,10 +61,10 @@ def test_overrides_come_over_the_file_and_the_file_over_the_defaults(tmp_path: P
         ('data: {source: "\\x24{oc.env:HOME}"}\n', "interpolation"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_config(write(tmp_path, text))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -87,17 +87,17 @@ def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(config_folder().rglob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_configurations_load_and_print_as_themselves(path: Path, tmp_path: Path) -> None:
+def test_configurations_are_the_same_after_writing_and_reading(path: Path, tmp_path: Path) -> None:
     config = load_config(path)
     for explain in (False, True):
         assert load_config(write(tmp_path, to_yaml(config, explain))) == config
 
 
-def test_the_reference_explains_every_key_and_is_up_to_date() -> None:
+def test_the_reference_is_up_to_date() -> None:
     assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
 
 
-def test_each_pose_configuration_has_a_twin_without() -> None:
+def test_the_no_pose_configurations_differ_in_pose_alone() -> None:
     for name in ("demo", "c4-64-128"):
         with_pose, without = (load_config(config_folder() / f"{stem}.yaml") for stem in (name, f"{name}-no-pose"))
         assert without.pose.num_chunks == 1
@@ -109,13 +109,13 @@ def test_each_pose_configuration_has_a_twin_without() -> None:
         )
 
 
-def test_the_randpos_twin_differs_in_its_position_ids_alone() -> None:
+def test_the_randpos_configuration_differs_in_position_ids_alone() -> None:
     pose, random = (load_config(config_folder() / f"{name}.yaml") for name in ("demo", "demo-randpos"))
     assert (random.pose.method, random.max_position) == ("randpos", pose.max_position)
     assert dataclasses.replace(random, name=pose.name, pose=pose.pose) == pose
 
 
-def test_k_is_held_against_m_when_it_is_measured(tmp_path: Path) -> None:
+def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:
     path = write(tmp_path, "context: {local_len: 8, full_len: 12}\n")
     load_config(path, ["influence.k=[1,4]"]).check_k()
     with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):

@@ -1,4 +1,4 @@
-"""What `merge --check` finds, each kind of error planted; and parts gathered from folders that share nothing."""
+"""`merge --check` on every kind of error, and merging of parts from separate folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copy(tiny_tables: Path, tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """A part with other rows, its metadata and checksums in order."""
+    """Rewrite a part with changed rows, and valid metadata and checksums."""
     pq.write_table(change(pq.read_table(path)), path, write_page_checksum=True)
 
 
@@ -44,7 +44,7 @@ def with_metadata(path: Path, **changes: str) -> None:
 
 
 def flip_a_byte_of_a_loss(path: Path) -> None:
-    """One with which the file is still read without complaint, as other losses: nothing but a checksum tells."""
+    """Flip a byte so that the file can still be read, with other losses. Only a checksum reveals it."""
     content, before = path.read_bytes(), pq.read_table(path)
     column = pq.ParquetFile(path).metadata.row_group(0).column(before.schema.get_field_index("loss_long_nats"))
     for place in range(column.data_page_offset, column.dictionary_page_offset or 4, -1):
@@ -84,11 +84,11 @@ ERRORS = {
         lambda folder: shutil.copy(part_path(folder, "windows", part=2), part_path(folder, "windows", part=3)),
         ["part-00003.parquet: there is no such part among the 3", "windows: windows 50-59 occur twice (10)"],
     ),
-    "a part in another's place": (
+    "a part under another number": (
         lambda folder: shutil.copy(part_path(folder, "windows", part=0), part_path(folder, "windows", part=1)),
         ["windows: windows 25-49 are missing (25 of 60)", "windows: windows 0-24 occur twice (25)"],
     ),
-    "a file that is no part": (
+    "a file with another name": (
         lambda folder: shutil.copy(part_path(folder, "windows", part=0), folder / "windows" / "more.parquet"),
         ["more.parquet: there is no such part", "windows: windows 0-24 occur twice (25)"],
     ),
@@ -114,7 +114,7 @@ ERRORS = {
         lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: t.slice(1)),
         ["selections: windows 0 have fewer rows than others (1)"],
     ),
-    "windows that there are not": (
+    "windows out of range": (
         lambda folder: rewrite(
             part_path(folder, "windows", part=2),
             lambda t: t.set_column(0, "window_id", pa.array(np.arange(60, 70))),
@@ -125,7 +125,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_check_finds(copy: Path, error: str) -> None:
+def test_check_finds_every_kind_of_error(copy: Path, error: str) -> None:
     plant, expected = ERRORS[error]
     assert check_tables(copy).problems == []
     plant(copy)
@@ -136,7 +136,7 @@ def test_check_finds(copy: Path, error: str) -> None:
         assert "\n" not in problem
 
 
-def test_check_as_it_is_used(copy: Path) -> None:
+def test_check_on_the_command_line(copy: Path) -> None:
     right = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert right.exit_code == 0
     assert right.stdout == f"{copy}: complete, 60 windows in 3 parts of windows, selections\n"
@@ -153,7 +153,7 @@ def test_check_as_it_is_used(copy: Path) -> None:
     assert wrong.stderr.endswith("and 11 more\n")
 
 
-def test_check_knows_candidates(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+def test_check_includes_optional_tables(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     import dataclasses
 
     settings = dataclasses.replace(
@@ -170,12 +170,12 @@ def test_range_words() -> None:
     assert range_words(np.arange(0, 40, 2)).endswith("16, 18 and 10 more ranges")
 
 
-# --- gathering -------------------------------------------------------------------------------------------------------
+# --- merging -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def halves(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two shards, each in a folder of its own: windows 0-24 and 50-59, and 25-49."""
+    """Two shares of a measurement, each in its own folder: windows 0-24 and 50-59, and windows 25-49."""
     folder = tmp_path_factory.mktemp("halves")
     for index in (0, 1):
         measure(tiny_config, tiny_run, out=folder / str(index), share=Share(index, 2))
@@ -187,7 +187,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_gathered_shards_are_the_whole(
+def test_merged_shares_equal_one_measurement(
     halves: tuple[Path, Path], tiny_tables: Path, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not links:  # another file system
@@ -207,11 +207,11 @@ def test_gathered_shards_are_the_whole(
     assert check_tables(tmp_path / "out").problems == []
     assert len(list((tmp_path / "out" / "sessions").iterdir())) == 2
     assert [files_of(half) for half in halves] == before
-    merge_folders([tmp_path / "out", *halves], tmp_path / "out")  # again: nothing to do
+    merge_folders([tmp_path / "out", *halves], tmp_path / "out")  # the second time nothing is left to do
     assert read_table(tmp_path / "out", "windows").num_rows == 60
 
 
-def test_what_is_gathered_goes_on(
+def test_a_partial_merge_can_be_continued(
     halves: tuple[Path, Path], tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -228,7 +228,7 @@ def test_what_is_gathered_goes_on(
         assert read_table(folder, "selections").equals(read_table(tiny_tables, "selections"))
 
 
-def test_parts_in_flight_are_left_where_they_are(halves: tuple[Path, Path], tmp_path: Path) -> None:
+def test_unfinished_parts_are_not_copied(halves: tuple[Path, Path], tmp_path: Path) -> None:
     source = Path(shutil.copytree(halves[0], tmp_path / "source"))
     part_path(source, "windows", part=2).unlink()
     merge_folders([source], tmp_path / "out")
@@ -236,7 +236,7 @@ def test_parts_in_flight_are_left_where_they_are(halves: tuple[Path, Path], tmp_
     assert part_path(tmp_path / "out", "selections", part=0).exists()
 
 
-def test_parts_that_differ_are_refused_and_equal_ones_are_not(
+def test_different_parts_are_refused_and_equal_ones_are_not(
     halves: tuple[Path, Path], tiny_tables: Path, tmp_path: Path
 ) -> None:
     same = Path(shutil.copytree(halves[1], tmp_path / "same"))
@@ -270,16 +270,16 @@ def test_damaged_parts_and_other_measurements_are_refused(
         with pytest.raises(UserError, match=f"other: from another measurement than .*{fact} is {value}"):
             merge_folders([halves[0], other], tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    for folder, said in ((tmp_path / "nowhere", "no such folder"), (tiny_run, "no folder of tables")):
-        with pytest.raises(UserError, match=said):
+    for folder, message in ((tmp_path / "nowhere", "no such folder"), (tiny_run, "no folder of tables")):
+        with pytest.raises(UserError, match=message):
             merge_folders([folder], tmp_path / "new")
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             check_tables(folder)
     with pytest.raises(UserError, match="no influence folder"):
         merge_folders(list(halves), tiny_run)
 
 
-def test_merge_wants_to_know_what_to_do(halves: tuple[Path, Path], tmp_path: Path) -> None:
+def test_merge_needs_either_check_or_out(halves: tuple[Path, Path], tmp_path: Path) -> None:
     for options in ([], ["--check", "--out", str(tmp_path / "out")]):
         refused = CliRunner().invoke(app, ["merge", str(halves[0]), *options])
         assert isinstance(refused.exception, UserError)

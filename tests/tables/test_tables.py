@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
+from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, TABLES, schemas
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_pandas_polars_and_duckdb_read_the_same(tiny_tables: Path, table: str) -
         assert from_pandas[column].tolist() == [row[column] for row in expected]
 
 
-def test_metadata_says_what_it_is(tiny_tables: Path) -> None:
+def test_metadata_identifies_the_measurement(tiny_tables: Path) -> None:
     metadata = pq.read_schema(part_path(tiny_tables, "windows", part=0)).metadata
     assert metadata[b"schema_version"].decode() == SCHEMA_VERSION
     assert metadata[b"run_id"].decode() == read_json(tiny_tables / "manifest.json")["run_id"]
@@ -77,6 +77,15 @@ def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Pat
         read_table(tmp_path / "nothing", "windows")
 
 
+def test_every_table_and_column_is_explained_and_no_explanation_is_written(tiny_tables: Path) -> None:
+    assert set(COLUMNS) == set(ROW_MEANINGS) == {table for tables in TABLES.values() for table in tables}
+    for table, columns in COLUMNS.items():
+        assert [column.name for column in columns] == schemas(12)[table].names
+        assert all(column.meaning.endswith(".") for column in columns)
+    for table in ("windows", "selections"):
+        assert all(field.metadata is None for field in read_table(tiny_tables, table).schema)
+
+
 SIZES = (1, 50, 7, 32)  # windows in each part
 
 
@@ -85,7 +94,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_up_tables(tmp_path_factory.mktemp("uneven") / "tables", part_sizes=SIZES)
 
 
-def test_parts_come_one_by_one_and_hold_whole_windows(uneven: Path) -> None:
+def test_parts_are_read_in_order_and_hold_all_rows_of_their_windows(uneven: Path) -> None:
     for table, rows_per_window in (("windows", 1), ("selections", 2 * len(SEES_TARGET))):
         first = 0
         for number, (part, size) in enumerate(zip(read_parts(uneven, table), SIZES, strict=True)):
@@ -101,8 +110,8 @@ def test_parts_come_one_by_one_and_hold_whole_windows(uneven: Path) -> None:
     assert set(columns) == {"context", "window_id"}
 
 
-def test_a_part_is_opened_only_when_it_is_its_turn(uneven: Path, tmp_path: Path) -> None:
-    """The reader holds one part, so it says that a part is missing only when it comes to it."""
+def test_parts_are_opened_one_at_a_time(uneven: Path, tmp_path: Path) -> None:
+    """A missing part raises only when the reader gets to it."""
     tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
     part_path(tables, "windows", part=2).unlink()
     parts = read_parts(tables, "windows")
@@ -148,9 +157,9 @@ def test_the_rows_of_some_windows(uneven: Path, window_ids: Sequence[int]) -> No
 
 def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
-    whole = pq.ParquetFile.read
+    original_read = pq.ParquetFile.read
     monkeypatch.setattr(
-        pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or whole(self, columns=columns)
+        pq.ParquetFile, "read", lambda self, columns=None: read.append(columns) or original_read(self, columns=columns)
     )
     read_window(uneven, "windows", window_id=52)
     assert read == [["window_id"]] * 3 + [None]
@@ -162,12 +171,14 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
 def test_rows_by_choice_against_a_filter(uneven: Path) -> None:
     for part in read_parts(uneven, "selections"):
         rows = part.to_pylist()
-        found = list(rows_by_choice(part))
-        choices = [(selector, context) for selector, context, _ in found]
+        choice_rows = list(rows_by_choice(part))
+        choices = [(choice.selector, choice.context) for choice in choice_rows]
         assert choices == list(dict.fromkeys((row["selector"], row["context"]) for row in rows))
-        for selector, context, of in found:
-            assert of.tolist() == [
-                i for i, row in enumerate(rows) if (row["selector"], row["context"]) == (selector, context)
+        for choice in choice_rows:
+            assert choice.rows_r.tolist() == [
+                i
+                for i, row in enumerate(rows)
+                if (row["selector"], row["context"]) == (choice.selector, choice.context)
             ]
 
 

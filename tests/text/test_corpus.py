@@ -49,7 +49,7 @@ def write_all_kinds(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def test_every_kind_of_file_gives_the_same_documents(tmp_path: Path) -> None:
+def test_all_file_formats_give_the_same_documents(tmp_path: Path) -> None:
     for path in write_all_kinds(tmp_path).values():
         assert texts_of(path) == TEXTS, path.name
 
@@ -95,7 +95,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN))
-def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, kind: str) -> None:
+def test_a_broken_line_raises_with_its_place_or_is_counted(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines(TEXTS[:2]) + BROKEN[kind] + b"\n" + lines(TEXTS[2:]) + lines(["  "]))
     with pytest.raises(UserError, match=rf"a\.jsonl:3: .*{kind}.*data\.on_error=skip"):
@@ -108,7 +108,7 @@ def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("none.jsonl", None, "no such file"),
         ("empty.jsonl", b"", "is empty"),
@@ -117,10 +117,10 @@ def test_a_broken_line_stops_with_file_and_line_or_is_counted(tmp_path: Path, ki
         ("cut.json.gz", gzip.compress(lines() * 500)[:-200], "cut short or damaged"),
     ],
 )
-def test_unusable_sources(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+def test_unusable_sources(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         texts_of(tmp_path / name)
 
 
@@ -150,24 +150,24 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
         texts_of(path)
 
 
-def test_builtin_texts_that_begin_alike_share_a_split() -> None:
+def test_builtin_texts_with_the_same_beginning_share_a_split() -> None:
     documents = list(read_documents(DataConfig()))
     assert len(documents) == len({d.doc_id for d in documents}) > 40_000
     splits: dict[str, set[str]] = {}
     for document in documents:
-        begins = document.text.split(" -- " if document.source == "boolq" else ". ")[0]
-        splits.setdefault(begins, set()).add(split_of(document, 10.0))
-    assert max(len(found) for found in splits.values()) == 1
+        beginning = document.text.split(" -- " if document.source == "boolq" else ". ")[0]
+        splits.setdefault(beginning, set()).add(split_of(document, 10.0))
+    assert all(len(names) == 1 for names in splits.values())
     assert len(splits) < 0.95 * len(documents)  # there are many such texts
 
 
 def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c4.jsonl").write_bytes(lines([f"text {i}" for i in range(20)]))
     load = datasets.load_dataset
-    asked = []
+    calls = []
 
     def stand_in(*args: object, **options: object) -> object:
-        asked.append((args, options))
+        calls.append((args, options))
         return load("json", data_files=str(tmp_path / "c4.jsonl"), split="train", streaming=True)
 
     monkeypatch.setattr(datasets, "load_dataset", stand_in)
@@ -175,15 +175,15 @@ def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monk
     documents = list(islice(read_documents(data), 25))
     assert [d.text for d in documents] == [f"text {i % 20}" for i in range(25)]
     files = [f"en/c4-train.{number:05d}-of-01024.json.gz" for number in (0, 1)]
-    assert [(args, options["data_files"]) for args, options in asked] == [
+    assert [(args, options["data_files"]) for args, options in calls] == [
         (("allenai/c4",), {"train": file}) for file in files
     ]
-    assert {options["revision"] for _, options in asked} == {data.c4_revision}
-    assert all(options["streaming"] is True for _, options in asked)
+    assert {options["revision"] for _, options in calls} == {data.c4_revision}
+    assert all(options["streaming"] is True for _, options in calls)
     assert len({shard.name for shard in list_shards(data)}) == C4_SHARDS
 
 
-def test_c4_offline_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_c4_offline_gives_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_args: object, **_options: object) -> object:
         raise socket.gaierror(-2, "Name or service not known")
 

@@ -18,8 +18,7 @@ from olmo.data.memmap_dataset import MemMapDataset
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.text import corpus, encoding
-from olmo_sparsity.text import preparation as tokens
+from olmo_sparsity.text import corpus, encoding, preparation
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
@@ -56,7 +55,7 @@ def shards(tmp_path: Path, tokenizer_file: Path) -> DataConfig:
     )
 
 
-def elsewhere(data: DataConfig, name: str, **changes: Any) -> DataConfig:
+def in_other_cache(data: DataConfig, name: str, **changes: Any) -> DataConfig:
     return dataclasses.replace(data, cache_dir=f"{data.cache_dir}-{name}", **changes)
 
 
@@ -64,14 +63,14 @@ def documents_of(store: TokenStore) -> list[list[int]]:
     return [store.tokens[a:b].tolist() for a, b in zip(store.begins_G.tolist(), store.ends_G.tolist(), strict=True)]
 
 
-def written(folder: Path) -> dict[str, bytes]:
-    """All that a preparation left, but for its manifest."""
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files of a prepared folder, except for its manifest."""
     names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(name): (folder / name).read_bytes() for name in names if name.name != "manifest.json"}
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
-    """The manifest without times, and without what may differ between equal preparations."""
+def comparable_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest without times and other values that differ between equal preparations."""
     manifest = read_json(folder / "manifest.json")
     del manifest["speed"], manifest["data"]
     for shard in manifest["shards"]:
@@ -93,36 +92,40 @@ def test_the_store_holds_every_document_once_closed_by_eos(kind: str, data: Data
     ids = {}
     for split, documents in expected.items():
         store = open_store(folder, split)
-        found = documents_of(store)
-        assert all(document[-1] == eos and eos not in document[:-1] for document in found)
-        assert [tokenizer.decode(document[:-1]) for document in found] == [document.text for document in documents]
+        token_lists = documents_of(store)
+        assert all(document[-1] == eos and eos not in document[:-1] for document in token_lists)
+        assert [tokenizer.decode(document[:-1]) for document in token_lists] == [
+            document.text for document in documents
+        ]
         assert store.doc_ids_G.tolist() == [document.doc_id for document in documents]
         assert store.source_of(np.arange(store.num_documents)) == [document.source for document in documents]
-        assert store.lengths_G.tolist() == list(map(len, found))
+        assert store.lengths_G.tolist() == list(map(len, token_lists))
         places = np.arange(len(store.tokens))
-        assert store.document_of(places).tolist() == np.repeat(np.arange(len(found)), store.lengths_G).tolist()
+        assert store.document_of(places).tolist() == np.repeat(np.arange(len(token_lists)), store.lengths_G).tolist()
         ids[split] = set(store.doc_ids_G.tolist())
     assert not ids["train"] & ids["validation"]
 
 
 @pytest.mark.parametrize("changed", ["characters", "documents", "threads"])
-def test_neither_batches_nor_threads_show(changed: str, data: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = prepare(elsewhere(data, "whole", processes=1))
+def test_batches_and_threads_do_not_change_the_result(
+    changed: str, data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepare(in_other_cache(data, "expected", processes=1))
     if changed == "threads":
         data = dataclasses.replace(data, processes=3)
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 700 if changed != "documents" else 10**9)
     monkeypatch.setattr(encoding, "BATCH_DOCUMENTS", 7 if changed == "documents" else 10**9)
     again = prepare(data)
-    assert written(again) == written(whole)
-    assert facts_of(again) == facts_of(whole)
+    assert files_of(again) == files_of(expected)
+    assert comparable_manifest(again) == comparable_manifest(expected)
 
 
-def test_several_processes_write_what_one_writes(shards: DataConfig) -> None:
-    one, two = prepare(shards), prepare(elsewhere(shards, "two", processes=2))
-    assert written(two) == written(one)
-    assert facts_of(two) == facts_of(one)
-    assert two.name == one.name
-    assert not (two / "shards").exists()
+def test_the_result_does_not_depend_on_the_number_of_processes(shards: DataConfig) -> None:
+    expected, folder = prepare(shards), prepare(in_other_cache(shards, "two", processes=2))
+    assert files_of(folder) == files_of(expected)
+    assert comparable_manifest(folder) == comparable_manifest(expected)
+    assert folder.name == expected.name
+    assert not (folder / "shards").exists()
 
 
 def test_olmo_reads_every_token_file(shards: DataConfig) -> None:
@@ -132,7 +135,7 @@ def test_olmo_reads_every_token_file(shards: DataConfig) -> None:
     assert len(paths) == 5
     store = open_store(folder, "train")
     theirs = MemMapDataset(*paths, chunk_size=16, memmap_dtype=np.uint16)
-    assert len(theirs) == sum(file["tokens"] // 16 for file in entry["files"])  # it drops the rest of each
+    assert len(theirs) == sum(file["tokens"] // 16 for file in entry["files"])  # it drops the rest of each file
     chunk = 0
     for start, file in zip(store.tokens.starts.tolist(), entry["files"], strict=True):  # type: ignore[union-attr]
         for at in range(start, start + file["tokens"] - 15, 16):
@@ -140,20 +143,20 @@ def test_olmo_reads_every_token_file(shards: DataConfig) -> None:
             chunk += 1
 
 
-def test_many_files_are_read_like_one_array() -> None:
+def test_token_files_behave_like_one_array() -> None:
     rng = np.random.default_rng(0)
-    whole = rng.integers(1000, size=60).astype(np.uint16)
-    files = TokenFiles(np.split(whole, [0, 13, 13, 40, 60]))
+    array = rng.integers(1000, size=60).astype(np.uint16)
+    files = TokenFiles(np.split(array, [0, 13, 13, 40, 60]))
     assert (len(files), files.dtype) == (60, np.uint16)
     for begin in range(-3, 63):
         for end in range(-3, 63):
-            assert files[begin:end].tolist() == whole[begin:end].tolist()
+            assert files[begin:end].tolist() == array[begin:end].tolist()
     for index in (np.array(59), np.arange(60), rng.integers(60, size=(4, 3, 2)), np.zeros((0, 3), dtype=np.int64)):
         assert files[index].shape == index.shape
         assert files[index].dtype == np.uint16
-        assert np.array_equal(files[index], whole[index])
-        assert np.array_equal(files.take(index), whole.take(index))
-    assert files[np.int64(13)] == whole[13]
+        assert np.array_equal(files[index], array[index])
+        assert np.array_equal(files.take(index), array.take(index))
+    assert files[np.int64(13)] == array[13]
     for outside in (60, -1):
         with pytest.raises(IndexError, match="outside"):
             files[np.array([0, outside])]
@@ -161,7 +164,7 @@ def test_many_files_are_read_like_one_array() -> None:
         np.asarray(files)
 
 
-def test_what_was_done_is_told(shards: DataConfig) -> None:
+def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) -> None:
     source = Path(shards.source) / "c.jsonl"
     source.write_text('{broken\n{"text": " "}\n' + source.read_text() + "{broken\n")
     folder = prepare(dataclasses.replace(shards, on_error="skip"))
@@ -172,14 +175,14 @@ def test_what_was_done_is_told(shards: DataConfig) -> None:
     assert manifest["bytes"] == manifest["speed"]["bytes"] == sum(len(text.encode()) for text in texts)
     assert manifest["skipped"] == {"broken": 2, "empty": 1}
     assert [shard["documents"] for shard in manifest["shards"]] == [40, 41, 42, 43, 44]
-    said = "\n".join(describe(folder))
+    message = "\n".join(describe(folder))
     for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
-        assert words in said
+        assert words in message
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
 
-# Stands still in the middle of one file, in whatever process reads it.
+# Stops in the middle of one file, in whichever process reads it.
 STUCK = """
 import sys, time
 from olmo_sparsity.cli import app as cli
@@ -205,7 +208,7 @@ if __name__ == "__main__":
 def test_a_kill_loses_the_shards_in_flight(
     number: signal.Signals, processes: int, shards: DataConfig, tmp_path: Path
 ) -> None:
-    whole = prepare(elsewhere(shards, "whole"))
+    expected = prepare(in_other_cache(shards, "expected"))
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)
     keys = ("source", "tokenizer", "cache_dir", "validation_percent")
@@ -219,7 +222,9 @@ def test_a_kill_loses_the_shards_in_flight(
     )
     folder = store_folder(shards)
     sizes = {path.stem: path.stat().st_size for path in Path(shards.source).iterdir()}
-    done = [name for name in sizes if name != "c" and (processes == 2 or sizes[name] > sizes["c"])]  # the largest first
+    done = [
+        name for name in sizes if name != "c" and (processes == 2 or sizes[name] > sizes["c"])
+    ]  # large shards first
     assert done
     while process.poll() is None and len(list(folder.glob("shards/*.record.json"))) < len(done):
         time.sleep(0.01)
@@ -228,7 +233,7 @@ def test_a_kill_loses_the_shards_in_flight(
         os.killpg(process.pid, number)  # as a terminal does, and a batch system
     else:
         process.send_signal(number)
-    output, _ = process.communicate(timeout=60)  # until the last process that could write there is gone
+    output, _ = process.communicate(timeout=60)  # until the last process that could write to it has ended
     assert process.returncode == (-number if number == signal.SIGKILL else 130), output
     assert ("continues from here" in output) == (number != signal.SIGKILL)
     assert "Traceback" not in output
@@ -239,8 +244,8 @@ def test_a_kill_loses_the_shards_in_flight(
     again = prepare(shards)
     assert again == folder
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert written(again) == written(whole)
-    assert facts_of(again) == facts_of(whole)
+    assert files_of(again) == files_of(expected)
+    assert comparable_manifest(again) == comparable_manifest(expected)
     assert read_json(again / "manifest.json")["speed"]["shards"] == 5 - len(done)
 
 
@@ -251,21 +256,23 @@ def test_killed_when_all_shards_are_done_nothing_is_read_again(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    whole = prepare(elsewhere(shards, "whole"))
+    expected = prepare(in_other_cache(shards, "expected"))
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "_join_split" if when == "before the index" else "write_json", killed)
+        patched.setattr(preparation, "_join_split" if when == "before the index" else "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(shards)
     with monkeypatch.context() as patched:
         patched.setattr(corpus, "read_shard", killed)
         folder = prepare(shards)
-    assert written(folder) == written(whole)
-    assert facts_of(folder) == facts_of(whole)
+    assert files_of(folder) == files_of(expected)
+    assert comparable_manifest(folder) == comparable_manifest(expected)
 
 
-def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is killed while it writes; the others wait for it, one of them goes on, and the rest find it done."""
-    really_write = tokens._write_store
+def test_one_process_prepares_and_the_others_wait(
+    data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is killed while it writes. Another one continues, and the rest find the work done."""
+    really_write = preparation._write_store
     begun = tmp_path / "begun"
 
     def write(*arguments: object, **options: object) -> None:
@@ -274,9 +281,9 @@ def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, mon
         if len(begun.read_text().split()) == 1:
             time.sleep(60)  # until it is killed
         really_write(*arguments, **options)  # type: ignore[arg-type]
-        time.sleep(0.3)  # so that whoever does not wait comes in between
+        time.sleep(0.3)  # a process that does not wait would start meanwhile
 
-    monkeypatch.setattr(tokens, "_write_store", write)
+    monkeypatch.setattr(preparation, "_write_store", write)
     children = []
     for _ in range(4):
         child = os.fork()
@@ -304,10 +311,10 @@ def test_of_several_processes_one_prepares(data: DataConfig, tmp_path: Path, mon
 
 @pytest.mark.parametrize("max_documents", [1, 39, 40, 41, 100, 209, 210, 500])
 @pytest.mark.parametrize("processes", [1, 3])
-def test_max_documents_takes_the_first_ones(
+def test_max_documents_takes_the_first_documents(
     max_documents: int, processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if processes == 3:  # three at once, but here; the processes themselves are tested above
+    if processes == 3:  # three shards at a time, in this process; other tests cover worker processes
         run_in_threads(monkeypatch)
     everything = [document.doc_id for document in corpus.read_documents(shards)]
     folder = prepare(dataclasses.replace(shards, max_documents=max_documents, processes=processes))
@@ -333,22 +340,25 @@ def run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_max_tokens_ends_behind_the_document_that_reaches_it(
+def test_max_tokens_ends_after_the_document_that_reaches_it(
     processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if processes == 3:
         run_in_threads(monkeypatch)
-    whole = open_store(prepare(shards), "train")
+    unlimited = open_store(prepare(shards), "train")
     shards = dataclasses.replace(shards, processes=processes)
-    for document in (0, 20, 75, whole.num_documents - 1):
-        for max_tokens, last in ((int(whole.ends_G[document]), document), (int(whole.ends_G[document]) - 1, document)):
+    for document in (0, 20, 75, unlimited.num_documents - 1):
+        for max_tokens, last in (
+            (int(unlimited.ends_G[document]), document),
+            (int(unlimited.ends_G[document]) - 1, document),
+        ):
             folder = prepare(dataclasses.replace(shards, max_tokens=max_tokens))
             store = open_store(folder, "train")
-            assert store.doc_ids_G.tolist() == whole.doc_ids_G[: last + 1].tolist()
-            assert store.tokens[: len(store.tokens)].tolist() == whole.tokens[: whole.ends_G[last]].tolist()
+            assert store.doc_ids_G.tolist() == unlimited.doc_ids_G[: last + 1].tolist()
+            assert store.tokens[: len(store.tokens)].tolist() == unlimited.tokens[: unlimited.ends_G[last]].tolist()
 
 
-def test_no_more_is_read_than_the_limits_ask_for(shards: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_behind_a_limit_are_not_read(shards: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(shards.source) / "d.jsonl").write_text("{broken\n")  # behind the limit
     read = []
     read_shard = corpus.read_shard
@@ -374,7 +384,7 @@ def test_a_source_without_text_leaves_nothing_behind(data: DataConfig) -> None:
     assert not list(Path(data.cache_dir).glob("*"))
 
 
-def test_a_broken_line_is_named_by_whichever_process_meets_it(shards: DataConfig) -> None:
+def test_a_broken_line_in_a_worker_process_is_reported(shards: DataConfig) -> None:
     source = Path(shards.source) / "b.jsonl"
     source.write_text(source.read_text() + "{broken\n")
     with pytest.raises(UserError, match=r"b\.jsonl:42: not JSON"):
@@ -399,7 +409,7 @@ def test_dolma2_needs_32_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"tokenizer": "bpe:12"}, "between 300"),
         ({"tokenizer": "nowhere.json"}, "no such file"),
@@ -407,13 +417,13 @@ def test_dolma2_needs_32_bits(tmp_path: Path) -> None:
         ({"source": "nowhere"}, "no such file, folder or glob"),
     ],
 )
-def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[str, str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         prepare(dataclasses.replace(data, **change))
     assert not list(Path(data.cache_dir).glob("*"))
 
 
-def test_a_cut_token_file_is_refused(data: DataConfig) -> None:
+def test_a_truncated_token_file_is_refused(data: DataConfig) -> None:
     folder = prepare(data)
     path = folder / "train" / "tokens-00000.bin"
     path.write_bytes(path.read_bytes()[:-10])

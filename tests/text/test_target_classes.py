@@ -224,7 +224,7 @@ def test_function_word_and_other(local: list[str], target: str, expected: str) -
     assert local_class(local, target) == expected
 
 
-def test_each_class_goes_before_the_next() -> None:
+def test_the_first_matching_class_wins() -> None:
     """A target that fits two classes gets the earlier one."""
     assert class_of([" (", ")"], [" ("], ")") == "induction"  # and closing
     assert class_of([" in", " London", " in"], [" near"], " London") == "repeat"  # and name
@@ -251,7 +251,7 @@ def test_lists_are_lower_case_and_definitions_are_sentences() -> None:
     assert all(text.endswith(".") and text.count(". ") <= 1 for text in CLASSES.values())
 
 
-def test_imports_the_standard_library_alone() -> None:
+def test_only_the_standard_library_is_imported() -> None:
     code = "import sys, olmo_sparsity.text.target_classes; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -268,7 +268,7 @@ TEXTS = st.one_of(
 @given(
     st.lists(TEXTS, max_size=12), st.lists(TEXTS, max_size=12), TEXTS, st.sampled_from([-7, -1, 3]), st.integers(-9, 9)
 )
-def test_any_window_has_a_class_whatever_the_ids(
+def test_every_window_has_a_class_that_does_not_depend_on_the_ids(
     long_range: list[str], local: list[str], target: str, multiplier: int, offset: int
 ) -> None:
     name = class_of(long_range, local, target)

@@ -1,4 +1,4 @@
-"""Token files that OLMo's or dolma's tools wrote, read where they lie."""
+"""Token files that OLMo's or dolma's tools wrote, as a source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write(data: DataConfig, files: dict[str, list[list[int]]], dtype: str = "<u2
 
 
 @pytest.mark.parametrize(("dtype", "token_dtype"), [("<u2", "auto"), ("<u2", "uint16"), ("<u4", "uint32")])
-def test_they_are_read_where_they_lie(
+def test_token_files_are_used_without_copying(
     dtype: str,
     token_dtype: str,
     data: DataConfig,
@@ -70,7 +70,7 @@ def test_they_are_read_where_they_lie(
     folder = prepare(dataclasses.replace(data, token_dtype=token_dtype))  # type: ignore[arg-type]
     manifest = read_json(folder / "manifest.json")
     assert manifest["dtype"] == dtype
-    everything = [(name, document) for name, found in documents.items() for document in found]
+    everything = [(name, document) for name, of_file in documents.items() for document in of_file]
     seen: dict[tuple[str, tuple[int, ...]], str] = {}
     for split in SPLITS:
         assert not list(folder.glob(f"{split}/tokens*"))
@@ -79,7 +79,7 @@ def test_they_are_read_where_they_lie(
         for source, begin, end in zip(sources, store.begins_G.tolist(), store.ends_G.tolist(), strict=True):
             seen[source, tuple(store.tokens[begin:end].tolist())] = split
             assert (store.document_of(np.arange(begin, end)) == store.begins_G.tolist().index(begin)).all()
-        # A split is some of the documents, in their order.
+        # A split holds some of the documents, in their order.
         expected = [document for name, document in everything if seen.get((name, tuple(document))) == split]
         assert [store.tokens[a:b].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)] == expected
         files = manifest["splits"][split]["files"]
@@ -89,38 +89,42 @@ def test_they_are_read_where_they_lie(
     share = open_store(folder, "validation").num_documents / len(everything)
     assert abs(share - 0.3) < 5 * (0.3 * 0.7 / len(everything)) ** 0.5
     hashes = {manifest["splits"][split]["tokens_sha256"] for split in SPLITS}
-    assert len(hashes) == 2  # the same files, other documents of them
+    assert len(hashes) == 2  # the same files, but other documents
 
 
-def test_names_and_splits_come_from_the_tokens_alone(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+def test_document_ids_and_splits_depend_on_the_tokens_alone(
+    data: DataConfig, documents: dict[str, list[list[int]]]
+) -> None:
     write(data, documents)
     first = {split: set(open_store(prepare(data), split).doc_ids_G.tolist()) for split in SPLITS}
     for path in Path(data.source).iterdir():
         path.unlink()
-    write(data, {"other.bin": [document for found in reversed(documents.values()) for document in found]}, "<u4")
+    write(data, {"other.bin": [document for of_file in reversed(documents.values()) for document in of_file]}, "<u4")
     second = prepare(dataclasses.replace(data, token_dtype="uint32"))
     assert {split: set(open_store(second, split).doc_ids_G.tolist()) for split in SPLITS} == first
     assert not first["train"] & first["validation"]
 
 
-def test_several_processes_find_the_same(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+def test_the_result_does_not_depend_on_the_number_of_processes(
+    data: DataConfig, documents: dict[str, list[list[int]]]
+) -> None:
     write(data, documents)
-    one = prepare(data)
-    two = prepare(dataclasses.replace(data, processes=2, cache_dir=f"{data.cache_dir}2"))
+    expected = prepare(data)
+    folder = prepare(dataclasses.replace(data, processes=2, cache_dir=f"{data.cache_dir}2"))
     for split in SPLITS:
         for name in ("begins", "ends", "doc_ids"):
-            assert (one / split / f"{name}.bin").read_bytes() == (two / split / f"{name}.bin").read_bytes()
-    assert read_json(one / "manifest.json")["splits"] == read_json(two / "manifest.json")["splits"]
+            assert (expected / split / f"{name}.bin").read_bytes() == (folder / split / f"{name}.bin").read_bytes()
+    assert read_json(expected / "manifest.json")["splits"] == read_json(folder / "manifest.json")["splits"]
 
 
-def test_an_open_end_and_empty_documents_are_told(data: DataConfig) -> None:
+def test_an_open_end_and_empty_documents_are_reported(data: DataConfig) -> None:
     write(data, {"a.bin": [[5, 6, EOS], [EOS], [7, 8, EOS], [EOS], [9, 10, 11]], "b.bin": [[12, EOS]]})
     folder = prepare(data)
-    found = []
+    token_lists = []
     for split in SPLITS:
         store = open_store(folder, split)
-        found += [store.tokens[a:b].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)]
-    assert sorted(found) == [[5, 6, EOS], [7, 8, EOS], [9, 10, 11], [12, EOS]]
+        token_lists += [store.tokens[a:b].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)]
+    assert sorted(token_lists) == [[5, 6, EOS], [7, 8, EOS], [9, 10, 11], [12, EOS]]
     assert read_json(folder / "manifest.json")["skipped"] == {"empty": 2}
     assert "a.bin: its last document has no EOS" in "\n".join(describe(folder))
     assert "b.bin: its last" not in "\n".join(describe(folder))
@@ -129,16 +133,16 @@ def test_an_open_end_and_empty_documents_are_told(data: DataConfig) -> None:
 def test_limits(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     write(data, documents)
     few = prepare(dataclasses.replace(data, max_documents=205))
-    everything = [document for found in documents.values() for document in found]
+    everything = [document for of_file in documents.values() for document in of_file]
     stores = [open_store(few, split) for split in SPLITS]
-    kept = [s.tokens[a:b].tolist() for s in stores for a, b in zip(s.begins_G, s.ends_G, strict=True)]
-    assert sorted(kept) == sorted(everything[:205])
-    whole = open_store(prepare(data), "train")
-    cut = open_store(prepare(dataclasses.replace(data, max_tokens=int(whole.lengths_G[:50].sum()))), "train")
-    assert cut.doc_ids_G.tolist() == whole.doc_ids_G[:50].tolist()
+    token_lists = [s.tokens[a:b].tolist() for s in stores for a, b in zip(s.begins_G, s.ends_G, strict=True)]
+    assert sorted(token_lists) == sorted(everything[:205])
+    unlimited = open_store(prepare(data), "train")
+    cut = open_store(prepare(dataclasses.replace(data, max_tokens=int(unlimited.lengths_G[:50].sum()))), "train")
+    assert cut.doc_ids_G.tolist() == unlimited.doc_ids_G[:50].tolist()
 
 
-def test_a_file_that_was_changed_is_noticed(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+def test_a_changed_file_is_refused(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     write(data, documents)
     folder = prepare(data)
     path = Path(data.source) / "b.npy"
@@ -148,7 +152,7 @@ def test_a_file_that_was_changed_is_noticed(data: DataConfig, documents: dict[st
         open_store(folder, "train")
 
 
-def test_other_files_are_told_from_tokens(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
+def test_files_without_valid_tokens_are_refused(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     source = Path(data.source)
 
     def refused(message: str, **changes: str) -> None:
@@ -181,5 +185,5 @@ def test_a_warning_if_training_documents_cannot_be_left_out(
     for source, num_warnings in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
         config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, data=source))
         messages.clear()
-        assert open_run(config, tiny_run).split == "held-out"
+        assert open_run(config, tiny_run).text.split == "held-out"
         assert len([line for line in messages if "cannot be left out" in line]) == num_warnings
