@@ -1,8 +1,9 @@
-"""Does training compute what it should on this machine, and how fast: ``make gpu-check``, or ``python -m benchmarks.gpu_check``.
+"""Checks that training computes correctly on this machine, and measures its speed: ``make gpu-check``, or
+``python -m benchmarks.gpu_check``.
 
-Trains small models on made-up text in a temporary folder, by ``train`` itself, and prints a line a check: passed, FAILED,
-skipped, or a figure to be read. Exit code 1 if one failed. Needs no network and no prepared data. Without a GPU, the same on
-the CPU with smaller models.
+Trains small models with ``train`` on generated text in a temporary folder. Prints a line per check: passed, FAILED, skipped,
+or a measurement. Exit code 1 if a check failed. Needs no network and no prepared data. On a machine without a GPU, it does
+the same on the CPU with smaller models.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.step import resolve_compile, resolve_precision
 
-FALLS_NATS = 0.3  # the loss of the last steps is at least so far below that of the first ones
-BF16_NATS = 0.05  # the losses of the last steps in bf16 and in fp32, their means, lie no further apart
-COMPILED_NATS = {"fp32": 1e-3, "bf16": 2e-2}  # any step's loss, compiled and not
-PATHS_NATS = 1e-5  # any loss by the compact path and by the masked one, fp32
-SOME = 10  # first and last steps whose mean loss is compared
+FALLS_NATS = 0.3  # by how much the mean loss must fall, at least, from the first steps to the last
+BF16_NATS = 0.05  # the largest difference allowed between bf16 and fp32, of the mean loss of the last steps
+COMPILED_NATS = {"fp32": 1e-3, "bf16": 2e-2}  # the largest difference allowed in any step, compiled and not
+PATHS_NATS = 1e-5  # the largest difference allowed between the compact and the masked path, fp32
+MEAN_STEPS = 10  # the number of first, and of last, steps whose mean loss is compared
 STEPS, RESUME_STEPS, RESUME_AT, COMPILED_STEPS, SPEED_STEPS = 80, 20, 10, 8, 60
-LOG_EVERY = 10  # steps of a stretch whose speed is told
+LOG_EVERY = 10  # steps over which speed is averaged
 
 
 class Outcome(NamedTuple):
-    """``passed`` is None where nothing can fail: the check was skipped, or is a figure."""
+    """The result of a check. ``passed`` is None if the check was skipped, or is a measurement, which cannot fail."""
 
     passed: Optional[bool]
-    words: str
+    message: str
 
 
 Check = Callable[[Config, Path], Outcome]
 
 
-def made_up_corpus(path: Path, num_documents: int, num_words: int, seed: int = 0) -> Path:
-    """Documents of made-up words; a few favourites of each document come back again and again."""
+def made_up_corpus(path: Path, *, num_documents: int, num_words: int, seed: int = 0) -> Path:
+    """Write documents of made-up words; a few words of each document are repeated often."""
     rng = np.random.default_rng(seed)
     syllables = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er", "il")]
     words = np.array(["".join(rng.choice(syllables, int(rng.integers(1, 4)))) for _ in range(num_words)])
@@ -62,15 +63,16 @@ def made_up_corpus(path: Path, num_documents: int, num_words: int, seed: int = 0
         for _ in range(num_documents):
             favourites = rng.choice(words, 8)
             length = int(rng.integers(100, 300))
-            common = words[np.minimum(rng.zipf(1.3, length) - 1, num_words - 1)]
-            text = np.where(rng.random(length) < 0.4, rng.choice(favourites, length), common)
+            common_words = words[np.minimum(rng.zipf(1.3, length) - 1, num_words - 1)]
+            text = np.where(rng.random(length) < 0.4, rng.choice(favourites, length), common_words)
             file.write(json.dumps({"text": " ".join(text.tolist())}) + "\n")
     return path
 
 
 def small(folder: Path, on_gpu: bool) -> Config:
-    """What most checks train: rows of 64 (CPU: 16) tokens with PoSE positions, and made-up text."""
-    corpus = made_up_corpus(folder / "words.jsonl", 3000 if on_gpu else 300, 8000 if on_gpu else 500)
+    """Return the experiment of most checks: rows of 64 tokens (CPU: 16) with PoSE positions, and made-up text."""
+    num_documents, num_words = (3000, 8000) if on_gpu else (300, 500)
+    corpus = made_up_corpus(folder / "words.jsonl", num_documents=num_documents, num_words=num_words)
     tokenizer = "bpe:8192" if on_gpu else "bpe:512"
     width, layers, rows, local_len = (256, 4, 256, 64) if on_gpu else (64, 2, 32, 16)
     return Config(
@@ -85,8 +87,8 @@ def small(folder: Path, on_gpu: bool) -> Config:
     )
 
 
-def _settled(config: Config, **training: Any) -> Config:
-    """With these keys of training, and no evaluation or checkpoint before the last step."""
+def _with_training(config: Config, **training: Any) -> Config:
+    """Return the configuration with these keys of training, and evaluation and checkpoint only after the last step."""
     settings = {"log_every": 1, "eval_every": 10**6, "checkpoint_every": 10**6, **training}
     return dataclasses.replace(config, training=dataclasses.replace(config.training, **settings))
 
@@ -101,46 +103,47 @@ def _losses(config: Config, run: Path) -> list[float]:
 
 
 def bf16_trains(config: Config, folder: Path) -> Outcome:
-    """In bf16 the loss is finite and falls, and ends where it ends in fp32."""
-    steps = max(config.training.steps if config.training.steps < STEPS else STEPS, 3 * SOME)
+    """Check that in bf16 the loss is finite and falls to where it falls in fp32."""
+    steps = max(config.training.steps if config.training.steps < STEPS else STEPS, 3 * MEAN_STEPS)
     ends = {}
     for precision in ("fp32", "bf16"):
-        settled = _settled(config, steps=steps, precision=precision, compile="never")
-        losses = _losses(settled, folder / f"trained-{precision}")
-        ends[precision] = sum(losses[:SOME]) / SOME, sum(losses[-SOME:]) / SOME
+        changed = _with_training(config, steps=steps, precision=precision, compile="never")
+        losses = _losses(changed, folder / f"trained-{precision}")
+        ends[precision] = sum(losses[:MEAN_STEPS]) / MEAN_STEPS, sum(losses[-MEAN_STEPS:]) / MEAN_STEPS
     (first, last), fp32_last = ends["bf16"], ends["fp32"][1]
     passed = math.isfinite(last) and last < first - FALLS_NATS and abs(last - fp32_last) <= BF16_NATS
     return Outcome(
         passed,
-        f"the first {SOME} of {steps} steps {first:.3f} nats, the last {last:.3f} (to be at least {FALLS_NATS} lower), "
-        f"in fp32 {fp32_last:.3f} (within {BF16_NATS})",
+        f"first {MEAN_STEPS} of {steps} steps {first:.3f} nats, last {MEAN_STEPS} {last:.3f} (required: at least {FALLS_NATS} "
+        f"lower), in fp32 {fp32_last:.3f} (required: within {BF16_NATS})",
     )
 
 
 def compiled_is_the_same(config: Config, folder: Path) -> Outcome:
-    """Losses of the first steps, compiled and not, in the precisions that this device trains in."""
+    """Compare the losses of the first steps, compiled and not, in the precisions that this device trains in."""
     device = pick_device(config.training.device)
     if not resolve_compile(dataclasses.replace(config.training, compile="auto"), device):
-        return Outcome(None, "no C++ compiler (g++) here, so that training is not compiled")
-    passed, words = True, []
+        return Outcome(None, "skipped: there is no C++ compiler (g++), so training is not compiled")
+    passed, messages = True, []
     for precision in dict.fromkeys(("fp32", resolve_precision(config.training, device))):
-        ours, plain = (
+        compiled, plain = (
             _losses(
-                _settled(config, steps=COMPILED_STEPS, precision=precision, compile=how),
+                _with_training(config, steps=COMPILED_STEPS, precision=precision, compile=how),
                 folder / f"{how}-{precision}",
             )
             for how in ("always", "never")
         )
-        apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
-        passed = passed and apart <= COMPILED_NATS[precision]
-        words.append(
-            f"{precision}: at most {apart:.1e} nats in {COMPILED_STEPS} steps (to be {COMPILED_NATS[precision]})"
+        difference = max(abs(a - b) for a, b in zip(compiled, plain, strict=True))
+        passed = passed and difference <= COMPILED_NATS[precision]
+        messages.append(
+            f"{precision}: losses of {COMPILED_STEPS} steps differ by at most {difference:.1e} nats (required: "
+            f"{COMPILED_NATS[precision]})"
         )
-    return Outcome(passed, "; ".join(words))
+    return Outcome(passed, "; ".join(messages))
 
 
 def _interrupted(config: Config, run: Path) -> bool:
-    """Trains until a signal comes in step ``RESUME_AT``. Did it stop and save."""
+    """Train, and send a signal in step ``RESUME_AT``. Return True if training stopped and saved."""
     steps = 0
 
     def count(*_: Any) -> None:
@@ -160,29 +163,28 @@ def _interrupted(config: Config, run: Path) -> bool:
 
 
 def resumes_exactly(config: Config, folder: Path) -> Outcome:
-    """Stopped by a signal and taken up again, a run has the losses and weights of one that was not, bit for bit; in the
-    precision, and compiled, as ``config`` trains."""
-    settled = _settled(config, steps=RESUME_STEPS)
-    straight, stopped = folder / "straight", folder / "stopped"
-    expected = _losses(settled, straight)
-    if not _interrupted(settled, stopped):
+    """Check that a run that was stopped by a signal and resumed equals an uninterrupted one, bit for bit."""
+    changed = _with_training(config, steps=RESUME_STEPS)
+    uninterrupted, stopped = folder / "uninterrupted", folder / "stopped"
+    expected = _losses(changed, uninterrupted)
+    if not _interrupted(changed, stopped):
         return Outcome(False, f"SIGINT in step {RESUME_AT} did not stop the run")
-    losses = _losses(settled, stopped)
+    losses = _losses(changed, stopped)
     cpu = torch.device("cpu")
-    ours, theirs = (load_model(run / "checkpoints" / "latest", cpu).state_dict() for run in (stopped, straight))
+    ours, theirs = (load_model(run / "checkpoints" / "latest", cpu).state_dict() for run in (stopped, uninterrupted))
     other_losses = sum(a != b for a, b in zip(losses, expected, strict=True))
     other_weights = [name for name, value in theirs.items() if not torch.equal(ours[name], value)]
-    manifest = read_json(straight / "manifest.json")
-    how = f"{manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
+    manifest = read_json(uninterrupted / "manifest.json")
+    settings = f"{manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
     return Outcome(
         other_losses == 0 and not other_weights,
-        f"{how}, interrupted at {RESUME_AT} of {RESUME_STEPS} steps: {other_losses} losses and {len(other_weights)} of "
-        f"{len(theirs)} tensors of weights differ (to be none)",
+        f"{settings}, interrupted at step {RESUME_AT} of {RESUME_STEPS}: {other_losses} losses and {len(other_weights)} of "
+        f"{len(theirs)} weight tensors differ (required: none)",
     )
 
 
 def paths_agree(config: Config, folder: Path) -> Outcome:
-    """Losses by the compact path are those by the masked one, the definition; fp32, TF32 off."""
+    """Compare losses by the compact path with those by the masked path, which is the definition; fp32, TF32 off."""
     device = pick_device(config.training.device)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -195,36 +197,37 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
             .requires_grad_(False)
         )
         for parameter in model.parameters():
-            parameter.mul_(2.0)  # so that attention is no mean, and predictions differ
+            parameter.mul_(2.0)  # so that attention is not uniform, and predictions differ
         generator = torch.Generator().manual_seed(1)
         tokens_WT = torch.randint(1, vocab_size, (4, full_len), generator=generator).to(device)
         targets_W = torch.randint(1, vocab_size, (4,), generator=generator).to(device)
         candidates_WM = torch.arange(full_len - local_len, device=device).expand(4, -1)
-        apart, moves = [], []
+        differences, spreads = [], []
         ours, masked = Evaluator(model, local_len), Evaluator(model, local_len, path="masked")
         for measure in (
             lambda evaluator: single_losses(evaluator, tokens_WT, targets_W=targets_W, candidates_WJ=candidates_WM)[0],
             lambda evaluator: all_but_one_losses(evaluator, tokens_WT, targets_W=targets_W),
         ):
             expected = measure(masked)
-            apart.append(float((measure(ours) - expected).abs().max()))
-            moves.append(float(expected.std(dim=1).mean()))
+            differences.append(float((measure(ours) - expected).abs().max()))
+            spreads.append(float(expected.std(dim=1).mean()))
     finally:
         torch.set_float32_matmul_precision(before)
-    # Losses that do not depend on what is visible agree by any path, and would show nothing.
-    passed = max(apart) < PATHS_NATS and min(moves) > 100 * PATHS_NATS
+    # Losses that do not depend on the visible tokens agree on any path, so they would prove nothing.
+    passed = max(differences) < PATHS_NATS and min(spreads) > 100 * PATHS_NATS
     return Outcome(
         passed,
-        f"fp32: single unmaskings differ by at most {apart[0]:.1e} nats, single maskings by {apart[1]:.1e} (to be below "
-        f"{PATHS_NATS}; from token to token these losses vary by {moves[0]:.1e} and {moves[1]:.1e})",
+        f"fp32: losses with one token unmasked differ by at most {differences[0]:.1e} nats, with one masked by "
+        f"{differences[1]:.1e} (required: below {PATHS_NATS}; these losses vary from token to token by {spreads[0]:.1e} and "
+        f"{spreads[1]:.1e})",
     )
 
 
 def speed(config: Config, folder: Path) -> Outcome:
-    """A figure: the step of ``train`` as it is used, and the memory it takes."""
+    """Measure the speed of a training step, and the memory that it takes."""
     device = pick_device(config.training.device)
     if device.type == "cuda":
-        # 12 layers, 768 wide: some 100M parameters.
+        # 12 layers of width 768: about 100M parameters.
         model = dataclasses.replace(config.model, d_model=768, n_heads=12, n_layers=12)
         config = dataclasses.replace(
             config,
@@ -234,20 +237,20 @@ def speed(config: Config, folder: Path) -> Outcome:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     run = folder / "speed"
-    train(_settled(config, steps=SPEED_STEPS, log_every=LOG_EVERY), run)
-    manifest, lines = read_json(run / "manifest.json"), _metrics(run)[2:]  # the first ones compile
+    train(_with_training(config, steps=SPEED_STEPS, log_every=LOG_EVERY), run)
+    manifest, lines = read_json(run / "manifest.json"), _metrics(run)[2:]  # compilation takes place before
     rate = median(line["tokens_per_second"] for line in lines)
     batch_tokens = config.training.batch_rows * config.context.row_len
     share = rate * manifest["training_flops_per_token"] / manifest["peak_flops_per_second"]
-    words = (
+    message = (
         f"{manifest['num_parameters'] / 1e6:.2f}M parameters, {manifest['precision']}, "
-        f"{'compiled' if manifest['compiled'] else 'not compiled'}: {1000 * batch_tokens / rate:.1f} ms a step of "
+        f"{'compiled' if manifest['compiled'] else 'not compiled'}: {1000 * batch_tokens / rate:.1f} ms per step of "
         f"{batch_tokens:,} tokens, {rate:,.0f} tokens/s, {share:.3f} of the measured peak of "
         f"{manifest['peak_flops_per_second'] / 1e12:.3g} TFLOP/s"
     )
     if device.type == "cuda":
-        words += f", {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB at most"
-    return Outcome(None, words)
+        message += f", at most {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB of GPU memory"
+    return Outcome(None, message)
 
 
 CHECKS: dict[str, Check] = {
@@ -259,19 +262,19 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def run_checks(config: Config, folder: Path, checks: dict[str, Check]) -> bool:
-    """Runs and prints them all; a check that raises has failed. Did none fail."""
-    good = True
+def run_checks(config: Config, folder: Path, *, checks: dict[str, Check]) -> bool:
+    """Run all checks and print their results. Return True if none failed; a check that raises an error has failed."""
+    all_passed = True
     for name, check in checks.items():
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
-            passed, words = check(config, folder)
+            passed, message = check(config, folder)
         except Exception as error:
-            passed, words = False, f"{type(error).__name__}: {error}"
+            passed, message = False, f"{type(error).__name__}: {error}"
         verdict = {True: "passed", False: "FAILED", None: "-"}[passed]
-        print(f"{verdict:7} {name}: {words} [{time.perf_counter() - began:.0f} s]", flush=True)
-        good = good and passed is not False
-    return good
+        print(f"{verdict:7} {name}: {message} [{time.perf_counter() - start:.0f} s]", flush=True)
+        all_passed = all_passed and passed is not False
+    return all_passed
 
 
 def main() -> int:
@@ -279,11 +282,13 @@ def main() -> int:
     if on_gpu:
         print(f"On {device_name(torch.device('cuda'))}, torch {torch.__version__}:", flush=True)
     else:
-        print(f"There is no GPU here: the same checks on the CPU, smaller. torch {torch.__version__}:", flush=True)
+        print(
+            f"There is no GPU: the same checks on the CPU, with smaller models, torch {torch.__version__}:", flush=True
+        )
     with tempfile.TemporaryDirectory() as temporary:
-        good = run_checks(small(Path(temporary), on_gpu), Path(temporary), CHECKS)
-    print("No check failed." if good else "At least one check FAILED.")
-    return 0 if good else 1
+        all_passed = run_checks(small(Path(temporary), on_gpu), Path(temporary), checks=CHECKS)
+    print("No check failed." if all_passed else "At least one check FAILED.")
+    return 0 if all_passed else 1
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The training step of ``train`` against a bare loop, in one process: ``python -m benchmarks.training [KEY=VALUE...]``.
+"""Speed of the training step of ``train`` against a bare loop, in one process: ``python -m benchmarks.training [KEY=VALUE...]``.
 
-The tool's side is ``train()`` itself, with its thread that makes batches, its schedule, its signals and its metrics; a
-step's time is that of its metrics lines, which leave evaluation and saving out. The other side is a loop as one would write
-it by hand: the same model, batches, learning rates, precision, compilation and AdamW, the batches on the device beforehand,
-and nothing written. It runs with deterministic kernels, as the tool does, and once more without them. The three take turns, 10
-steps each: what else the machine does strikes all alike. Medians are over these stretches, but for the first two of each
-repeat, which warm up. The losses of both sides are compared too: the same work is what is timed.
-``training.z_loss`` is set to 0 on both sides.
+One side is ``train()`` itself, with its thread that draws batches, its schedule, signals and metrics. The time of a step is
+read from its metrics, which do not count evaluation and saving. The other side is a loop as one would write it by hand: the
+same model, batches, learning rates, precision, compilation and AdamW, with all batches on the device beforehand, and nothing
+written. It runs with deterministic kernels, as ``train`` does, and again without them.
+
+The three take turns, 10 steps each, so that other load on the machine affects all of them. Medians are taken over these
+stretches, without the first two of each repeat, which warm up. The losses of the sides are compared, too, to show that they
+do the same work. ``training.z_loss`` is 0 on all sides.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import device_name, pick_device
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import open_store
@@ -41,22 +42,27 @@ from olmo_sparsity.training.metrics import StepMetrics, metrics_writer
 from olmo_sparsity.training.step import build_schedule, deterministic, resolve_compile, resolve_precision
 from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
-STRETCH = 10  # steps between two metrics lines, and between two looks at the clock
-WARM_UP = 2  # stretches of each repeat that are not counted: they compile
-SAME_NATS = 0.05  # losses of both sides lie no further apart: bf16 rounds otherwise where code is fused otherwise
+STRETCH = 10  # steps that are timed together: those between two lines of metrics
+WARM_UP = 2  # first stretches of each repeat, which are not counted: compilation takes place in them
+SAME_NATS = 0.05  # the largest difference of losses allowed: bf16 rounds differently where code is fused differently
 TOOL, BARE, FREE = "train", "bare loop", "bare loop, any kernels"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Of one side in one repeat: seconds a step of each stretch that counts, and the loss in nats at the end of every one."""
+    """The measurements of one side in one repeat.
+
+    Attributes:
+        seconds: seconds per step, of each stretch after the warm-up.
+        losses: loss in nats after each stretch, with those of the warm-up.
+    """
 
     seconds: list[float]
     losses: list[float]
 
 
 def settle(config: Config, steps: int) -> Config:
-    """The configuration of a repeat: ``steps`` that count, no evaluation or checkpoint before the end."""
+    """Return the configuration of a repeat: ``steps`` steps after the warm-up; evaluation and checkpoint only at the end."""
     total = STRETCH * (WARM_UP + max(1, round(steps / STRETCH)))
     training = dataclasses.replace(
         config.training,
@@ -74,7 +80,7 @@ def settle(config: Config, steps: int) -> Config:
 
 @contextmanager
 def _any_kernels() -> Iterator[None]:
-    """``deterministic`` off."""
+    """Switch deterministic kernels off within the context."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
     try:
@@ -83,68 +89,95 @@ def _any_kernels() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def bare_loop(config: Config, same_bits: bool) -> Iterator[tuple[float, float]]:
-    """The same steps, by hand: (seconds a step, loss in nats at the end) of each stretch, computed when it is asked for."""
+@dataclass(frozen=True)
+class _DeviceBatch:
+    """A batch on the device, with the number of its trained targets."""
+
+    fields_BT: tuple[torch.Tensor, ...]  # tokens, positions, targets; int64
+    num_targets: int
+
+
+def _device_batches(config: Config, folder: Path, device: torch.device) -> list[_DeviceBatch]:
     training = config.training
-    device = pick_device(training.device)
-    bf16 = resolve_precision(training, device) == "bf16"
-    folder = prepare(config.data)
-    vocabulary = read_json(folder / "manifest.json")
     source = row_source(open_store(folder, "train"), row_len=config.context.row_len, max_position=config.max_position)
-    batches, counts = [], []
+    batches = []
     for step in range(training.steps):
         batch = batch_at(source, config.pose, num_rows=training.batch_rows, seed=training.seed, step=step)
-        fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
-        batches.append(tuple(field.to(device) for field in fields))
-        counts.append(batch.num_targets)
-    schedule = build_schedule(training)
-    rates = [schedule.get_lr(training.learning_rate, step, training.steps) for step in range(training.steps)]
+        fields_BT = tuple(field.to(device) for field in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
+        batches.append(_DeviceBatch(fields_BT, batch.num_targets))
+    return batches
 
-    model = build_model(
-        olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"]), training.seed
-    )
-    model.to(device).train()
+
+def _plain_adamw(model: torch.nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     norms = [parameter for parameter in model.parameters() if parameter.dim() == 1]
-    optimizer = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [{"params": matrices, "weight_decay": training.weight_decay}, {"params": norms, "weight_decay": 0.0}],
         betas=(training.beta1, training.beta2),
         fused=True,
     )
 
-    def summed_loss(tokens: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+
+def bare_loop(config: Config, *, same_bits: bool) -> Iterator[tuple[float, float]]:
+    """Train by hand, one stretch each time that the iterator is advanced.
+
+    Args:
+        config: the experiment.
+        same_bits: use deterministic kernels.
+
+    Yields:
+        (seconds per step, loss in nats at the end) of the stretch.
+    """
+    training = config.training
+    device = pick_device(training.device)
+    bf16 = resolve_precision(training, device) == "bf16"
+    folder = prepare(config.data)
+    batches = _device_batches(config, folder, device)
+    schedule = build_schedule(training)
+    rates = [schedule.get_lr(training.learning_rate, step, training.steps) for step in range(training.steps)]
+    model = _fresh_model(config).to(device).train()
+    optimizer = _plain_adamw(model, training)
+
+    def summed_loss(tokens_BT: torch.Tensor, positions_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = model(tokens, positions)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+            logits_BTV = model(tokens_BT, positions_BT)
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten(), reduction="sum")
 
     step_loss: Callable[..., torch.Tensor] = summed_loss
     if resolve_compile(training, device):
         step_loss = torch.compile(summed_loss, dynamic=False)
-    at_once = training.micro_batch_rows or training.batch_rows
+    rows_per_pass = training.micro_batch_rows or training.batch_rows
     for begin in range(0, training.steps, STRETCH):
         with deterministic() if same_bits else _any_kernels():
-            began = time.perf_counter()
+            start = time.perf_counter()
             for step in range(begin, begin + STRETCH):
                 for group in optimizer.param_groups:
                     group["lr"] = rates[step]
-                tokens, positions, targets = batches[step]
-                nats = []
-                for first in range(0, training.batch_rows, at_once):
-                    rows = slice(first, first + at_once)
-                    loss = step_loss(tokens[rows], positions[rows], targets[rows]) / counts[step]
+                losses = []
+                for first in range(0, training.batch_rows, rows_per_pass):
+                    fields_bT = [field[first : first + rows_per_pass] for field in batches[step].fields_BT]
+                    loss = step_loss(*fields_bT) / batches[step].num_targets
                     loss.backward()
-                    nats.append(loss.detach())
+                    losses.append(loss.detach())
                 torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            last = float(torch.stack(nats).sum())  # waits for a GPU
-            seconds = (time.perf_counter() - began) / STRETCH
-        yield seconds, last
+            loss_nats = float(torch.stack(losses).sum())  # waits for a GPU
+            seconds = (time.perf_counter() - start) / STRETCH
+        yield seconds, loss_nats
+
+
+def _fresh_model(config: Config) -> OLMoWithPositions:
+    vocabulary = read_json(prepare(config.data) / "manifest.json")
+    model_config = olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"])
+    return build_model(model_config, config.training.seed)
 
 
 def one_turn(config: Config, run: Path) -> dict[str, Turn]:
-    """``train()`` from its start to its end, in a new folder; at each of its metrics lines, between two of the stretches that
-    it times, every bare loop does as many steps."""
+    """Train a new run with ``train()``. After each of its stretches, every bare loop does one of its own.
+
+    The bare loops run when ``train()`` writes a line of metrics, which is outside the time that it measures.
+    """
     turns = {name: Turn([], []) for name in (TOOL, BARE, FREE)}
     loops = {BARE: bare_loop(config, same_bits=True), FREE: bare_loop(config, same_bits=False)}
     batch_tokens = config.training.batch_rows * config.context.row_len
@@ -170,51 +203,48 @@ def one_turn(config: Config, run: Path) -> dict[str, Turn]:
 
 
 def compare(config: Config, repeats: int) -> dict[str, list[Turn]]:
-    """Every side ``repeats`` times, each time with fresh models."""
+    """Measure every side ``repeats`` times, each time with new models."""
     turns: dict[str, list[Turn]] = {TOOL: [], BARE: [], FREE: []}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
             for name, turn in one_turn(config, Path(folder) / f"run{repeat}").items():
                 turns[name].append(turn)
-            torch.compiler.reset()  # else each turn's model is one more that compiled code is looked up for
+            torch.compiler.reset()  # otherwise the models of earlier repeats slow down the lookup of compiled code
     return turns
 
 
 def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
-    """Did both sides do the same work."""
+    """Print the results. Return True if both sides did the same work."""
     training, row_len = config.training, config.context.row_len
     device = pick_device(training.device)
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    vocabulary = read_json(prepare(config.data) / "manifest.json")
-    model = build_model(
-        olmo_model_config(config, vocab_size=vocabulary["vocab_size"], eos_id=vocabulary["eos_id"]), training.seed
-    )
+    model = _fresh_model(config)
     peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     batch_tokens = training.batch_rows * row_len
     flops = training_flops_per_token(model, row_len) * batch_tokens
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print(
         f"{device_name(device)}, {torch.get_num_threads()} threads, {precision}, "
-        f"{'compiled' if compiled else 'not compiled'}; {millions:.2f}M parameters, {batch_tokens} tokens a step; "
+        f"{'compiled' if compiled else 'not compiled'}; {millions:.2f}M parameters, {batch_tokens} tokens per step; "
         f"measured peak {peak / 1e12:.3g} TFLOP/s"
     )
-    medians = {name: median([s for turn in its for s in turn.seconds]) for name, its in turns.items()}
-    print(f"{'':24} {'ms a step':>9} {'fastest':>9} {'slowest':>9} {'tokens/s':>10} {'of peak':>8} {'to bare':>8}")
-    for name, its in turns.items():
-        every = [1000 * s for turn in its for s in turn.seconds]
+    medians = {name: median([s for turn in repeats for s in turn.seconds]) for name, repeats in turns.items()}
+    print(f"{'':24} {'ms/step':>9} {'fastest':>9} {'slowest':>9} {'tokens/s':>10} {'of peak':>8} {'to bare':>8}")
+    for name, repeats in turns.items():
+        milliseconds = [1000 * s for turn in repeats for s in turn.seconds]
         print(
-            f"{name:24} {1000 * medians[name]:9.2f} {min(every):9.2f} {max(every):9.2f} "
+            f"{name:24} {1000 * medians[name]:9.2f} {min(milliseconds):9.2f} {max(milliseconds):9.2f} "
             f"{batch_tokens / medians[name]:10,.0f} {flops / medians[name] / peak:8.3f} "
             f"{medians[name] / medians[BARE]:8.3f}"
         )
     pairs = zip(turns[TOOL], turns[BARE], strict=True)
     ratios = [a / b for ours, bare in pairs for a, b in zip(ours.seconds, bare.seconds, strict=True)]
-    print(f"{TOOL} to the {BARE}, stretch by stretch: median {median(ratios):.3f} of {len(ratios)}")
-    apart = max(abs(a - b) for a, b in zip(turns[TOOL][0].losses, turns[BARE][0].losses, strict=True))
-    same = apart <= SAME_NATS
+    print(f"{TOOL} to {BARE}, stretch by stretch: median {median(ratios):.3f} of {len(ratios)}")
+    difference = max(abs(a - b) for a, b in zip(turns[TOOL][0].losses, turns[BARE][0].losses, strict=True))
+    same = difference <= SAME_NATS
     print(
-        f"losses of {TOOL} and of the {BARE} differ by at most {apart:.1e} nats: "
-        f"{'the same work' if same else f'NOT the same work (more than {SAME_NATS}), so that the times compare nothing'}"
+        f"losses of {TOOL} and {BARE} differ by at most {difference:.1e} nats: "
+        f"{'the same work' if same else f'NOT the same work (more than {SAME_NATS}), so do not compare the times'}"
     )
     return same
 
@@ -222,9 +252,9 @@ def _print_all(config: Config, turns: dict[str, list[Turn]]) -> bool:
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="default: configs/demo.yaml")
-    parser.add_argument("--steps", type=int, default=60, help="of each side, beside those that warm up; default 60")
-    parser.add_argument("--repeats", type=int, default=3, help="each with fresh models; default 3")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="such as training.batch_rows=64")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each side after the warm-up; default 60")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats with new models; default 3")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for example training.batch_rows=64")
     given = parser.parse_args(arguments)
     try:
         config = settle(load_config(given.config, given.overrides), given.steps)

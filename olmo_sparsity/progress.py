@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, elsewhere a line of the log every half minute."""
+"""Progress of long work: a bar in a terminal; elsewhere, for example in a log file, one line every half minute."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 30
 LINE_FORMAT = (
-    "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
+    "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, "
+    "{rate_noinv_fmt}{postfix}"
 )
-COUNT_FORMAT = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, {rate_fmt}{postfix}"
+COUNT_FORMAT = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, {rate_noinv_fmt}{postfix}"
 
 
 class _LogLines(io.TextIOBase):
-    """A file whose lines become records of the log; tqdm writes each state of its bar as one line."""
+    """A file whose lines become log records. tqdm writes each state of its bar as one line."""
 
     def write(self, text: str) -> int:
-        if line := text.strip():
+        if line := " ".join(text.split()):
             logger.info(line)
         return len(text)
 
 
 def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int = 0, **options: Any) -> tqdm[Any]:
-    """Return a tqdm bar; where standard error is no terminal it writes a line to the log every half minute.
+    """Return a tqdm bar. If standard error is not a terminal, it logs a line every half minute instead.
 
-    Nothing is shown where messages of level INFO are switched off (``--quiet``, or a process of torchrun that is not
-    the first).
+    Nothing is shown if messages of level INFO are switched off (``--quiet``, or a process of ``torchrun`` other than the
+    leader), and nothing is logged about work of less than half a minute.
+
+    Call its ``set_postfix`` with ``refresh=False``; otherwise every call logs a line.
 
     Args:
         desc: what is being done.
@@ -40,13 +43,13 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
         initial: how many were done before.
         options: further options of tqdm.
     """
-    shown: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial, **options}
+    settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial, **options}
     if not logger.isEnabledFor(logging.INFO):
-        return tqdm(**shown, disable=True)
+        return tqdm(**settings, disable=True)
     if sys.stderr.isatty():
-        return tqdm(**shown)
+        return tqdm(**settings)
     return tqdm(
-        **shown,
+        **settings,
         file=_LogLines(),
         delay=SECONDS_BETWEEN_LINES,
         mininterval=SECONDS_BETWEEN_LINES,

@@ -1,4 +1,4 @@
-"""Messages of the commands: what the log shows on standard error, at which level."""
+"""Messages of the commands: which log records are shown on standard error, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE_LOGGER = logging.getLogger("olmo_sparsity")
 
 
 class _StderrHandler(logging.Handler):
-    """Write records to standard error, above a progress bar where there is one."""
+    """Write records to standard error; if a progress bar is shown, above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -24,29 +24,27 @@ class _StderrHandler(logging.Handler):
 
 
 class _LineFormatter(logging.Formatter):
-    """``message``, ``warning: message``, and with ``verbose`` the time and the module before it."""
+    """Format a record as ``message`` or ``warning: message``; with ``verbose``, time and module come first."""
 
-    def __init__(self, verbose: bool) -> None:
-        super().__init__("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s")
-        self._verbose = verbose
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__("%(asctime)s %(name)s: %(level)s%(message)s" if verbose else "%(level)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return level + line
+        record.level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return super().format(record)
 
 
 def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
-    """Send this package's log to standard error: standard output is for results.
+    """Send the log of this package to standard error. Standard output is for results.
 
-    Of the processes that torchrun starts on one machine's terminal, the first alone shows messages.
+    Under ``torchrun``, only the leader (rank 0) shows messages; the other processes show errors only.
 
     Args:
-        verbose: also details, each line with its time and module.
-        quiet: warnings and errors only.
+        verbose: show debug messages, too, and the time and module of every message.
+        quiet: show warnings and errors only; takes precedence over ``verbose``.
 
     Raises:
-        UserError: the environment variables of torchrun do not fit each other.
+        UserError: the environment variables of torchrun contradict each other.
     """
     if not current_process().is_leader:
         level = logging.ERROR
@@ -55,7 +53,7 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
     else:
         level = logging.DEBUG if verbose else logging.INFO
     handler = _StderrHandler()
-    handler.setFormatter(_LineFormatter(verbose))
+    handler.setFormatter(_LineFormatter(verbose=verbose))
     for earlier in [handler for handler in PACKAGE_LOGGER.handlers if isinstance(handler, _StderrHandler)]:
         PACKAGE_LOGGER.removeHandler(earlier)
     PACKAGE_LOGGER.addHandler(handler)

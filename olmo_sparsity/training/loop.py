@@ -255,7 +255,7 @@ def _log_start(run: TrainingRun) -> None:
     )
     passes = training.batch_rows // process.world_size // rows_per_pass
     logger.debug(
-        f"{rows_per_pass} rows per pass, {passes} passes per step and process; batch of {training.batch_rows} rows"
+        f"batches of {training.batch_rows} rows: {rows_per_pass} rows per pass, passes per step in each process: {passes}"
     )
 
 

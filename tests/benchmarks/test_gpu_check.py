@@ -83,7 +83,7 @@ def test_resume(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_run_that_no_signal_stops(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "any_process", lambda *_: False)
     outcome = resumes_exactly(config, tmp_path)
-    assert outcome.passed is False and "did not stop" in outcome.words
+    assert outcome.passed is False and "did not stop" in outcome.message
 
 
 def test_paths(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +100,8 @@ def test_one_failure_is_told_by_all(
         raise RuntimeError("no kernel image")
 
     fine = {"a": lambda *_: Outcome(True, "well"), "b": lambda *_: Outcome(None, "12 ms")}
-    assert run_checks(config, tmp_path, fine)
-    assert not run_checks(config, tmp_path, {**fine, "c": lambda *_: Outcome(False, "badly")})
+    assert run_checks(config, tmp_path, checks=fine)
+    assert not run_checks(config, tmp_path, checks={**fine, "c": lambda *_: Outcome(False, "badly")})
     monkeypatch.setattr(gpu_check, "CHECKS", {"d": raises, **fine})
     assert gpu_check.main() == 1
     assert "FAILED  d: RuntimeError: no kernel image" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Both sides of the training benchmark do the same work, and it says so where they do not."""
+"""Both sides of the training benchmark do the same work, and it reports when they do not."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_other_work_is_told(tiny_config: Config, capsys: pytest.CaptureFixture[s
     turns[training.TOOL] = [training.Turn([0.4], [2.2])]
     assert not training._print_all(config, turns)
     printed = capsys.readouterr().out
-    assert "train to the bare loop, stretch by stretch: median 0.800" in printed and "NOT the same work" in printed
+    assert "train to bare loop, stretch by stretch: median 0.800" in printed and "NOT the same work" in printed
     assert training.main(["training.no_such_key=1"]) == 2

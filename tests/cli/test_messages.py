@@ -1,0 +1,94 @@
+"""What the commands show on standard error, with and without --quiet and --verbose."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from olmo_sparsity.cli.app import app, main
+from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+
+
+@pytest.fixture(autouse=True)
+def log_restored() -> Iterator[None]:
+    handlers, level = list(PACKAGE_LOGGER.handlers), PACKAGE_LOGGER.level
+    yield
+    PACKAGE_LOGGER.handlers[:] = handlers
+    PACKAGE_LOGGER.setLevel(level)
+
+
+@pytest.fixture
+def train_command(
+    tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Run ``olmo-sparsity [OPTIONS] train``, and return the lines on standard error."""
+
+    def run(*options: str) -> list[str]:
+        arguments = [*options, "train", "--config", str(tiny_yaml), "--run", str(tmp_path / "run")]
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err.splitlines()
+
+    return run
+
+
+def test_the_messages_of_training(train_command: Callable[..., list[str]]) -> None:
+    lines = train_command()
+    assert any("trained 12 steps" in line for line in lines)
+    assert not any("saved" in line or re.match(TIME, line) for line in lines)
+
+
+def test_quiet_shows_warnings_only(train_command: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert train_command("--quiet") == []
+    weights = tmp_path / "run" / "checkpoints" / "step12" / "model.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (line,) = train_command("-q")
+    assert re.match(r"warning: .*step12/model\.pt: missing, cut short or changed .* renamed to damaged-step12$", line)
+
+
+def test_verbose_shows_details_with_time_and_module(train_command: Callable[..., list[str]], tmp_path: Path) -> None:
+    lines = train_command("--verbose")
+    assert all(re.match(rf"{TIME} olmo_sparsity\.[a-z_.]+: ", line) for line in lines)
+    for detail in (
+        r"loop: device cpu \(training\.device: auto\), 1 CPU threads, precision fp32 \(training\.precision: fp32\)",
+        r"loop: batches of 16 rows: 16 rows per pass, passes per step in each process: 1$",
+        r"loop: saved .*checkpoints/step4 \(step 4\) in \d+\.\d\d s",
+        r"checkpoint: .*step4: deleted",
+        r"loop: .*trained 12 steps",
+    ):
+        assert any(re.search(detail, line) for line in lines), detail
+    run = tmp_path / "run"
+    weights = run / "checkpoints" / "step12" / "model.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    lines = train_command("-v")
+    assert any(re.match(rf"{TIME} olmo_sparsity\.model\.checkpoint: warning: ", line) for line in lines)
+    assert any(
+        re.search(r"loop: loaded .*checkpoints/step8: 1,024 tokens and \d+\.\d s of training", line) for line in lines
+    )
+
+
+def test_messages_are_not_doubled(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        set_up_messages()
+    logging.getLogger("olmo_sparsity.model").info("once")
+    assert capsys.readouterr().err == "once\n"
+
+
+@pytest.mark.parametrize("command", [(), ("train",), ("config",), ("export",), ("export", "hf")])
+def test_h_is_help(command: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(app, [*command, option]) for option in ("-h", "--help"))
+    assert short.exit_code == long.exit_code == 0
+    assert short.output == long.output
+    assert "Usage:" in short.output

@@ -1,0 +1,144 @@
+"""Progress of long work, in a terminal and in a log file, on a clock that the tests set."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Messages
+from tqdm import tqdm
+
+from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
+from olmo_sparsity.config import Config
+from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.training.loop import train
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("tqdm.std.time", clock)
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # its thread reads another clock
+    return clock
+
+
+@pytest.fixture
+def log_restored() -> Iterator[None]:
+    """``set_up_messages`` changes the package's logger: restore it."""
+    handlers, level = list(PACKAGE_LOGGER.handlers), PACKAGE_LOGGER.level
+    yield
+    PACKAGE_LOGGER.handlers[:] = handlers
+    PACKAGE_LOGGER.setLevel(level)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def screen(written: str) -> list[str]:
+    """Return the lines that a terminal shows, with carriage returns and moves to the line above."""
+    lines, row, column = [""], 0, 0
+    text = written.replace("\x1b[A", "\v")
+    for character in text:
+        if character == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif character == "\r":
+            column = 0
+        elif character == "\v":
+            row -= 1
+        else:
+            lines[row] = lines[row][:column].ljust(column) + character + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]
+
+
+def work(clock: Clock, *, steps: int, total: int | None, seconds_per_step: float = 1.0) -> None:
+    with progress_bar("train", " steps", total=total) as bar:
+        for step in range(steps):
+            clock.seconds += seconds_per_step
+            bar.set_postfix(loss=f"{step / 100:.2f}", refresh=False)
+            bar.update()
+
+
+def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: Clock, messages: Messages) -> None:
+    work(clock, steps=100, total=100)
+    assert messages.lines == [
+        "train: 30%, 30 of 100 steps, 00:30 elapsed, 01:10 left, 1.00 steps/s, loss=0.29",
+        "train: 60%, 60 of 100 steps, 01:00 elapsed, 00:40 left, 1.00 steps/s, loss=0.59",
+        "train: 90%, 90 of 100 steps, 01:30 elapsed, 00:10 left, 1.00 steps/s, loss=0.89",
+        "train: 100%, 100 of 100 steps, 01:40 elapsed, 00:00 left, 1.00 steps/s, loss=0.99",
+    ]
+
+
+def test_without_a_total_it_counts(clock: Clock, messages: Messages) -> None:
+    work(clock, steps=3, total=None, seconds_per_step=20.0)
+    assert messages.lines[0] == "train: 2 steps, 00:40 elapsed, 0.05 steps/s, loss=0.01"
+
+
+def test_short_work_logs_nothing(clock: Clock, messages: Messages, tiny_config: Config, tmp_path: Path) -> None:
+    work(clock, steps=29, total=29)
+    assert messages.lines == []
+    train(tiny_config, tmp_path / "run")  # whose bar gets a loss at every step
+    assert not [line for line in messages if line.startswith("train:")]
+
+
+@pytest.mark.usefixtures("log_restored")
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("reason", ["quiet", "rank"])
+def test_nothing_is_shown_with_quiet_or_in_other_processes(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, reason: str, terminal: bool
+) -> None:
+    stderr = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    if reason == "rank":
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    set_up_messages(quiet=reason == "quiet")
+    work(clock, steps=100, total=100)
+    assert stderr.getvalue() == ""
+    logging.getLogger("olmo_sparsity.anything").error("out of memory")
+    assert stderr.getvalue() == "error: out of memory\n"
+
+
+@pytest.mark.usefixtures("log_restored")
+def test_the_leader_of_several_processes_shows_progress(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    set_up_messages()
+    work(clock, steps=31, total=100)
+    assert stderr.getvalue().startswith("train: 30%, 30 of 100 steps")
+
+
+@pytest.mark.usefixtures("log_restored")
+def test_in_a_terminal_messages_stand_above_the_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    set_up_messages()
+    logger = logging.getLogger("olmo_sparsity.training")
+    with progress_bar("train", " steps", total=4, ncols=60) as bar:
+        for step in range(4):
+            clock.seconds += 1
+            bar.update()
+            logger.info(f"message {step}")
+            *above, shown = screen(terminal.getvalue())
+            assert above == [f"message {number}" for number in range(step + 1)]
+            assert shown.startswith(f"train: {25 * (step + 1):3d}%|") and f"{step + 1}/4" in shown
+    lines = screen(terminal.getvalue())
+    assert [line for line in lines if "message" in line] == [f"message {step}" for step in range(4)]
+    assert len([line for line in lines if "train:" in line]) == 1
