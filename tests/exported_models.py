@@ -24,7 +24,7 @@ def rows(num_rows: int, length: int, vocab_size: int, last: int) -> tuple[torch.
 
 
 def rollout(model: OLMoWithPositions, tokens_BT: torch.Tensor, num_new: int) -> torch.Tensor:
-    """The likeliest token, again and again; EOS ends a row and then fills it."""
+    """Append the most likely token ``num_new`` times. EOS ends a row and then pads it."""
     ended = torch.zeros(len(tokens_BT), dtype=torch.bool)
     for _ in range(num_new):
         positions = torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1)

@@ -29,5 +29,5 @@ def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
     model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight") or name.endswith("ln_f.weight"):
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)  # ones would hide a norm that is left out
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)  # with ones, a missing norm would not be noticed
     return model

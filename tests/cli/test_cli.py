@@ -1,4 +1,4 @@
-"""The commands as a user types them."""
+"""The commands, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def workplace(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_each_command_does_what_the_one_before_left_undone(workplace: Path) -> None:
+def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
     config = ("--config", "tiny.yaml")
     first = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
     assert first.returncode == 0, first.stderr
@@ -58,7 +58,7 @@ def test_each_command_does_what_the_one_before_left_undone(workplace: Path) -> N
     assert {(e["selector"], e["context"], e["k"]) for e in summary["selections"]} == {
         (s, c, k) for s in CHEAP_SELECTORS for c in ("real", "null") for k in (1, 2, 4, 8)
     }
-    assert sum(one["num_windows"] for one in summary["classes"]) == 30
+    assert sum(entry["num_windows"] for entry in summary["classes"]) == 30
     assert len(summary["agreement"]) == 15
     shown = run_cli("summary", "--run", "runs/tiny", "--every", cwd=workplace).stdout
     for heading in ("every k", "effective sparsity", "kinds of dependency", "agreement between selectors"):
@@ -135,7 +135,7 @@ def test_report_show_and_compare(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("train", "--config", "tiny.yaml", "training.stepz=3"), "no key 'stepz'"),
         (("train", "--config", "none.yaml"), "none.yaml: cannot read"),
@@ -167,11 +167,11 @@ def test_report_show_and_compare(workplace: Path) -> None:
 def test_mistakes_get_one_line_and_exit_code_2(
     workplace: Path,
     arguments: tuple[str, ...],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, by the entry point of the command: importing torch for each would take most of the time."""
+    """In this process, because a new process would spend most of the time importing torch."""
     (workplace / "broken.jsonl").write_text('{"text": "fine"}\n{oops\n')
     (workplace / "short.jsonl").write_text('{"text": "much too short"}\n' * 3)
     before = sorted(str(path) for path in workplace.rglob("*"))
@@ -181,15 +181,15 @@ def test_mistakes_get_one_line_and_exit_code_2(
         main()
     errors = capsys.readouterr().err
     assert ended.value.code == 2
-    assert said in errors
-    if "--selector" not in arguments:  # typer words its own
+    assert message in errors
+    if "--selector" not in arguments:  # Typer formats its own errors
         assert len(errors.strip().splitlines()) == 1
     after = sorted(str(path) for path in workplace.rglob("*"))
     assert [path for path in after if path not in before] == []
 
 
-def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(workplace: Path) -> None:
-    """A limit on the size of files stands for it: writing fails in the same way."""
+def test_a_full_disk_is_reported_in_one_line_and_the_run_resumes(workplace: Path) -> None:
+    """With a limit on the size of files, under which writing fails in the same way."""
     train = ("train", "--config", "tiny.yaml", "--run", "runs/full")
     size = (workplace / "runs/tiny/checkpoints/latest/model.pt").stat().st_size
     full = run_cli(*train, cwd=workplace, largest_file=size // 2)
@@ -203,8 +203,8 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on(workplace: Path) ->
     assert not list((workplace / "runs/full/checkpoints").glob("*.partial"))
 
 
-def test_text_of_another_shape_is_measured(workplace: Path) -> None:
-    """Another text field, a broken line to skip and other threads do not ask for another model."""
+def test_text_in_another_format_is_measured(workplace: Path) -> None:
+    """Another text field, a broken line that is skipped, and another number of threads need no new model."""
     words = [
         json.loads(line)["text"] for line in write_corpus(workplace / "w.jsonl", 60, seed=8).read_text().splitlines()
     ]
@@ -217,7 +217,7 @@ def test_text_of_another_shape_is_measured(workplace: Path) -> None:
     assert "9 windows" in result.stdout
 
 
-def test_help_teaches(workplace: Path) -> None:
+def test_help_lists_options_and_overrides(workplace: Path) -> None:
     for command in ("prepare", "train", "influence", "summary", "report", "validate", "context-curve", "config"):
         shown = run_cli(command, "--help", cwd=workplace).stdout
         assert "--config" in shown

@@ -25,7 +25,7 @@ def build(kind: ModelConfig) -> OLMoWithPositions:
     model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed=0)
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
-        if "norm" in name or "ln_f" in name:  # ones would hide a scale that is left out
+        if "norm" in name or "ln_f" in name:  # with ones, a missing scale would not be noticed
             torch.nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
     return model.eval()
 
@@ -42,7 +42,9 @@ def architecture(norm: str, affine: bool, normed_queries: bool) -> str:
     product(["default", "low_precision", "rms"], [False, True], [False, True]),
 )
 @torch.no_grad()
-def test_every_model_is_a_stock_one(norm: str, affine: bool, normed_queries: bool, tying: bool, tmp_path: Path) -> None:
+def test_every_model_has_an_equivalent_in_transformers(
+    norm: str, affine: bool, normed_queries: bool, tying: bool, tmp_path: Path
+) -> None:
     kind = ModelConfig(
         d_model=32, n_heads=2, n_layers=2, mlp_ratio=6, rope_theta=3000, init_std=0.1, weight_tying=tying,
         layer_norm_type=norm, layer_norm_with_affine=affine, attention_layer_norm=normed_queries,  # type: ignore[arg-type]
@@ -59,7 +61,7 @@ def test_every_model_is_a_stock_one(norm: str, affine: bool, normed_queries: boo
     in_order = torch.arange(24).expand(6, -1)
     assert (gaps != in_order).any(dim=1).all()
     ours, apart = model(tokens, in_order)[..., :VOCAB], model(tokens, gaps)[..., :VOCAB]
-    assert (ours - apart).abs().max() > 1e-2  # or the positions would not be tested
+    assert (ours - apart).abs().max() > 1e-2  # otherwise the positions would not be tested
     assert ours.std() > 0.3
     torch.testing.assert_close(theirs(input_ids=tokens).logits, ours, atol=1e-5, rtol=0)
     torch.testing.assert_close(theirs(input_ids=tokens, position_ids=gaps).logits, apart, atol=1e-5, rtol=0)
@@ -96,5 +98,5 @@ def test_a_text_has_the_ids_that_it_had_in_training(name: str, tmp_path: Path) -
         assert loaded(text, verbose=False)["input_ids"] == ids
         assert eos not in ids
         assert loaded.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert eos in loaded(TEXTS[1], split_special_tokens=False)["input_ids"]  # as the model card says
+    assert eos in loaded(TEXTS[1], split_special_tokens=False)["input_ids"]  # as stated in the model card
     assert set(loaded("a")) == {"input_ids", "attention_mask"}

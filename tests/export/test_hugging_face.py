@@ -77,7 +77,7 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
     texts = ["the", "river stone"]  # of different lengths: one is padded
     batch = loaded(texts, padding=True, return_tensors="pt")
     assert batch["input_ids"].shape[1] <= 16
-    assert batch["attention_mask"][0, 0] == 0  # generate goes on from the last column
+    assert batch["attention_mask"][0, 0] == 0  # generate continues from the last column
     continued = theirs.generate(**batch, max_new_tokens=4)
     for text, row in zip(texts, continued, strict=True):
         prompt = torch.tensor([loaded(text)["input_ids"]])
@@ -97,14 +97,14 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
     assert "auto_map" not in (folder / "config.json").read_text()
 
 
-def test_what_transformers_computes_otherwise_is_not_exported(
+def test_nothing_is_exported_if_transformers_computes_another_model(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_before() -> dict[str, str]:
+    def hashes() -> dict[str, str]:
         return {path.relative_to(tmp_path).as_posix(): sha256_file(path) for path in tmp_path.rglob("*.*")}
 
     export_hf(tiny_run, tmp_path / "model")
-    before = as_before()
+    before = hashes()
 
     def last_layer_a_little_off(model: OLMoWithPositions) -> object:
         model.transformer.blocks[-1].ff_out.weight[0, 0] += 0.02
@@ -131,15 +131,15 @@ def test_what_transformers_computes_otherwise_is_not_exported(
                 with pytest.raises(UserError if error else KeyboardInterrupt, match=error):
                     export_hf(tiny_run, folder, overwrite=True)
             assert [path.name for path in tmp_path.iterdir()] == ["model"]
-            assert as_before() == before
+            assert hashes() == before
 
 
-def test_nothing_is_replaced_unasked(tiny_run: Path, tmp_path: Path) -> None:
+def test_only_an_earlier_export_is_replaced_and_only_with_overwrite(tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    (tmp_path / ".model.partial").mkdir()  # of an export that was killed
+    (tmp_path / ".model.partial").mkdir()  # from an export that was killed
     (tmp_path / ".model.partial" / "model.safetensors").write_text("half")
-    export_hf(tiny_run, folder)  # an empty folder is as good as none
+    export_hf(tiny_run, folder)  # an empty folder is treated as a new one
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     (folder / "config.json").write_text("changed")
     with pytest.raises(UserError, match="already holds an exported model; replace it with --overwrite"):

@@ -16,7 +16,7 @@ INFO = CheckpointInfo(step=1, tokens=1, seconds=0.0)
 
 
 @pytest.mark.parametrize("source", ["a|b/*.txt", "``x` <b>", "`", "two\nlines # [x](y)", "<script>"])
-def test_the_model_card_shows_names_as_they_are(source: str, tiny_run: Path) -> None:
+def test_the_model_card_escapes_names(source: str, tiny_run: Path) -> None:
     manifest = read_json(tiny_run / "manifest.json")
     manifest["config"]["data"]["source"] = source
     card = model_card(EXPORTED, manifest, info=INFO, eos_token=source)
@@ -25,7 +25,7 @@ def test_the_model_card_shows_names_as_they_are(source: str, tiny_run: Path) -> 
     assert not [token for token in tokens if token.type == "html_inline"]
 
 
-def test_the_model_card_says_which_positions_were_trained(tiny_run: Path) -> None:
+def test_the_model_card_tells_which_positions_were_trained(tiny_run: Path) -> None:
     manifest = read_json(tiny_run / "manifest.json")
     manifest["config"]["pose"] |= {"num_chunks": 1, "max_position": 64}
     manifest["config"]["data"]["source"] = "builtin"

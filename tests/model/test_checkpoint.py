@@ -36,7 +36,7 @@ def test_the_newest_two_are_kept_and_latest_points_to_the_last(tiny_run: Path) -
 
 
 @pytest.mark.parametrize("name", ["model.pt", "optim.pt", "config.yaml"])
-def test_a_cut_checkpoint_is_refused(saved: Path, name: str) -> None:
+def test_a_damaged_checkpoint_is_an_error(saved: Path, name: str) -> None:
     path = saved / name
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(UserError, match=f"{name}: missing, cut short or changed"):
@@ -71,7 +71,7 @@ def test_a_crafted_checkpoint_runs_no_code(saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "control").exists()
     torch.save({"weight": Exploit(witness)}, saved / "model.pt")
     info = read_json(saved / "train.json")
-    info["sha256"]["model.pt"] = sha256_file(saved / "model.pt")  # whoever crafts it can hash it too
+    info["sha256"]["model.pt"] = sha256_file(saved / "model.pt")  # an attacker can compute the hash, too
     write_json(saved / "train.json", info)
     with pytest.raises(UserError, match=r"model\.pt: .*tensors"):
         load_model(saved, CPU)

@@ -1,4 +1,4 @@
-"""The model against OLMo itself, against transformers, and against a float64 implementation of ours."""
+"""The model against OLMo, against transformers, and against a float64 implementation (``reference.py``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @KINDS
-def test_with_positions_in_order_it_is_olmo_to_the_last_bit(kind: ModelConfig) -> None:
+def test_with_positions_in_order_it_equals_olmo_bit_for_bit(kind: ModelConfig) -> None:
     model = build(kind)
     stock = OLMo(model.config)
     assert list(stock.state_dict()) == list(model.state_dict())
@@ -40,7 +40,7 @@ def test_with_positions_in_order_it_is_olmo_to_the_last_bit(kind: ModelConfig) -
         assert torch.equal(parameter.grad, gradients[name].grad), name
 
 
-def test_with_pose_positions_it_is_transformers_olmo() -> None:
+def test_with_pose_positions_it_equals_olmo_of_transformers() -> None:
     model = build(PLAIN).eval()
     theirs = to_transformers(model)
     tokens, positions = rows(8, 16)
@@ -52,7 +52,7 @@ def test_with_pose_positions_it_is_transformers_olmo() -> None:
 
 
 @KINDS
-def test_it_is_the_definition_in_float64(kind: ModelConfig) -> None:
+def test_it_equals_the_reference_in_float64(kind: ModelConfig) -> None:
     model = build(kind).eval()
     tokens, positions = rows(3, 10)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_it_is_the_definition_in_float64(kind: ModelConfig) -> None:
         assert -float(log_q[row, 7]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_row_does_not_feel_the_others_of_its_batch() -> None:
+def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
     model = build(NORMED).eval()
     tokens, positions = rows(6, 12)
     with torch.no_grad():

@@ -1,3 +1,5 @@
+"""Batches: against the same draws made row by row, and against the distributions that they should follow."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,19 +32,28 @@ def rows(store: TokenStore, tiny_config: Config) -> RowSource:
 
 
 def numbered(store: TokenStore) -> TokenStore:
-    """The same documents, each token its own index: a batch then says where it was cut."""
+    """Return the same documents with each token replaced by its index, so that a batch shows where it lies."""
     return dataclasses.replace(store, tokens=np.arange(len(store.tokens)))
 
 
-def of_lengths(lengths: list[int]) -> TokenStore:
-    """Documents of these lengths, each token its own index."""
+def store_of_lengths(lengths: list[int]) -> TokenStore:
+    """Return documents of these lengths, in which each token is its own index."""
     offsets = np.cumsum([0, *lengths])
     nothing = np.zeros(len(lengths), dtype=np.uint64)
     ends = np.array([len(lengths)])
     return TokenStore(np.arange(offsets[-1]), offsets[:-1], offsets[1:], nothing, ["made up"], ends, "train", "")
 
 
-LENGTHS = [5, 40, 3, 9, 10, 25, 1, 64]  # of rows of 8 tokens and a target, the first, third and seventh hold none
+LENGTHS = [
+    5,
+    40,
+    3,
+    9,
+    10,
+    25,
+    1,
+    64,
+]  # the first, third and seventh are too short for a row of 8 tokens and its last target
 
 
 @st.composite
@@ -71,7 +82,7 @@ def law_by_hand(skips: str, draws: list[float], bound: int) -> list[int]:
 def batch_by_hand(
     lengths: list[int], row_len: int, max_position: int, pose: PoseConfig, num_rows: int, seed: int, step: int
 ) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-    """(tokens, positions, targets) of documents whose tokens are their own indices: the same draws, row by row."""
+    """Return (tokens, positions, targets), from the same random numbers, row by row; each token is its own index."""
     rng = np.random.default_rng([seed, step])
     places = [(d, start) for d, length in enumerate(lengths) for start in range(length - row_len)]
     place = rng.integers(len(places), size=num_rows)
@@ -127,9 +138,13 @@ def batch_by_hand(
 
 @given(pose_configs(), st.integers(8, 30), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=200)
-def test_a_batch_is_what_its_draws_say_row_by_row(pose: PoseConfig, max_position: int, seed: int) -> None:
+def test_a_batch_equals_the_same_draws_made_row_by_row(pose: PoseConfig, max_position: int, seed: int) -> None:
     batch = batch_at(
-        row_source(of_lengths(LENGTHS), row_len=8, max_position=max_position), pose, num_rows=12, seed=seed, step=3
+        row_source(store_of_lengths(LENGTHS), row_len=8, max_position=max_position),
+        pose,
+        num_rows=12,
+        seed=seed,
+        step=3,
     )
     expected = batch_by_hand(LENGTHS, 8, max_position, pose, 12, seed, 3)
     for name, rows in zip(("tokens_BT", "positions_BT", "targets_BT"), expected, strict=True):
@@ -139,10 +154,10 @@ def test_a_batch_is_what_its_draws_say_row_by_row(pose: PoseConfig, max_position
 
 @given(pose_configs(), st.integers(8, 30), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=200)
-def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
+def test_rows_lie_in_one_document_in_order_with_the_targets_after_them(
     pose: PoseConfig, max_position: int, seed: int
 ) -> None:
-    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=max_position)
+    source = row_source(store_of_lengths(LENGTHS), row_len=8, max_position=max_position)
     batch = batch_at(source, pose, num_rows=50, seed=seed, step=0)
     index, positions, targets = (x.numpy() for x in (batch.tokens_BT, batch.positions_BT, batch.targets_BT))
     document = source.store.document_of(index)
@@ -166,8 +181,8 @@ def test_rows_are_pieces_of_one_document_in_order_and_targets_follow(
     assert batch.num_targets == targets.size - (seam.sum() if pose.seam_targets == "none" else 0)
 
 
-def test_a_target_that_is_not_trained_is_what_torch_leaves_out() -> None:
-    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=30)
+def test_torch_ignores_targets_that_are_not_trained() -> None:
+    source = row_source(store_of_lengths(LENGTHS), row_len=8, max_position=30)
     batch = batch_at(source, PoseConfig(num_chunks=4, seam_targets="none"), num_rows=20, seed=0, step=0)
     logits = torch.randn(20, 8, 200)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
@@ -178,21 +193,21 @@ def test_a_target_that_is_not_trained_is_what_torch_leaves_out() -> None:
 
 
 def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> dict[Any, float]:
-    """The probability of every (tokens, positions), by enumeration of all that can be drawn."""
+    """Return the probability of every (tokens, positions), by enumeration of all possible draws."""
     law: Counter[Any] = Counter()
     contiguous = tuple(range(row_len))
 
-    def put(begin: int, within: tuple[int, ...], positions: tuple[int, ...], p: float) -> None:
+    def add(begin: int, within: tuple[int, ...], positions: tuple[int, ...], p: float) -> None:
         law[tuple(begin + t for t in within), positions] += p  # type: ignore[assignment]
 
     num_places = sum(max(length - row_len, 0) for length in lengths)
     for document, length in enumerate(lengths):
         begin, spare = sum(lengths[:document]), length - row_len - 1
-        for start in range(spare + 1):  # empty where no row fits
+        for start in range(spare + 1):  # no iterations if no row fits
             if pose.method == "randpos":
                 subsets = list(combinations(range(max_position), row_len))
                 for positions in subsets:
-                    put(begin + start, contiguous, positions, 1 / num_places / len(subsets))
+                    add(begin + start, contiguous, positions, 1 / num_places / len(subsets))
                 continue
             for cuts, p_cuts in law_of_starts(row_len, pose.num_chunks, pose.cuts).items():
 
@@ -205,14 +220,14 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
                 for skips, p_skips in law_of_shifts(bound, pose.num_chunks - 1, pose.skips).items():
                     positions, p = moved(skips), p_cuts * p_skips / num_places
                     if pose.contents == "contiguous":
-                        put(begin + start, contiguous, positions, p)
+                        add(begin + start, contiguous, positions, p)
                     elif pose.contents == "uniform":
                         for shifts, p_text in law_of_shifts(spare - start, pose.num_chunks - 1, pose.skips).items():
-                            put(begin + start, moved(shifts), positions, p * p_text)
+                            add(begin + start, moved(shifts), positions, p * p_text)
                     else:
                         room = spare - (0, *skips)[-1] + 1
-                        for again in range(room):
-                            put(begin + again, positions, positions, p / room)
+                        for new_start in range(room):
+                            add(begin + new_start, positions, positions, p / room)
     return law
 
 
@@ -234,7 +249,7 @@ def law_of_rows(lengths: list[int], row_len: int, max_position: int, pose: PoseC
 )
 def test_rows_follow_their_law(lengths: list[int], row_len: int, max_position: int, pose: PoseConfig) -> None:
     batch = batch_at(
-        row_source(of_lengths(lengths), row_len=row_len, max_position=max_position),
+        row_source(store_of_lengths(lengths), row_len=row_len, max_position=max_position),
         pose,
         num_rows=30_000,
         seed=1,
@@ -246,20 +261,20 @@ def test_rows_follow_their_law(lengths: list[int], row_len: int, max_position: i
 
 @given(pose_configs(), st.lists(st.integers(0, 12), max_size=3), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=60)
-def test_shares_put_together_are_the_whole_batch(pose: PoseConfig, ends: list[int], seed: int) -> None:
-    source = row_source(of_lengths(LENGTHS), row_len=8, max_position=20)
+def test_the_shares_together_are_the_whole_batch(pose: PoseConfig, ends: list[int], seed: int) -> None:
+    source = row_source(store_of_lengths(LENGTHS), row_len=8, max_position=20)
     whole = batch_at(source, pose, num_rows=12, seed=seed, step=7)
     bounds = [0, *sorted(ends), 12]
     parts = [batch_at(source, pose, num_rows=12, seed=seed, step=7, rows=slice(*pair)) for pair in pairwise(bounds)]
     for name in ("tokens_BT", "positions_BT", "targets_BT"):
         assert [len(getattr(part, name)) for part in parts] == np.diff(bounds).tolist()
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    assert {part.num_targets for part in parts} == {whole.num_targets}  # of the batch, in each of its shares
+    assert {part.num_targets for part in parts} == {whole.num_targets}  # every share has the number of the whole batch
 
 
 def test_only_the_text_of_the_share_is_read() -> None:
-    """The token file ends where the share does: to read any later row is an error."""
-    source = row_source(of_lengths([400] * 30), row_len=8, max_position=20)
+    """The token file is cut off where the share ends, so that reading a later row is an error."""
+    source = row_source(store_of_lengths([400] * 30), row_len=8, max_position=20)
     whole = batch_at(source, PoseConfig(), num_rows=12, seed=0, step=0)
     for i in range(12):
         end = int(whole.targets_BT[i].max()) + 1
@@ -288,7 +303,7 @@ def test_every_place_is_drawn_equally_often(store: TokenStore, tiny_config: Conf
         allowed[begin : max(begin, end - 8)] = True
     assert not counts[~allowed].any()
     mean = 40_000 / allowed.sum()
-    assert abs(counts[allowed].var() / mean - 1) < 0.1  # as a Poisson law has it
+    assert abs(counts[allowed].var() / mean - 1) < 0.1  # as in a Poisson distribution
 
 
 def test_a_matched_row_of_a_short_document_stays_inside_it(tiny_config: Config, store: TokenStore) -> None:

@@ -62,10 +62,10 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Pat
     losses = -log_q.gather(2, tokens[:, 1:, None])[..., 0]
     errors = losses.std(dim=0) / math.sqrt(32)
     assert ((losses.mean(dim=0) - torch.tensor(by_position)).abs() < 4 * errors).all()
-    assert (losses[:, 5].mean() - torch.tensor(by_position[5])).abs() > 0  # drawn rows, not all
+    assert (losses[:, 5].mean() - torch.tensor(by_position[5])).abs() > 0  # the drawn rows are not all rows
 
 
-def test_longer_rows_are_evaluated_with_no_more_tokens_at_once_than_training_has(
+def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = []

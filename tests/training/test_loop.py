@@ -43,7 +43,7 @@ def assert_equal(a: Any, b: Any) -> None:
         assert a == b
 
 
-def test_a_run_is_a_folder_and_the_loss_falls(tiny_run: Path, tiny_config: Config) -> None:
+def test_the_loss_falls_and_the_folder_is_complete(tiny_run: Path, tiny_config: Config) -> None:
     manifest = read_json(tiny_run / "manifest.json")
     assert manifest["status"] == "complete"
     assert manifest["tokens"] == 12 * 16 * 8
@@ -58,9 +58,7 @@ def test_a_run_is_a_folder_and_the_loss_falls(tiny_run: Path, tiny_config: Confi
     assert rates[0] < rates[1] < rates[2] > rates[-1]
 
 
-def test_the_same_config_gives_the_same_run_to_the_last_bit(
-    tiny_run: Path, tiny_config: Config, tmp_path: Path
-) -> None:
+def test_the_same_config_gives_the_same_run_bit_for_bit(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     train(tiny_config, tmp_path / "again")
     assert metrics(tmp_path / "again") == metrics(tiny_run)
     assert_equal(weights(tmp_path / "again"), weights(tiny_run))
@@ -69,10 +67,10 @@ def test_the_same_config_gives_the_same_run_to_the_last_bit(
     assert metrics(tmp_path / "other")[0]["loss_nats"] != metrics(tiny_run)[0]["loss_nats"]
 
 
-def test_compiled_on_two_threads_it_is_the_same_to_the_last_bit_too(tiny_config: Config, tmp_path: Path) -> None:
-    """Rows enough that the compiled backward is shared between the threads, and adds to the same embeddings."""
+def test_compiled_on_two_threads_a_run_is_the_same_bit_for_bit(tiny_config: Config, tmp_path: Path) -> None:
+    """With enough rows that both threads add to the same embeddings in the compiled backward pass."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        pytest.skip("torch.compile needs a C++ compiler, and there is none here")
+        pytest.skip("torch.compile needs a C++ compiler, which this machine does not have")
     settings = dataclasses.replace(
         tiny_config.training, steps=6, batch_rows=1024, compile="always", threads=2, precision="bf16", log_every=1
     )
@@ -88,7 +86,7 @@ def test_compiled_on_two_threads_it_is_the_same_to_the_last_bit_too(tiny_config:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_stopped_and_started_again_it_continues_exactly(
+def test_an_interrupted_run_resumes_exactly(
     messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
 ) -> None:
     run = tmp_path / "stopped"
@@ -109,7 +107,7 @@ def test_stopped_and_started_again_it_continues_exactly(
     assert_equal(weights(run), weights(tiny_run))
 
 
-def test_a_finished_run_is_left_alone_and_another_config_is_refused(
+def test_a_finished_run_is_not_changed_and_another_config_is_an_error(
     messages: Messages, tiny_run: Path, tiny_config: Config
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}
@@ -122,7 +120,7 @@ def test_a_finished_run_is_left_alone_and_another_config_is_refused(
     assert {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()} == before
 
 
-def test_a_strangers_folder_is_not_touched(tiny_config: Config, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_is_not_changed(tiny_config: Config, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(UserError, match="is no run folder of olmo-sparsity"):
@@ -137,7 +135,7 @@ def test_a_strangers_folder_is_not_touched(tiny_config: Config, tmp_path: Path) 
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_overwrite_trains_anew(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_overwrite_starts_again(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     (run / "figures").mkdir()
     train(tiny_config, run, overwrite=True)
@@ -155,7 +153,9 @@ def test_overwrite_of_a_linked_folder_keeps_the_link(tiny_run: Path, tiny_config
     assert (tmp_path / "real.deleted").is_dir()
 
 
-def test_killed_just_before_its_end_a_run_still_ends_well(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_a_run_killed_before_it_was_marked_complete_is_completed(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     manifest = read_json(run / "manifest.json")
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
@@ -164,7 +164,9 @@ def test_killed_just_before_its_end_a_run_still_ends_well(tiny_run: Path, tiny_c
     assert read_json(run / "manifest.json")["validation_loss_nats"] == manifest["validation_loss_nats"]
 
 
-def test_killed_just_after_its_beginning_a_run_goes_on(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_manifest_was_written_is_trained(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "manifest.json.partial").write_text("{")
@@ -185,7 +187,7 @@ def test_the_validation_loss_is_that_of_held_out_rows(tiny_run: Path, tiny_confi
 
 
 def test_one_step_is_adamw_on_clipped_gradients(tiny_config: Config, tmp_path: Path) -> None:
-    """The first step against torch's plain AdamW, with decay and clipping that matter."""
+    """The first step against torch's unfused AdamW, with strong weight decay and clipping."""
     settings = dataclasses.replace(
         tiny_config.training, steps=1, warmup_steps=0, max_grad_norm=0.05, weight_decay=5.0, learning_rate=1e-2
     )
@@ -212,7 +214,7 @@ def test_one_step_is_adamw_on_clipped_gradients(tiny_config: Config, tmp_path: P
         assert torch.allclose(value, model.state_dict()[name], atol=1e-5), name
 
 
-def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_config: Config) -> None:
+def test_overwrite_that_fails_early_deletes_nothing(tiny_run: Path, tiny_config: Config) -> None:
     missing = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source="nowhere"))
     with pytest.raises(UserError, match="no such file"):
         train(missing, tiny_run, overwrite=True)
@@ -222,10 +224,10 @@ def test_overwrite_that_cannot_succeed_deletes_nothing(tiny_run: Path, tiny_conf
 @pytest.mark.parametrize(
     ("status", "cut"), [("running", ("step12",)), ("running", ("step12", "step8")), ("complete", ("step12",))]
 )
-def test_a_cut_checkpoint_is_passed_over(
+def test_a_damaged_checkpoint_is_skipped(
     messages: Messages, tiny_run: Path, tiny_config: Config, tmp_path: Path, status: str, cut: tuple[str, ...]
 ) -> None:
-    """From the checkpoint before it, or from the start, to the same run; a finished run's last one, too."""
+    """Training resumes from the checkpoint before, or from the start, and ends in the same run."""
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     manifest = read_json(run / "manifest.json")
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
@@ -258,7 +260,7 @@ def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_
     assert kept == ["latest", "step10", "step12", "step4", "step8"]
 
 
-def test_a_run_from_before_a_key_was_added_had_its_default(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_a_key_that_was_added_after_a_run_has_its_default(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     manifest = read_json(run / "manifest.json")
     del manifest["config"]["training"]["z_loss"]
@@ -269,7 +271,9 @@ def test_a_run_from_before_a_key_was_added_had_its_default(tiny_run: Path, tiny_
         train(other, run)
 
 
-def test_keys_that_change_no_weight_may_change_on_the_way(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+def test_keys_that_change_no_weight_may_change_when_a_run_resumes(
+    tiny_run: Path, tiny_config: Config, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     shutil.rmtree(run / "checkpoints" / "step12")
     settings = dataclasses.replace(tiny_config.training, checkpoint_every=1, keep_checkpoints=1, parallel="fsdp")
@@ -280,12 +284,12 @@ def test_keys_that_change_no_weight_may_change_on_the_way(tiny_run: Path, tiny_c
 def test_gradient_accumulation_gives_the_same_step(tiny_config: Config, tmp_path: Path, tiny_run: Path) -> None:
     split = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, micro_batch_rows=4))
     train(split, tmp_path / "split")
-    for ours, whole in zip(metrics(tmp_path / "split"), metrics(tiny_run), strict=True):
-        assert ours["loss_nats"] == pytest.approx(whole["loss_nats"], abs=1e-4)
+    for split_line, line in zip(metrics(tmp_path / "split"), metrics(tiny_run), strict=True):
+        assert split_line["loss_nats"] == pytest.approx(line["loss_nats"], abs=1e-4)
 
 
-def test_two_processes_do_not_train_one_run_at_once(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
-    """The second is refused at once, by whatever name it calls the folder, and touches nothing."""
+def test_only_one_process_trains_a_run_at_a_time(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:
+    """A second process fails at once and changes nothing, also if it names the folder by a link."""
     run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
     shutil.rmtree(run / "checkpoints" / "step12")
     (tmp_path / "link").symlink_to(run)
@@ -308,7 +312,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_config: Config, tmp_path: 
         train(dataclasses.replace(tiny_config, training=wild), tmp_path / "wild")
 
 
-def test_a_run_whose_text_has_changed_is_not_continued(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
+def test_a_run_whose_text_has_changed_is_not_resumed(tiny_config: Config, tmp_path: Path, corpus_file: Path) -> None:
     source = tmp_path / "words.jsonl"
     source.write_text(corpus_file.read_text())
     config = dataclasses.replace(tiny_config, data=dataclasses.replace(tiny_config.data, source=str(source)))
@@ -321,16 +325,16 @@ def test_a_run_whose_text_has_changed_is_not_continued(tiny_config: Config, tmp_
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "gpu", "tpu:0"])
-def test_a_device_that_is_not_here(tiny_config: Config, tmp_path: Path, device: str) -> None:
+def test_a_device_that_does_not_exist(tiny_config: Config, tmp_path: Path, device: str) -> None:
     if device.startswith("cuda") and torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
+        pytest.skip("this machine has a GPU")
     elsewhere = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, device=device))
     with pytest.raises(UserError, match="this machine has no such device"):
         train(elsewhere, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_gpu_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_number_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert [pick_device(f"cuda{number}") for number in ("", ":0", ":3")] == [

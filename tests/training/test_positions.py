@@ -29,7 +29,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(geometries())
 @settings(deadline=None, max_examples=300)
-def test_positions_rise_strictly_from_0_and_jump_where_chunks_start(geometry: dict[str, Any]) -> None:
+def test_positions_increase_strictly_from_0_and_jump_where_chunks_start(geometry: dict[str, Any]) -> None:
     row_len, bound, num_chunks = geometry["row_len"], geometry["bound"], geometry["num_chunks"]
     rng = np.random.default_rng(geometry["seed"])
     starts = chunk_starts(
@@ -93,7 +93,7 @@ def test_shifts_follow_their_law(bound: int, num_shifts: int, skips: Any) -> Non
 
 
 @pytest.mark.parametrize("skips", ["sorted", "successive"])
-def test_a_row_with_fewer_chunks_has_the_law_of_its_own_number(skips: Any) -> None:
+def test_shifts_of_a_row_with_fewer_chunks_follow_the_law_for_that_number(skips: Any) -> None:
     starts = np.tile([0, 2, 5, 8, 8], (40_000, 1))  # three of five
     shifts = chunk_shifts(np.random.default_rng(4), starts, row_len=8, max_shift_B=np.full(40_000, 3), skips=skips)
     assert_law(rows_of(shifts[:, 1:3]), law_of_shifts(3, 2, skips))
@@ -129,7 +129,7 @@ def test_each_row_has_its_own_bound(skips: Any) -> None:
 
 
 @pytest.mark.parametrize(("row_len", "max_position"), [(1, 5), (3, 6), (5, 6), (4, 4)])
-def test_random_positions_are_every_subset_alike(row_len: int, max_position: int) -> None:
+def test_random_positions_are_a_uniform_subset(row_len: int, max_position: int) -> None:
     positions = random_positions(np.random.default_rng(0), 20_000, row_len=row_len, max_position=max_position)
     assert positions.dtype == np.int64
     subsets = list(combinations(range(max_position), row_len))
@@ -141,7 +141,7 @@ def test_random_positions_are_every_subset_alike(row_len: int, max_position: int
 
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=100)
-def test_random_positions_rise_strictly_below_max_position(row_len: int, more: int, seed: int) -> None:
+def test_random_positions_increase_strictly_below_max_position(row_len: int, more: int, seed: int) -> None:
     positions = random_positions(np.random.default_rng(seed), 20, row_len=row_len, max_position=row_len + more)
     assert positions.shape == (20, row_len)
     assert (np.diff(positions, axis=1) >= 1).all()

@@ -25,7 +25,8 @@ from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, share_of_rows
 from olmo_sparsity.training.step import build_train_state
 
-# Threads of torch's that live when the interpreter ends can abort a process whose work is done.
+# A thread of torch that is alive when the interpreter exits can abort the process, though its work is done: print the
+# threads at exit.
 LAST_WORDS = """
 import atexit, sys
 from pathlib import Path
@@ -34,12 +35,12 @@ def left():
     for path in Path("/proc/self/task").glob("*/comm"):
         try:
             names.append(path.read_text().strip())
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             pass
-    sys.stderr.write(f"threads at the end: {' '.join(names)}\\n")  # at once: two processes share it
+    sys.stderr.write(f"threads at the end: {' '.join(names)}\\n")  # in one write, because two processes share stderr
 atexit.register(left)
 """
-LOSS = 2e-5  # nats: sums in another order, over 12 steps of AdamW
+LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
 
 def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
@@ -67,7 +68,7 @@ def assert_threads_have_ended(errors: str) -> None:
     assert not any("gloo" in names for names in left), left
 
 
-def assert_same_course(run: Path, other: Path) -> None:
+def assert_same_run(run: Path, other: Path) -> None:
     for ours, theirs in zip(metrics(run), metrics(other), strict=True):
         for key in ("loss_nats", "validation_loss_nats", "loss_beyond_train_len_nats"):
             assert (ours[key] is None) == (theirs[key] is None)
@@ -79,27 +80,27 @@ def assert_same_course(run: Path, other: Path) -> None:
         assert torch.allclose(value, weights(other)["model.pt"][name], atol=1e-3), name
 
 
-def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
+def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
     messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path
 ) -> None:
-    """Begun on two with DDP and stopped by SIGTERM; so with FSDP2; finished on two with FSDP2; its end again on one."""
+    """On two processes: DDP, stopped by SIGTERM; FSDP2, stopped; FSDP2 to the end. Then the last steps again on one."""
     run = tmp_path / "run"
     arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
 
     def stopped(parallel: str, after: int) -> tuple[int, str]:
-        """The step where the run was saved, and what was said; stopped after so many lines of metrics."""
+        """Stop training after so many lines of metrics. Return (the step where it was saved, standard error)."""
         process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
         wait_for_lines(run, process, after)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
         assert "resumes from there" in errors
-        assert len(re.findall(rf"on 2 processes \({parallel}\)", errors)) == 1  # one of them talks
+        assert len(re.findall(rf"on 2 processes \({parallel}\)", errors)) == 1  # only the leader logs
         assert_threads_have_ended(errors)
         return int(list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")), errors
 
     first, _ = stopped("ddp", 3)
     assert 3 <= first < 10
-    second, errors = stopped("fsdp", max(7, first + 1))  # past the evaluation at step 6
+    second, errors = stopped("fsdp", max(7, first + 1))  # after the evaluation at step 6
     assert f"resuming at step {first}" in errors
     assert max(7, first + 1) <= second < 12
 
@@ -109,18 +110,18 @@ def test_two_processes_take_the_course_of_one_and_hand_over_to_each_other(
     assert f"resuming at step {second}" in errors
     assert len(re.findall("trained 12 steps", errors)) == 1
     assert_threads_have_ended(errors)
-    assert_same_course(run, tiny_run)
+    assert_same_run(run, tiny_run)
 
     shutil.rmtree(run / "checkpoints" / "step12")
     before = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     messages.clear()
     train(tiny_config, run)
     assert any(f"resuming at step {before}" in line for line in messages)
-    assert_same_course(run, tiny_run)
+    assert_same_run(run, tiny_run)
     assert read_json(run / "manifest.json")["processes"] == 1
 
 
-# What the script calls of SLURM, on this machine: a step, a signal to it, the job back in the queue.
+# Stand-ins for the SLURM commands that the script calls: start a step, send a signal to it, requeue the job.
 SLURM = {
     "srun": 'echo $$ > step.pid\nexec "$@"',
     "scancel": '[ "$*" = "--signal=TERM 77" ] && kill -TERM "$(cat step.pid)"',
@@ -128,9 +129,7 @@ SLURM = {
 }
 
 
-def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
-    tiny_yaml: Path, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tiny_run: Path, tmp_path: Path) -> None:
     for name, body in SLURM.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -153,7 +152,7 @@ def test_a_slurm_job_saves_and_goes_back_into_the_queue_until_it_is_done(
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
 
-    # A job that comes back does not begin anew, though its arguments say so.
+    # A requeued job resumes, although its arguments contain --overwrite.
     environment["SLURM_RESTART_COUNT"] = "1"
     finished = job("--run", str(tiny_run), "--overwrite")
     _, errors = finished.communicate(timeout=120)
@@ -169,7 +168,7 @@ def test_shares_of_rows_are_equal_and_cover_the_batch() -> None:
         share_of_rows(10, ProcessInfo(0, 4), key="training.batch_rows")
 
 
-def test_a_micro_batch_must_divide_what_a_process_has(tiny_config: Config) -> None:
+def test_a_micro_batch_must_divide_the_rows_of_a_process(tiny_config: Config) -> None:
     training = dataclasses.replace(tiny_config.training, batch_rows=24, micro_batch_rows=8)
     with pytest.raises(UserError, match=r"training\.micro_batch_rows = 8: must divide the 12 rows"):
         build_train_state(
@@ -182,11 +181,11 @@ def test_a_micro_batch_must_divide_what_a_process_has(tiny_config: Config) -> No
         )
 
 
-def test_places() -> None:
+def test_current_process() -> None:
     assert current_process({}) == SINGLE_PROCESS
-    found = current_process({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
-    assert found == ProcessInfo(5, 16, 1, 4)
-    assert not found.is_leader
+    process = current_process({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert process == ProcessInfo(5, 16, 1, 4)
+    assert not process.is_leader
     with pytest.raises(UserError, match="RANK = 4, WORLD_SIZE = 4"):
         current_process({"RANK": "4", "WORLD_SIZE": "4"})
 

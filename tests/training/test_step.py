@@ -54,9 +54,7 @@ def by_hand(model: OLMoWithPositions, batch: Batch, z_loss: float) -> tuple[torc
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
-def test_the_loss_is_summed_over_the_trained_targets_alone(
-    model: OLMoWithPositions, batch: Batch, z_loss: float
-) -> None:
+def test_the_loss_is_summed_over_trained_targets_only(model: OLMoWithPositions, batch: Batch, z_loss: float) -> None:
     fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
     with torch.no_grad():
         objective, nats = SummedLoss(model, "fp32", z_loss=z_loss)(*fields)
@@ -106,7 +104,7 @@ def test_schedules(scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["inverse_sqrt_with_warmup", "max_scheduler"])
-def test_a_schedule_that_its_warm_up_defines_must_have_one(scheduler: str) -> None:
+def test_a_schedule_that_depends_on_its_warm_up_needs_one(scheduler: str) -> None:
     with pytest.raises(UserError, match=r"training\.warmup_steps = 0: must be positive"):
         TrainingConfig(scheduler=scheduler, warmup_steps=0)
 
@@ -120,7 +118,7 @@ def test_without_a_compiler_it_does_not_compile(tiny_config: Config, monkeypatch
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
-def test_determinism_is_left_as_it_was_found(warn_only: bool) -> None:
+def test_deterministic_restores_the_settings(warn_only: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     try:
         with deterministic():

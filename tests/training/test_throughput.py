@@ -14,7 +14,7 @@ from olmo_sparsity.training.throughput import measured_peak, training_flops_per_
 
 
 @pytest.mark.parametrize("weight_tying", [True, False])
-def test_operations_are_those_that_torch_counts(tiny_config: Config, weight_tying: bool) -> None:
+def test_operations_equal_those_that_torch_counts(tiny_config: Config, weight_tying: bool) -> None:
     config = dataclasses.replace(tiny_config, model=dataclasses.replace(tiny_config.model, weight_tying=weight_tying))
     model = build_model(olmo_model_config(config, vocab_size=320, eos_id=0), 0)
     num_rows, row_len = 3, 8
@@ -22,7 +22,7 @@ def test_operations_are_those_that_torch_counts(tiny_config: Config, weight_tyin
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         SummedLoss(model, "fp32")(tokens, torch.arange(row_len).expand(num_rows, -1), tokens)[0].backward()
     layers, width = config.model.n_layers, config.model.d_model
-    # Without a fused kernel attention goes to all tokens, and what is masked is computed and thrown away.
+    # Without a fused kernel, attention to masked tokens is computed, too, and discarded.
     everywhere, causal = 4 * layers * width * row_len, 2 * layers * width * (row_len + 1)
     counted = counter.get_total_flops() / (num_rows * row_len)
     assert training_flops_per_token(model, row_len) == counted - 3 * (everywhere - causal)
