@@ -21,7 +21,7 @@ CONTROLS = ("random", "nearest")  # their distances are known without a measurem
 def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[DistanceBin, ...]]) -> None:
     for context, bins in bins_of_context.items():
         looks = LOOKS[selector] if context == "real" else {"color": "black"}
-        band(axis, [b.center_tokens for b in bins], [b.share for b in bins], **looks, **LINE_LOOKS[context])
+        band(axis, [b.center_tokens for b in bins], estimates=[b.share for b in bins], **looks, **LINE_LOOKS[context])
     uniform = bins_of_context["real"]
     axis.plot(
         [b.center_tokens for b in uniform], [b.uniform for b in uniform], color="grey", linestyle="--", linewidth=1

@@ -1,7 +1,7 @@
 """The pictures in docs/images/, from what the demo's runs hold: ``make gallery``.
 
-Copies the newest figures, and opens the report in Chromium for its picture, where that is installed. What has not been drawn
-is left as it is.
+Copies the newest figures, and takes a picture of the report in Chromium, if that is installed. Pictures of figures that have
+not been drawn are not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib import image
 from .measured import find_tables
 
 DOCS = Path("docs/images")
-# Name in docs/images/ -> where a figure lies, {figures} being those of the run's newest measurement.
+# Name in docs/images/ -> path of a figure; {figures} is the folder of the figures of the run's newest measurement.
 PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
     "demo-recovered-fraction": "{figures}/recovered-fraction.png",
@@ -36,7 +36,7 @@ PICTURES = {
 
 
 def picture_of_page(page: Path, out: Path) -> None:
-    """The page's beginning, and beside it its windows with four tokens unmasked."""
+    """Take a picture of the top of the report, and beside it of its windows with a few tokens unmasked."""
     from playwright.sync_api import sync_playwright
 
     halves = [out.with_name(f"{out.stem}-{half}.png") for half in ("left", "right")]
@@ -46,10 +46,10 @@ def picture_of_page(page: Path, out: Path) -> None:
         view.goto(page.resolve().as_uri())
         view.wait_for_selector("#figure4 svg")
         view.screenshot(path=halves[0])
-        view.locator("#k").fill("2")  # the third of the measured k
+        view.locator("#k").fill("2")
         view.locator("#filter-box summary").click()
         view.locator("#windows-title").evaluate("element => element.scrollIntoView({behavior: 'instant'})")
-        view.evaluate("window.scrollBy({top: -80, behavior: 'instant'})")  # below the bar that stays on top
+        view.evaluate("window.scrollBy({top: -80, behavior: 'instant'})")  # the bar at the top covers 80 pixels
         view.wait_for_timeout(500)
         view.screenshot(path=halves[1])
         browser.close()
@@ -59,13 +59,13 @@ def picture_of_page(page: Path, out: Path) -> None:
 
 
 def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
-    """Bring the pictures in docs/images/ up to date."""
+    """Update the pictures in docs/images/."""
     _, figures = find_tables(run, None)
     for name, pattern in PICTURES.items():
         source = Path(pattern.format(figures=figures))
         if source.is_file():
             shutil.copyfile(source, DOCS / f"{name}.png")
-        print(f"{DOCS / name}.png", "" if source.is_file() else f"left as it is: there is no {source}")
+        print(f"{DOCS / name}.png", "" if source.is_file() else f"not changed: there is no {source}")
     page = figures / "report.html"
     if page.is_file() and shutil.which("chromium"):
         picture_of_page(page, DOCS / "report.png")

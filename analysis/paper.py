@@ -1,4 +1,7 @@
-"""Figures at the size that a paper prints them: exact column widths, panels restacked to fit, captions for LaTeX to set."""
+"""Figures at the size of a paper: exactly as wide as its columns, with panels rearranged to fit.
+
+LaTeX sets the captions, so they are left out of the pictures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ STYLE = Path(__file__).with_name("paper.mplstyle")
 
 
 class Width(str, Enum):
-    """What a figure is made for: a screen, or one or both columns of a paper."""
+    """The medium of a figure: a screen, or one or both columns of a paper."""
 
     screen = "screen"
     one = "one"
@@ -24,14 +27,14 @@ class Width(str, Enum):
 
 
 INCHES = {Width.one: 3.25, Width.two: 6.75}
-LEAST_SCALE = 0.55  # of a panel's height: text shrinks less than panels do
+LEAST_SCALE = 0.55  # of the height of a panel, since its text does not shrink
 CHARS_AN_INCH = 18
 
-_width = Width.screen  # of all figures of the process, as matplotlib's own settings are
+_width = Width.screen  # global to the process, as the settings of matplotlib are
 
 
 def set_width(width: Width) -> None:
-    """Figures that are drawn after this are made for ``width``, in a paper with the looks of ``paper.mplstyle``."""
+    """Set the medium of all figures drawn from now on; those for a paper use ``paper.mplstyle``."""
     global _width
     _width = width
     if width is not Width.screen:
@@ -39,17 +42,17 @@ def set_width(width: Width) -> None:
 
 
 def width_in_force() -> Width:
-    """What figures are being made for."""
+    """Return the medium of the figures."""
     return _width
 
 
 def folder_for(out: Path) -> Path:
-    """Where they go: those for a paper into a folder of their own."""
+    """Return the folder for figures: ``out``, or for a paper a folder inside it."""
     return out if _width is Width.screen else out / f"paper-{_width.value}"
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """A legend below the panels, in as many columns as fit."""
+    """Draw a legend below the panels, in as many columns as fit."""
     for columns in range(len(handles), 0, -1):
         legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns)
         if columns == 1 or legend.get_window_extent().width < INCHES[_width] * figure.dpi * 0.98:
@@ -63,8 +66,12 @@ def _wrap(text: str, inches: float) -> str:
     )
 
 
-def _restack(figure: Figure, panels: list[Axes], columns: int) -> tuple[int, int]:
-    """Puts panels into at most so many columns; two rows are turned into two columns. Returns (rows, columns) before."""
+def _restack(figure: Figure, panels: list[Axes], *, columns: int) -> tuple[int, int]:
+    """Arrange panels in at most this many columns; two rows become two columns.
+
+    Returns:
+        The numbers of rows and columns before.
+    """
     grid = panels[0].get_subplotspec().get_gridspec()  # type: ignore[union-attr]
     before = grid.nrows, grid.ncols
     if before[1] <= columns:
@@ -90,23 +97,23 @@ def _restack(figure: Figure, panels: list[Axes], columns: int) -> tuple[int, int
 
 
 def fit(figure: Figure, one_column: int) -> None:
-    """Makes a figure exactly as wide as the column it is for.
+    """Make a figure exactly as wide as the columns of the paper.
 
     Args:
-        figure: drawn for a screen, in constrained layout.
-        one_column: how many panels stand side by side in one column of the paper.
+        figure: a figure that was drawn for a screen, in constrained layout.
+        one_column: panels side by side in one column of the paper.
     """
     panels = [axis for axis in figure.axes if axis.get_subplotspec() is not None]
-    most = one_column if _width is Width.one else 99
+    most = one_column if _width is Width.one else len(panels)
     old_width, old_height = figure.get_size_inches()
-    rows, columns = _restack(figure, panels, most)
+    rows, columns = _restack(figure, panels, columns=most)
     grid = panels[0].get_subplotspec().get_gridspec()  # type: ignore[union-attr]
     panel = INCHES[_width] / grid.ncols
     scale = max(LEAST_SCALE, panel / (old_width / columns))
     height = grid.nrows * (old_height / rows) * scale
     legends = sum(legend.get_window_extent().height / figure.dpi for legend in figure.legends)
     figure.set_size_inches(INCHES[_width], height + legends)
-    figure.draw_without_rendering()  # lays out, so that the panels' sizes are known
+    figure.draw_without_rendering()  # computes the layout, and with it the sizes of the panels
     for axis in panels:
         wide, high = (1.15 * length / figure.dpi for length in axis.get_window_extent().size)
         for where in ("left", "center"):

@@ -52,7 +52,7 @@ def _draw_smallest(axis: Axes, summaries: list[Summary], *, excess: bool, select
 
 def _draw_long_gain(axis: Axes, summaries: list[Summary]) -> None:
     sizes = [summary.num_windows for summary in summaries]
-    band(axis, sizes, [summary.long_gain_nats for summary in summaries], color="black", marker="o")
+    band(axis, sizes, estimates=[summary.long_gain_nats for summary in summaries], color="black", marker="o")
     axis.axhline(0, color="grey", linewidth=0.8)
     axis.set_title("long gain")
     axis.set_ylabel("mean long gain, nats")
@@ -62,7 +62,7 @@ def _draw_recovered_fraction(axis: Axes, summaries: list[Summary], *, selectors:
     sizes, k = [summary.num_windows for summary in summaries], summaries[-1].ks[-1]
     for selector in selectors:
         fractions = [summary.at(selector, "real", k).recovered_fraction for summary in summaries]
-        band(axis, sizes, fractions, **LOOKS[selector])
+        band(axis, sizes, estimates=fractions, **LOOKS[selector])
     signed_log(axis, "y")
     axis.axhline(1, color="black", linestyle="--", linewidth=0.9)
     axis.set_title(f"R({k})")

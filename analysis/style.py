@@ -81,7 +81,7 @@ def error_bars(estimates: Sequence[Estimate]) -> Optional[np.ndarray]:
     return np.abs(np.diff(bounds, axis=1)).T
 
 
-def band(axis: Axes, x: Any, estimates: Sequence[Optional[Estimate]], *, color: str, **looks: Any) -> None:
+def band(axis: Axes, x: Any, *, estimates: Sequence[Optional[Estimate]], color: str, **looks: Any) -> None:
     """Draw estimates as a line and their intervals as a band, with gaps where there are none."""
     numbers = [(None, None, None) if e is None else (e.mean, e.low, e.high) for e in estimates]
     means, lows, highs = np.array(numbers, dtype=float).reshape(-1, 3).T  # None becomes NaN

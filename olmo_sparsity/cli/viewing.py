@@ -1,4 +1,4 @@
-"""Commands that show results: ``summary``, ``report``, ``show``, ``compare``."""
+"""Commands that show results: ``summary``, ``figures``, ``report``, ``show``, ``compare``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,19 @@ def summary(
     config: ConfigOption = None,
     run: RunOption = None,
     tables: Annotated[
-        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+        Optional[Path],
+        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
     ] = None,
-    every: Annotated[bool, typer.Option("--every", help="Every k and context, classes and agreement, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--every", help="Also print every k and context, the target classes and the agreement of selectors."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """The numbers of a measurement: for reading, or with --json for programs."""
+    """Print the numbers of a measurement, as tables or with --json as JSON."""
     from olmo_sparsity.tables.reading import newest_finished
     from olmo_sparsity.view.console import print_summary
 
@@ -46,14 +52,15 @@ def figures(
     config: ConfigOption = None,
     run: RunOption = None,
     tables: Annotated[
-        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+        Optional[Path],
+        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
     ] = None,
     width: Annotated[
-        FigureWidth, typer.Option("--width", help="screen, or a paper's columns: one (3.25 in) or two (6.75 in).")
+        FigureWidth, typer.Option("--width", help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in).")
     ] = FigureWidth.screen,
     overrides: Overrides = None,
 ) -> None:
-    """Draw the figures of a run as PNG and PDF; trains and measures first where nothing is measured yet."""
+    """Draw the figures of a run as PNG and PDF. If nothing is measured yet, train and measure first."""
     from olmo_sparsity.tables.reading import list_finished
 
     loaded, folder = resolve(config, run, overrides)
@@ -67,20 +74,23 @@ def report(
     config: ConfigOption = None,
     run: RunOption = None,
     tables: Annotated[
-        Optional[Path], typer.Option("--tables", metavar="DIR", help="An influence folder. Default: the run's newest.")
+        Optional[Path],
+        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
     ] = None,
     windows: Annotated[
-        int, typer.Option("--windows", help="Windows in the page: a random sample where there are more.")
+        int, typer.Option("--windows", help="Windows on the page; a random sample if more were measured.")
     ] = 200,
-    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of that sample.")] = 0,
+    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of the random sample.")] = 0,
     out: Annotated[
         Optional[Path],
-        typer.Option("--out", metavar="FILE", help="The HTML file. Default: report.html beside the run's figures."),
+        typer.Option(
+            "--out", metavar="FILE", help="HTML file to write. Default: report.html beside the figures of the run."
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """A measurement as one HTML file to look at: the answer, the charts, the windows with their words."""
+    """Write a measurement as one HTML file: the answer, charts, and windows with their words."""
     from olmo_sparsity.tables.reading import newest_finished
     from olmo_sparsity.view.report import default_out, write_report
 
@@ -96,12 +106,16 @@ def show(
     window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
     selector: Annotated[
         Optional[SelectorName],
-        typer.Option("--selector", help="Whose choice. Default: one that does not see the target."),
+        typer.Option("--selector", help="Whose choice to show. Default: one that does not see the target."),
     ] = None,
-    k: Annotated[Optional[int], typer.Option("--k", help="How many tokens it unmasks. Default: the most.")] = None,
-    context: Annotated[ContextName, typer.Option("--context", help="real, or null: foreign text.")] = ContextName.real,
+    k: Annotated[
+        Optional[int], typer.Option("--k", help="How many tokens to unmask. Default: the largest measured k.")
+    ] = None,
+    context: Annotated[
+        ContextName, typer.Option("--context", help="real, or null for foreign text.")
+    ] = ContextName.real,
 ) -> None:
-    """One window in the terminal: its words, which of them were chosen, the losses."""
+    """Show one window in the terminal: its words, the chosen tokens, the losses."""
     from olmo_sparsity.tables.reading import find_tables
     from olmo_sparsity.view.one_window import show_window, terminal
 
@@ -112,16 +126,19 @@ def show(
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by that selector."),
+        typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by the selector kl."),
     ],
-    every: Annotated[bool, typer.Option("--every", help="Every selector and k.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="All of it, for programs.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="Print every selector and k.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     out: Annotated[
-        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write a page with table and figure.")
+        Optional[Path], typer.Option("--out", metavar="FILE", help="Also write an HTML page with table and figure.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Measurements side by side, differences from the first with intervals; paired where the windows are the same."""
+    """Compare measurements: values side by side, and differences from the first with intervals.
+
+    Differences are paired if the windows are the same.
+    """
     from olmo_sparsity.statistics.subjects import read_subjects
     from olmo_sparsity.view.comparison_page import write_comparison
     from olmo_sparsity.view.console import print_comparison

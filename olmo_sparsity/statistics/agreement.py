@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import rankdata
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
@@ -136,15 +136,15 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
     if not pairs:
         return []
     num_windows = len(measurement.windows)
-    units_W, num_units = document_units(measurement.windows["doc_id"])
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(num_windows), units_W, num_units)}
+    units = document_units(measurement.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": units.counts()}
     for a, b in pairs:
         for key in (*(_Common(a, b, k) for k in ks), _Ranked(a, b), _Correlation(a, b)):
-            sums[key] = np.zeros(num_units)
+            sums[key] = units.zeros()
     for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "positions", "scores"]):
         windows_w, terms = _agreement_of_part(part, measurement, context=context)
         for key, values_w in terms.items():
-            np.add.at(sums[key], units_W[windows_w], values_w)  # a part has few windows, and the units are many
+            np.add.at(sums[key], units.unit_W[windows_w], values_w)  # a part has few windows, and the units are many
 
     def means(totals: Mapping[Any, np.ndarray]) -> dict[_PairKey, np.ndarray]:
         values: dict[_PairKey, np.ndarray] = {}

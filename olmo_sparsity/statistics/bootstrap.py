@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -41,34 +42,51 @@ QuantityKey = TypeVar("QuantityKey", bound=Hashable)
 Quantities = Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, np.ndarray]]
 
 
-def document_units(doc_ids: pd.Series) -> tuple[np.ndarray, int]:
-    """Assign windows to the units that the bootstrap draws.
+@dataclass(frozen=True)
+class Units:
+    """The units that the bootstrap draws, and the windows in them.
+
+    Attributes:
+        unit_W: the unit of each window, int64 [W].
+        num_units: U, the number of units.
+    """
+
+    unit_W: np.ndarray
+    num_units: int
+
+    def sums(self, values_W: Any) -> np.ndarray:
+        """Return the sum of ``values_W`` over the windows of each unit, float64 [U]."""
+        return np.bincount(self.unit_W, weights=np.asarray(values_W, dtype=np.float64), minlength=self.num_units)
+
+    def counts(self) -> np.ndarray:
+        """Return the number of windows of each unit, float64 [U]."""
+        return self.sums(np.ones(len(self.unit_W)))
+
+    def zeros(self) -> np.ndarray:
+        """Return a sum of nothing, float64 [U], to add to."""
+        return np.zeros(self.num_units)
+
+
+def document_units(doc_ids: pd.Series) -> Units:
+    """Assign windows to units by their documents.
 
     A unit is a document, or a random group of documents where there are more than ``MAX_UNITS``. The same documents in the
     same order always get the same units.
 
     Args:
         doc_ids: the document of each window, str [W].
-
-    Returns:
-        The unit of each window, int64 [W], and the number of units U.
     """
     names: Any = doc_ids.astype("string[pyarrow]").array  # Arrow compares strings without making Python objects
-    codes_W, documents = pd.factorize(names)
+    unit_W, documents = pd.factorize(names)
     num_units = min(len(documents), MAX_UNITS)
     if num_units < len(documents):
         shuffled = np.random.default_rng(POOL_SEED).permutation(len(documents))
-        codes_W = (shuffled % num_units)[codes_W]
-    return codes_W, num_units
-
-
-def document_sums(values_W: Any, units_W: np.ndarray, num_units: int) -> np.ndarray:
-    """Return the sum of ``values_W`` over the windows of each unit of ``document_units``, float64 [U]."""
-    return np.bincount(units_W, weights=np.asarray(values_W, dtype=np.float64), minlength=num_units)
+        unit_W = (shuffled % num_units)[unit_W]
+    return Units(unit_W, num_units)
 
 
 def _resample(
-    sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey], num_resamples: int
+    sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey], *, num_resamples: int
 ) -> tuple[list[QuantityKey], np.ndarray, Optional[Any]]:
     """Return the keys of the quantities, their values [Q], and scipy's bootstrap result with a distribution [Q, X].
 
@@ -109,7 +127,7 @@ def _resample(
     return list(values), np.array([float(value) for value in values.values()]), result
 
 
-def _estimate(mean: float, low: float, high: float) -> Optional[Estimate]:
+def _estimate(mean: float, *, low: float, high: float) -> Optional[Estimate]:
     if not np.isfinite(mean):
         return None
     if not (np.isfinite(low) and np.isfinite(high)):
@@ -135,10 +153,13 @@ def estimates(
         key -> estimate. It has no interval with fewer than ``MIN_DOCUMENTS`` documents, or where the quantity is undefined
         in some resample. It is None where the quantity itself is undefined (such as a slope without variance).
     """
-    keys, values_Q, result = _resample(sums, quantities, num_resamples)
+    keys, values_Q, result = _resample(sums, quantities, num_resamples=num_resamples)
     undefined_Q = np.full(len(keys), np.nan)
     low_Q, high_Q = (undefined_Q, undefined_Q) if result is None else result.confidence_interval
-    return {key: _estimate(*numbers) for key, *numbers in zip(keys, values_Q, low_Q, high_Q, strict=True)}
+    return {
+        key: _estimate(value, low=low, high=high)
+        for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)
+    }
 
 
 def defined_estimates(
@@ -160,7 +181,7 @@ def attained_estimates(
 ) -> dict[QuantityKey, WholeEstimate]:
     """As ``estimates``, for whole numbers. The bounds are order statistics: numbers that some resample attained, never
     numbers between two of them."""
-    keys, values_Q, result = _resample(sums, quantities, num_resamples)
+    keys, values_Q, result = _resample(sums, quantities, num_resamples=num_resamples)
     if result is None:
         return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import defined_estimates, document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, window_rows
 from olmo_sparsity.statistics.summary import Summary, summarize
@@ -83,11 +83,11 @@ def by_class(measurement: Measurement) -> list[ClassSummary]:
     Each class has a gate of its own, so that no R(k) is shown of a class that does not gain from the long context. A gate has
     a 2.5% chance to pass without any long gain: of eight such classes, one passes in about one measurement of six.
     """
-    units_W, num_units = document_units(measurement.windows["doc_id"])
+    units = document_units(measurement.windows["doc_id"])
     class_W, class_names = pd.factorize(measurement.windows["target_class"])
     inside = {str(name): class_W == i for i, name in enumerate(class_names)}
     names = sorted(inside)
-    sums = {name: document_sums(inside[name], units_W, num_units) for name in names}
+    sums = {name: units.sums(inside[name]) for name in names}
 
     def shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: totals[name] / sum(totals.values()) for name in names}
@@ -143,9 +143,9 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
     """Count the ``windows`` and the chosen tokens in each bin of distance, in every bootstrap unit; float64 [U]."""
     num_bins = len(edges) - 1
-    units_W, num_units = document_units(measurement.windows["doc_id"])
-    counts: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units_W)), units_W, num_units)}
-    counts |= {_BinOfSelection(key, b): np.zeros(num_units) for key in measurement.keys for b in range(num_bins)}
+    units = document_units(measurement.windows["doc_id"])
+    counts: dict[Any, np.ndarray] = {"windows": units.counts()}
+    counts |= {_BinOfSelection(key, b): units.zeros() for key in measurement.keys for b in range(num_bins)}
     for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "distance_tokens"]):
         windows_R, distances_RK = (
             window_rows(measurement.windows, part["window_id"]),
@@ -159,5 +159,5 @@ def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.nda
             for k in measurement.ks:
                 for b in range(num_bins):
                     key = _BinOfSelection(SelectionKey(selector, context, k), b)
-                    np.add.at(counts[key], units_W[windows_R[rows_r]], (bins_RK[rows_r, :k] == b).sum(axis=1))
+                    np.add.at(counts[key], units.unit_W[windows_R[rows_r]], (bins_RK[rows_r, :k] == b).sum(axis=1))
     return counts

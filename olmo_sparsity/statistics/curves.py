@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import defined_estimates, document_sums, document_units
+from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
@@ -102,8 +102,8 @@ def _loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
         doc_ids.append(part["doc_id"].to_pandas())
         losses.append(list_rows(part["loss_nats"]))
     losses_WN = np.concatenate(losses)
-    units_W, num_units = document_units(pd.concat(doc_ids, ignore_index=True))
-    sums: dict[Any, np.ndarray] = {"windows": document_sums(np.ones(len(units_W)), units_W, num_units)}
+    units = document_units(pd.concat(doc_ids, ignore_index=True))
+    sums: dict[Any, np.ndarray] = {"windows": units.counts()}
     for i, number in enumerate(visible):
-        sums[number] = document_sums(losses_WN[:, i], units_W, num_units)
+        sums[number] = units.sums(losses_WN[:, i])
     return sums

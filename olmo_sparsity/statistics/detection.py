@@ -15,7 +15,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import Gate, gate_of
 from olmo_sparsity.tables.reading import read_manifest, read_table
@@ -235,26 +235,22 @@ def _suite_sums(
 ) -> dict[Any, np.ndarray]:
     """Return all that the quantities of a suite depend on, summed over each bootstrap unit, float64 [U]."""
     rows, third_W = windows.frame, windows.third_W
-    units_W, num_units = document_units(rows["doc_id"])
-
-    def add(values_W: Any) -> np.ndarray:
-        return document_sums(values_W, units_W, num_units)
-
-    sums: dict[Any, np.ndarray] = {"windows": add(np.ones(len(rows)))}
+    units = document_units(rows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"windows": units.counts()}
     for name in LOSSES:
-        sums[name] = add(rows[name])
+        sums[name] = units.sums(rows[name])
     for third in range(NUM_DISTANCES):
-        sums[_InThird(third)] = add(third_W == third)
+        sums[_InThird(third)] = units.sums(third_W == third)
     for selector in selectors:
         ranked = rankings[rankings["selector"] == selector].set_index("window_id").loc[rows["window_id"]]
         hits_WM = hits(np.stack(ranked["ranked_positions"].to_list()), windows.truth)
         at_truth_W = hits_WM[np.arange(len(hits_WM)), windows.num_true_W - 1] / windows.num_true_W
-        sums[_SelectorNumber(selector, "at truth")] = add(at_truth_W)
+        sums[_SelectorNumber(selector, "at truth")] = units.sums(at_truth_W)
         for third in range(NUM_DISTANCES):
-            sums[_SelectorNumber(selector, "third", third)] = add(at_truth_W * (third_W == third))
+            sums[_SelectorNumber(selector, "third", third)] = units.sums(at_truth_W * (third_W == third))
         for k in ks:
-            sums[_SelectorNumber(selector, "precision", k)] = add(hits_WM[:, k - 1] / k)
-            sums[_SelectorNumber(selector, "recall", k)] = add(hits_WM[:, k - 1] / windows.num_true_W)
+            sums[_SelectorNumber(selector, "precision", k)] = units.sums(hits_WM[:, k - 1] / k)
+            sums[_SelectorNumber(selector, "recall", k)] = units.sums(hits_WM[:, k - 1] / windows.num_true_W)
     return sums
 
 

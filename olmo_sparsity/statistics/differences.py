@@ -9,10 +9,10 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, Units, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey
-from olmo_sparsity.statistics.sums import Key, SelectionNumber, Units, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
 
@@ -65,8 +65,8 @@ def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
     either measurement has fewer than ``MIN_DOCUMENTS`` units.
     """
     doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
-    units_W, num_units = document_units(doc_ids)
-    units = [Units(part_W, num_units) for part_W in np.split(units_W, [len(first.windows)])]
+    pooled = document_units(doc_ids)
+    units = [Units(unit_W, pooled.num_units) for unit_W in np.split(pooled.unit_W, [len(first.windows)])]
     measurements = (first, second)
     sums: dict[_OfMeasurement, np.ndarray] = {}
     for i, (measurement, units_of) in enumerate(zip(measurements, units, strict=True)):
@@ -79,7 +79,7 @@ def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
         return {key: of_second[key] - of_first[key] for key in of_first if key in of_second}
 
     numbers = estimates(sums, differences)
-    if min(len(np.unique(units_of.units_W)) for units_of in units) >= MIN_DOCUMENTS:
+    if min(len(np.unique(units_of.unit_W)) for units_of in units) >= MIN_DOCUMENTS:
         return Differences(numbers)
     return Differences({key: value and value.without_interval() for key, value in numbers.items()})
 

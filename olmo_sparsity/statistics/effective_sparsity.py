@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import attained_estimates, document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import attained_estimates, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey
 from olmo_sparsity.statistics.sums import Key, SelectionNumber
@@ -110,7 +110,7 @@ def effective_sparsity(
     indices = attained_estimates({**needed, **shares}, smallest)
     shares_of_windows = estimates(shares, share)
 
-    def smallest_k(selector: str, fraction: float, name: str) -> SmallestK:
+    def smallest_k(selector: str, fraction: float, *, name: str) -> SmallestK:
         return _k_of_index(indices[_Question(selector, fraction, name)], ks)
 
     return tuple(
@@ -118,9 +118,9 @@ def effective_sparsity(
             selector,
             fraction,
             ks[-1],
-            smallest_k(selector, fraction, "smallest_k"),
-            smallest_k(selector, fraction, "smallest_k_excess"),
-            smallest_k(selector, fraction, "smallest_k_median_window"),
+            smallest_k(selector, fraction, name="smallest_k"),
+            smallest_k(selector, fraction, name="smallest_k_excess"),
+            smallest_k(selector, fraction, name="smallest_k_median_window"),
             tuple(WindowShare(k, shares_of_windows[_Reached(selector, fraction, k)]) for k in ks),
         )
         for selector, fraction in asked
@@ -130,17 +130,17 @@ def effective_sparsity(
 def _shares_of_windows(measurement: Measurement) -> dict[Any, np.ndarray]:
     """Count, in each unit, the windows with a long gain above 0 (``positive``), and those of them that have recovered a
     fraction of it at k or before; float64 [U]."""
-    units_W, num_units = document_units(measurement.windows["doc_id"])
+    units = document_units(measurement.windows["doc_id"])
     long_gain_W = measurement.windows["gain_long_nats"].to_numpy(np.float64)
     positive_W = long_gain_W > 0
-    counts: dict[Any, np.ndarray] = {"positive": document_sums(positive_W, units_W, num_units)}
+    counts: dict[Any, np.ndarray] = {"positive": units.sums(positive_W)}
     for selector in measurement.selectors:
         best_W = np.full(len(long_gain_W), -np.inf)
         for k in measurement.ks:
             best_W = np.maximum(best_W, measurement.gains[selector, "real", k].to_numpy())
             for fraction in RECOVERED:
                 reached_W = positive_W & (best_W >= fraction * long_gain_W)
-                counts[_Reached(selector, fraction, k)] = document_sums(reached_W, units_W, num_units)
+                counts[_Reached(selector, fraction, k)] = units.sums(reached_W)
     return counts
 
 

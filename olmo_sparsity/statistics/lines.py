@@ -31,14 +31,14 @@ class LineFit:
 LINE_QUANTITIES = tuple(field.name for field in fields(LineFit))
 
 
-def _variance(sum_: np.ndarray, sum_of_squares: np.ndarray, n: np.ndarray) -> np.ndarray:
+def _variance(sum_x: np.ndarray, sum_xx: np.ndarray, *, n: np.ndarray) -> np.ndarray:
     """Return the variance, 0 where it is only rounding error."""
-    variance = sum_of_squares / n - (sum_ / n) ** 2
-    return np.where(variance > 1e-12 * (sum_of_squares / n), variance, 0.0)
+    variance = sum_xx / n - (sum_x / n) ** 2
+    return np.where(variance > 1e-12 * (sum_xx / n), variance, 0.0)
 
 
 def line_of_sums(
-    n: np.ndarray, x: np.ndarray, y: np.ndarray, *, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
+    n: np.ndarray, *, x: np.ndarray, y: np.ndarray, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return correlation and slopes of y on x from the sums of n points; NaN where undefined.
 
@@ -50,16 +50,16 @@ def line_of_sums(
 
     Args:
         n: number of points, float [...].
-        x: sum of x, float [...]; ``y`` alike.
-        y: sum of y.
-        xx: sum of x squared; ``yy`` and ``xy`` alike.
-        yy: sum of y squared.
-        xy: sum of the products of x and y.
+        x: sum of x, float [...].
+        y: sum of y, float [...].
+        xx: sum of x squared, float [...].
+        yy: sum of y squared, float [...].
+        xy: sum of x times y, float [...].
 
     Returns:
         name of a field of ``LineFit`` -> float [...].
     """
-    sxx, syy = _variance(x, xx, n), _variance(y, yy, n)
+    sxx, syy = _variance(x, xx, n=n), _variance(y, yy, n=n)
     sxy = np.where((sxx > 0) & (syy > 0), xy / n - (x / n) * (y / n), 0.0)
     root = np.hypot(syy - sxx, 2 * sxy)
     tls = np.where(sxx >= syy, 2 * sxy / (sxx - syy + root), (syy - sxx + root) / (2 * sxy))

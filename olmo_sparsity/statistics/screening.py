@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units, estimates
+from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.tables.reading import list_rows, read_table
@@ -56,7 +56,7 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
     if measurement.manifest.get("influence", {}).get("screen") is None:
         return []
     table = read_table(folder, "screening")
-    units_R, num_units = document_units(table["doc_id"].to_pandas())
+    units = document_units(table["doc_id"].to_pandas())
     selector_R, context_R = (table[name].to_numpy() for name in ("selector", "context"))
     columns = {name: list_rows(table[name]) for name in COLUMNS}
 
@@ -66,11 +66,11 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
     losses = []
     for selector, context in dict.fromkeys(zip(selector_R, context_R, strict=True)):
         is_choice_R = (selector_R == selector) & (context_R == context)
-        sums: dict[Any, np.ndarray] = {"windows": document_sums(is_choice_R, units_R, num_units)}
+        sums: dict[Any, np.ndarray] = {"windows": units.sums(is_choice_R)}
         for i, k in enumerate(measurement.ks):
             for name, values_RK in columns.items():
                 values_R = np.where(is_choice_R, values_RK[:, i], 0.0)
-                sums[_ColumnAtK(name, k)] = document_sums(values_R, units_R, num_units)
+                sums[_ColumnAtK(name, k)] = units.sums(values_R)
         estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         losses += [
             ScreeningLoss(

@@ -175,7 +175,9 @@ def summarize(measurement: Measurement) -> Summary:
 
     long_gain = of_windows("long_gain_nats")
     gate = gate_of(long_gain)
-    selections = [_selection_summary(key, measurement.selectors[key.selector], numbers) for key in measurement.keys]
+    selections = [
+        _selection_summary(key, measurement.selectors[key.selector], numbers=numbers) for key in measurement.keys
+    ]
     if gate == "failed":
         selections = [selection.without_fractions() for selection in selections]
     manifest = measurement.manifest
@@ -199,7 +201,7 @@ def summarize(measurement: Measurement) -> Summary:
 
 
 def _selection_summary(
-    key: SelectionKey, info: SelectorInfo, numbers: Mapping[Key, Optional[Estimate]]
+    key: SelectionKey, info: SelectorInfo, *, numbers: Mapping[Key, Optional[Estimate]]
 ) -> SelectionSummary:
     def estimate(name: str) -> Optional[Estimate]:
         return numbers.get(SelectionNumber(key, name))

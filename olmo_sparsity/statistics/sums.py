@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import document_sums, document_units
+from olmo_sparsity.statistics.bootstrap import Units, document_units
 from olmo_sparsity.statistics.lines import line_of_sums
 from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, Measurement, SelectionKey
 
@@ -26,19 +26,6 @@ class SelectionNumber:
 
 
 Key = Union[str, SelectionNumber]
-
-
-@dataclass(frozen=True)
-class Units:
-    """The bootstrap units that windows belong to.
-
-    Attributes:
-        units_W: the unit of each window, int64 [W].
-        num_units: U.
-    """
-
-    units_W: np.ndarray
-    num_units: int
 
 
 def _squared(name: str) -> str:
@@ -58,22 +45,18 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         the same context (``gain times long gain``).
     """
     windows = measurement.windows
-    units = Units(*document_units(windows["doc_id"])) if units is None else units
-
-    def add(values_W: Any) -> np.ndarray:
-        return document_sums(values_W, units.units_W, units.num_units)
-
-    sums: dict[Key, np.ndarray] = {"windows": add(np.ones(len(windows)))}
+    units = document_units(windows["doc_id"]) if units is None else units
+    sums: dict[Key, np.ndarray] = {"windows": units.counts()}
     for name in NUMBERS:
-        sums[name] = add(windows[name])
+        sums[name] = units.sums(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, long_gain_W in long_gains.items():
-        sums[_squared(LONG_GAIN[context])] = add(long_gain_W**2)
+        sums[_squared(LONG_GAIN[context])] = units.sums(long_gain_W**2)
     for key in measurement.keys:
         gain_W = measurement.gains[key].to_numpy(np.float64)
-        sums[SelectionNumber(key, "gain")] = add(gain_W)
-        sums[SelectionNumber(key, "gain squared")] = add(gain_W**2)
-        sums[SelectionNumber(key, "gain times long gain")] = add(gain_W * long_gains[key.context])
+        sums[SelectionNumber(key, "gain")] = units.sums(gain_W)
+        sums[SelectionNumber(key, "gain squared")] = units.sums(gain_W**2)
+        sums[SelectionNumber(key, "gain times long gain")] = units.sums(gain_W * long_gains[key.context])
     return sums
 
 
@@ -99,8 +82,8 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
     values = {"gain_sparse_nats": gain / n, "recovered_fraction": gain / long_gain}
     values |= line_of_sums(
         n,
-        gain,
-        totals[name],
+        x=gain,
+        y=totals[name],
         xx=totals[SelectionNumber(key, "gain squared")],
         yy=totals[_squared(name)],
         xy=totals[SelectionNumber(key, "gain times long gain")],

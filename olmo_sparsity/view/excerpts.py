@@ -83,7 +83,7 @@ class Excerpt:
     null_gain_long_nats: float
     selections: dict[tuple[str, str], Choice]
 
-    def loss_at(self, selector: str, context: str, k: int) -> Optional[float]:
+    def loss_at(self, selector: str, context: str, *, k: int) -> Optional[float]:
         """Return the loss with the local tokens and J_k visible; None where this k was not measured."""
         return self.loss_short_nats if k == 0 else self.selections[selector, context].loss_at(k)
 

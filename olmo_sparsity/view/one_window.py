@@ -190,7 +190,7 @@ def _long_range_line(window: ShownWindow, *, coloured: bool) -> Text:
 def _print_losses(window: ShownWindow, console: Console) -> None:
     """Print the three losses as bars, and the gains."""
     excerpt, is_real = window.excerpt, window.context == "real"
-    short, sparse = excerpt.loss_short_nats, excerpt.loss_at(window.selector, window.context, window.k)
+    short, sparse = excerpt.loss_short_nats, excerpt.loss_at(window.selector, window.context, k=window.k)
     long = excerpt.loss_long_nats if is_real else excerpt.null_loss_long_nats
     longest = max(short, long, sparse or 0.0)
     missing = Text(f"  {f'L_short,sparse({window.k})':<26}measured at k = {', '.join(map(str, window.ks))}")

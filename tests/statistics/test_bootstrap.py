@@ -11,8 +11,8 @@ from scipy.stats import linregress
 
 from olmo_sparsity.statistics import bootstrap
 from olmo_sparsity.statistics.bootstrap import (
+    Units,
     attained_estimates,
-    document_sums,
     document_units,
     estimates,
 )
@@ -60,7 +60,7 @@ def test_any_function_of_sums_by_brute_force() -> None:
 def test_dependent_windows_widen_the_interval_as_they_should() -> None:
     of_document = np.random.default_rng(1).normal(0, 1, 400)
     codes = np.repeat(np.arange(400), 5)
-    by_document = interval_of_mean(document_sums(of_document[codes], codes, 400), np.full(400, 5.0))
+    by_document = interval_of_mean(Units(codes, 400).sums(of_document[codes]), np.full(400, 5.0))
     by_window = interval_of_mean(of_document[codes], np.ones(2000))
     assert np.ptp(by_document) / np.ptp(by_window) == pytest.approx(np.sqrt(5), rel=0.1)
 
@@ -124,7 +124,7 @@ def moments(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def line(total: Any) -> dict[str, np.ndarray]:
-    return line_of_sums(total["n"], total["x"], total["y"], **{name: total[name] for name in ("xx", "yy", "xy")})
+    return line_of_sums(**total)
 
 
 @pytest.mark.parametrize(("slope", "noise"), [(0.8, 0.3), (-2.5, 0.5), (0.0, 1.0), (6.0, 0.1)])
@@ -186,7 +186,7 @@ def coverage(sums_of: Callable[..., tuple[np.ndarray, np.ndarray]], repetitions:
 
 def test_95_percent_intervals_cover_a_known_truth_95_percent_of_the_time() -> None:
     def by_document(x: np.ndarray, y: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return document_sums(x, document, 200), document_sums(y, document, 200)
+        return Units(document, 200).sums(x), Units(document, 200).sums(y)
 
     found = coverage(by_document, repetitions=2000, num_resamples=800)  # own standard error: 0.5%
     assert 0.93 <= found <= 0.97, found
@@ -206,22 +206,24 @@ def test_up_to_the_limit_each_document_is_a_unit(monkeypatch: pytest.MonkeyPatch
     for limit in (6, 10_000):
         monkeypatch.setattr(bootstrap, "MAX_UNITS", limit)
         for doc_ids in (names(document), names(document).astype("string[pyarrow]"), names(document).astype("category")):
-            units, num_units = document_units(doc_ids)
-            assert (units.tolist(), num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
+            units = document_units(doc_ids)
+            assert (units.unit_W.tolist(), units.num_units) == ([0, 0, 1, 2, 1, 3, 4, 5], 6)
+            assert units.counts().tolist() == [2, 2, 1, 1, 1, 1]
+            assert units.sums(np.arange(8)).tolist() == [1, 6, 3, 5, 6, 7]
 
 
 def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "MAX_UNITS", 100)
     document = np.random.default_rng(8).permutation(np.repeat(np.arange(1050), 3))
-    units, num_units = document_units(names(document))
-    assert num_units == 100
-    of_document = pd.Series(units).groupby(document)
+    units = document_units(names(document))
+    assert units.num_units == 100
+    of_document = pd.Series(units.unit_W).groupby(document)
     assert (of_document.nunique() == 1).all()  # all windows of a document in one group
     sizes = np.bincount(of_document.first())
     assert sorted(set(sizes.tolist())) == [10, 11]
-    again, _ = document_units(names(document))
-    assert np.array_equal(units, again)  # so that numbers of two calls are paired
-    in_order, _ = document_units(names(np.arange(1050)))
+    again = document_units(names(document))
+    assert np.array_equal(units.unit_W, again.unit_W)  # so the numbers of two calls are paired
+    in_order = document_units(names(np.arange(1050))).unit_W
     # Neighbours are no more often in one group, or in the next, than any two documents are.
     for step in (0, 1):
         assert np.mean((np.diff(in_order) - step) % 100 == 0) < 0.03
@@ -239,8 +241,8 @@ def sorted_documents(rng: np.random.Generator, num_documents: int) -> tuple[np.n
 
 
 def sums_by_unit(x: np.ndarray, y: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    units, num_units = document_units(pd.Series(document.astype(str)))
-    return document_sums(x, units, num_units), document_sums(y, units, num_units)
+    units = document_units(pd.Series(document.astype(str)))
+    return units.sums(x), units.sums(y)
 
 
 def test_groups_of_documents_have_intervals_as_wide_as_documents_have(monkeypatch: pytest.MonkeyPatch) -> None:

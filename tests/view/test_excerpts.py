@@ -42,9 +42,9 @@ def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
         }
         assert len(rows) == 18
         (row,) = (row for row in rows if (row["selector"], row["context"]) == ("kl", "real"))
-        assert excerpt.loss_at("kl", "real", 0) == excerpt.loss_short_nats
-        assert excerpt.loss_at("kl", "real", 2) == row["loss_sparse_nats"][1]
-        assert excerpt.loss_at("kl", "real", 3) is None
+        assert excerpt.loss_at("kl", "real", k=0) == excerpt.loss_short_nats
+        assert excerpt.loss_at("kl", "real", k=2) == row["loss_sparse_nats"][1]
+        assert excerpt.loss_at("kl", "real", k=3) is None
     with pytest.raises(UserError, match="numbered 0 to 29"):
         read_excerpts(folder, [3, 30])
 

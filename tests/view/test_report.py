@@ -373,7 +373,7 @@ def test_filters(opened: Any, pages: dict[str, Path], tables: dict[str, Path]) -
     assert page.locator("#count").inner_text() == f"{len(long)} of 90 windows"
     assert page.locator(".card").count() == len(long)
     page.locator("#order").select_option("long")
-    assert page.locator("#count").inner_text().endswith("no fair sample.")
+    assert page.locator("#count").inner_text().endswith("not a fair sample.")
     shown = page.locator(".card").evaluate_all("cards => cards.map(card => Number(card.id.slice(1)))")
     assert shown == long.sort_values("gain_long_nats", ascending=False)["window_id"].tolist()
     page.locator("#search").fill("no such words anywhere")

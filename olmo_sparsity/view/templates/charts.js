@@ -1,5 +1,5 @@
 "use strict";
-// The other charts. Their numbers are those of `summarize`, `by_class` and `by_distance`; none is computed here.
+// The other charts. They draw the numbers of `summarize`, `by_class` and `by_distance`, and compute none.
 
 const CURVES = [
   {
@@ -8,14 +8,14 @@ const CURVES = [
     unit: "gain over random, nats",
     contexts: ["real"],
     blind: true,
-    words: "Only selectors that do not see the target: no luck in it.",
+    words: "Only selectors that do not see the target, so it holds no selection luck.",
   },
   {
     quantity: "excess_over_random_nats",
     title: "Excess over random",
     unit: "excess over random, nats",
     contexts: ["real"],
-    words: "What is left without the null context's luck and what foreign text does to any choice.",
+    words: "Without the luck that the null context shows, and without what foreign text does to any choice.",
   },
   {
     quantity: "recovered_fraction",
@@ -23,7 +23,7 @@ const CURVES = [
     unit: "recovered fraction",
     contexts: ["real", "null"],
     fraction: true,
-    words: "Of selectors that see the target mostly luck: look at their null context.",
+    words: "Mostly luck for selectors that see the target: look at their null context.",
   },
   {
     quantity: "excess_recovered_fraction",
@@ -31,7 +31,7 @@ const CURVES = [
     unit: "excess fraction",
     contexts: ["real"],
     fraction: true,
-    words: "Too large where foreign text misleads: read it beside random.",
+    words: "Too large where foreign text misleads: compare it with random.",
   },
   {
     quantity: "gain_sparse_nats",
@@ -43,7 +43,7 @@ const CURVES = [
   },
 ];
 
-/** The numbers against k, for the selectors in `shown`. */
+/** Draws the numbers against k, for the selectors in `shown`. */
 function drawCurves(data, shown, state, place) {
   place.replaceChildren(
     ...CURVES.map((curve) => oneCurve(data, shown, state, panelWidth(place, 320), curve)),
@@ -66,7 +66,7 @@ function oneCurve(
       html(
         "p",
         { class: "empty" },
-        "Not shown: the validity gate failed. There is no long gain to recover a fraction of.",
+        "Not shown: the validity gate failed. There is no long gain to recover.",
       ),
     );
   }
@@ -177,7 +177,7 @@ function curvesTable(data) {
   );
 }
 
-/** Classes of targets: long gain, R(k) and gain over random of the chosen selector and of random. */
+/** Draws the classes of targets: long gain, R(k), and gain over random, of the chosen selector and of random. */
 function drawClasses(data, state, place) {
   const k = state.measuredK;
   const total = place.clientWidth || 800;
@@ -283,7 +283,7 @@ function drawClasses(data, state, place) {
     .join("; ");
   const figure = picture(
     `By class of the target: ${state.selector}${names.length > 1 ? " beside random" : ""}, k = ${k}`,
-    "Gains in nats, 95% intervals over the documents that hold such targets; grey: this class's gate failed",
+    "Gains in nats, 95% intervals over the documents that hold such targets; grey: the gate of the class failed",
     words,
     width,
     bottom + 22,
@@ -323,7 +323,7 @@ function drawClasses(data, state, place) {
   );
 }
 
-/** Where the k chosen tokens lie, real against null context. */
+/** Draws where the k chosen tokens lie, in the real and in the null context. */
 function drawDistances(data, state, place) {
   const k = state.measuredK;
   const of = (context) =>

@@ -1,15 +1,15 @@
 "use strict";
-// The comparison's figure: values of each measurement on the left, differences from the first on the right, a row a quantity.
-// Fractions have another unit, and losses would flatten the gains: both are in the table.
+// The comparison's figure: values of each measurement on the left, differences from the first on the right, one row for each
+// quantity. Fractions have another unit, and losses would flatten the gains; both are only in the table.
 
 const DATA = JSON.parse(byId("data").textContent);
-// Looks by measurement: those of selectors serve, for they are told apart in grey and by the colour-blind.
+// The looks of selectors, reused for measurements: they differ in grey as well, and to the colour-blind.
 const LOOKS = ["unmask-one", "kl", "nearest", "gradient", "greedy", "attention", "lasso", "random"];
 const look = (index) => LOOKS[index % LOOKS.length];
 const isFraction = (row) => row.quantity.endsWith("fraction");
 const name = (row) => (row.selector ? `${row.selector}, k = ${row.k}: ` : "") + row.words.replace(", nats", "");
 
-/** One panel: rows of estimates on a common axis. `of(row)` gives [[measurement, estimate], ...]. */
+/** Draws rows of estimates on a common axis. `of(row)` gives [[measurement, estimate], ...]. */
 function panel(rows, of, left, right, top, height, title) {
   const values = rows
     .flatMap(of)

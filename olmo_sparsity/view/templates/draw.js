@@ -1,5 +1,5 @@
 "use strict";
-// Building blocks: elements, scales, axes, numbers in words. Data becomes text by textContent alone, never markup.
+// Building blocks: elements, scales, axes, numbers as text. Data is only ever set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,34 +13,34 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** An HTML element; children that are strings become text. */
+/** Returns an HTML element; children that are strings become text. */
 const html = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 
-/** An SVG element. */
+/** Returns an SVG element. */
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
 const byId = (id) => document.getElementById(id);
 
-/** A number with so many digits; a real minus sign, no minus before zero. */
+/** Returns a number with `count` digits after the point and a typographic minus sign; never minus zero. */
 function digits(value, count) {
   const text = value.toFixed(count);
   return (/[1-9]/.test(text) ? text : text.replace("-", "")).replace("-", "\u2212");
 }
 
-/** An estimate in words, as `interval` in statistics.py has it: 0.41 [0.36, 0.47]. */
+/** Returns an estimate as text, as `interval` in statistics/wording.py does: 0.41 [0.36, 0.47]. */
 function interval(estimate, count = 2) {
   if (!estimate || estimate.mean === null || estimate.mean === undefined) return "\u2013";
   if (estimate.low === null) return digits(estimate.mean, count);
   return `${digits(estimate.mean, count)} [${digits(estimate.low, count)}, ${digits(estimate.high, count)}]`;
 }
 
-/** A linear scale: numbers between low and high to pixels between from and to. */
+/** Returns a linear scale, from numbers between low and high to pixels between from and to. */
 function linear(low, high, from, to) {
   const scale = (value) => from + ((value - low) / (high - low || 1)) * (to - from);
   return Object.assign(scale, { low, high, ticks: roundTicks(low, high, 6) });
 }
 
-/** Linear up to 1 on either side of 0, logarithmic beyond: for fractions, where luck may be worth ten times the long gain. */
+/** Returns a scale that is linear from -1 to 1 and logarithmic beyond, for fractions: luck may be worth ten long gains. */
 function signedLog(low, high, from, to) {
   const squeeze = (v) => (Math.abs(v) <= 1 ? v : Math.sign(v) * (1 + Math.log10(Math.abs(v))));
   const inner = linear(squeeze(low), squeeze(high), from, to);
@@ -51,7 +51,7 @@ function signedLog(low, high, from, to) {
   return Object.assign((value) => inner(squeeze(value)), { low, high, ticks });
 }
 
-/** About so many round numbers between low and high. */
+/** Returns about `count` round numbers between low and high. */
 function roundTicks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -64,7 +64,7 @@ function roundTicks(low, high, count) {
 
 const tickWords = (value) => String(value).replace("-", "\u2212");
 
-/** Smallest and largest of numbers, a little margin around them; `among` are always inside. */
+/** Returns the smallest and largest of the numbers with a small margin; the numbers `among` are always inside. */
 function extent(values, among = [], margin = 0.05) {
   const all = [...values, ...among].filter(Number.isFinite);
   const low = Math.min(...all);
@@ -73,7 +73,7 @@ function extent(values, among = [], margin = 0.05) {
   return [low - room, high + room];
 }
 
-/** Markers by selector, so that hue is never all that tells them apart; paths around 0, 0 of radius r. */
+/** Markers by selector, so that they differ in more than hue; paths around 0, 0 of radius r. */
 const MARKERS = {
   "unmask-one": (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
   "mask-one": (r) => `M0,${1.2 * r}L${1.1 * r},${-0.8 * r}H${-1.1 * r}Z`,
@@ -100,7 +100,7 @@ function star(corners, outer, inner) {
 
 const colour = (selector) => `var(--${selector})`;
 
-/** A marker at a place; an open one (the null context) is filled with the background. */
+/** Returns a marker at a place; an open one (the null context) is filled with the background. */
 function marker(selector, x, y, radius, open = false) {
   return svg("path", {
     d: MARKERS[selector](radius),
@@ -111,7 +111,7 @@ function marker(selector, x, y, radius, open = false) {
   });
 }
 
-/** Grid lines, tick labels and titles of both axes. `frame`: {left, right, top, bottom} in pixels. */
+/** Returns grid lines, tick labels and titles of both axes. `frame`: {left, right, top, bottom} in pixels. */
 function axes(frame, x, y, xTitle, yTitle, xWords = tickWords, yWords = tickWords) {
   const parts = [];
   for (const value of x.ticks) {
@@ -130,7 +130,7 @@ function axes(frame, x, y, xTitle, yTitle, xWords = tickWords, yWords = tickWord
   return svg("g", { "aria-hidden": "true" }, parts);
 }
 
-/** The numbers of a chart as a table, for readers of text and for those who want them. */
+/** Returns the numbers of a chart as a table, also for screen readers. */
 function numbersTable(caption, head, rows, summary = "The numbers as a table", open = false) {
   return html(
     "details",
@@ -169,7 +169,7 @@ function numbersTable(caption, head, rows, summary = "The numbers as a table", o
   );
 }
 
-/** A picture that is read as one: its title, a description, the drawing. */
+/** Returns a figure with a title, a description for screen readers, and the drawing. */
 function picture(title, subtitle, description, width, height, parts) {
   return html(
     "figure",

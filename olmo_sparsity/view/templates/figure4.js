@@ -1,10 +1,10 @@
 "use strict";
-// Figure 4, window by window: points that are hovered, walked and clicked. Its numbers are those of `summarize`.
+// Figure 4, window by window: points react to hovering, arrow keys and clicks. The numbers are those of `summarize`.
 
 const CONTEXTS = { real: "real context", null: "null context (foreign text)" };
 const tokens = (k) => (k === 1 ? "1 token" : `${k} tokens`);
 
-/** The entry of `selections` for a selector, context and k. */
+/** Returns the entry of `selections` for a selector, context and k. */
 const entryOf = (selections, selector, context, k) =>
   selections.find((e) => e.selector === selector && e.context === context && e.k === k);
 
@@ -12,15 +12,15 @@ const longGain = (window, context) => (context === "real" ? window.gain_long_nat
 const sparseGain = (data, window, selector, context, k) =>
   window.selections[selector][context].gain[data.ks.indexOf(k)];
 
-/** Inner width of a figure in a grid whose columns are at least so wide; as the style sheet lays them out. */
+/** Returns the inner width of a figure in a grid with columns of a least width, as the style sheet lays them out. */
 const panelWidth = (place, least = 400) => {
   const total = place.clientWidth || 800;
   const columns = Math.max(1, Math.floor((total + 16) / (least + 16)));
   return Math.max(260, (total - 16 * (columns - 1)) / columns - 28);
 };
 
-/** Limits of Figure 4, the same for every selector, k and context, so that panels may be compared: wide enough for 98% of
- *  the points of each. The rarest stand at the border, open. */
+/** Returns the limits of Figure 4. They are the same for every selector, k and context, so that panels can be compared, and
+ *  contain 98% of the points of each. The others are drawn at the border, open. */
 function figure4Frame(data) {
   const windows = data.windows.filter((w) => w.group === "sample");
   const among = (values) => {
@@ -37,7 +37,7 @@ function figure4Frame(data) {
   return { x: extent(xs, [0], 0.06), y: extent(ys, [0], 0.06) };
 }
 
-/** One panel of Figure 4. `passes(window)` says which windows the filters let through; `open(window)` goes to one. */
+/** Returns one panel of Figure 4. `passes(window)` is true if the filters accept it; `open(window)` goes to it. */
 function scatter(data, limits, context, state, width, passes, open) {
   const k = state.measuredK;
   const entry = entryOf(data.summary.selections, state.selector, context, k);
@@ -150,7 +150,7 @@ function showTip(figure, tip, left, top, window, gain, long, context) {
   tip.style.top = `${box.top - outer.top + top * box.height + (top > 0.5 ? -tip.offsetHeight - 14 : 14)}px`;
 }
 
-/** Figure 4, the real context beside the null one. */
+/** Draws Figure 4, the real context beside the null one. */
 function drawFigure4(data, limits, state, place, words, passes, open) {
   const width = panelWidth(place);
   const panels = Object.keys(CONTEXTS).map((context) => scatter(data, limits, context, state, width, passes, open));
@@ -170,12 +170,12 @@ function drawFigure4(data, limits, state, place, words, passes, open) {
     (real.excess_over_random_nats
       ? `; excess over that of random: ${interval(real.excess_over_random_nats, 3)} nats`
       : "") +
-    (border ? `. Open points at the border (${border}) lie beyond it` : "") +
+    (border ? `. Open points at the border (${border}) lie beyond the frame` : "") +
     (state.k !== k ? `. k = ${state.k} was not measured: k = ${k} is shown` : "") +
     ".";
 }
 
-/** Fades the points of the windows that the filters hold back. */
+/** Fades the points of the windows that the filters exclude. */
 function fadePoints(place, windowById, passes) {
   for (const point of place.querySelectorAll("circle"))
     point.classList.toggle("faded", !passes(windowById.get(Number(point.dataset.window))));

@@ -1,5 +1,5 @@
 "use strict";
-// What is shown, and what changes it. One state; every control changes it and has drawn what depends on it.
+// The state of the page and its controls. Each control changes the state, then redraws what depends on it.
 
 const DATA = JSON.parse(byId("data").textContent);
 const PAGE_SIZE = 20;
@@ -9,7 +9,7 @@ const state = {
   k: DATA.ks.at(-1),
   context: "real",
   page: 0,
-  /** The measured k nearest below: charts know no others. */
+  /** The largest measured k that is not above k: charts show only measured ones. */
   get measuredK() {
     return DATA.ks.filter((k) => k <= this.k).at(-1) ?? DATA.ks[0];
   },
@@ -30,7 +30,7 @@ for (const window of DATA.windows) window.text = [...window.tokens, window.targe
 const windowById = new Map(DATA.windows.map((w) => [w.id, w]));
 let cards = [];
 
-// --- which windows the filters let through
+// --- filters
 
 const number = (id) => (byId(id).value === "" ? null : Number(byId(id).value));
 const between = (value, low, high) => (low === null || value >= low) && (high === null || value <= high);
@@ -88,7 +88,7 @@ function drawCards() {
   byId("count").textContent =
     `${windows.length} of ${all} windows` +
     (windows.length > PAGE_SIZE ? `, ${start + 1} to ${start + cards.length} shown` : "") +
-    (byId("order").value === "id" ? "" : ". In this order the first ones are no fair sample.");
+    (byId("order").value === "id" ? "" : ". In this order the first ones are not a fair sample.");
   const turn = (by) => () => {
     state.page += by;
     drawCards();
@@ -139,10 +139,10 @@ function drawLegend() {
 function drawNote() {
   const of = DATA.selectors.find((s) => s.name === state.selector);
   const verdict = of.control
-    ? html("span", {}, "Selects nothing: what any choice would give. ")
+    ? html("span", {}, "Selects nothing: a control. ")
     : of.sees_target
-      ? html("span", { class: "warn" }, "Sees the target: much of its gain is luck; compare the null context. ")
-      : html("span", { class: "fine" }, "Does not see the target: its gain over random is no luck. ");
+      ? html("span", { class: "warn" }, "Sees the target: much of its gain is selection luck; compare the null context. ")
+      : html("span", { class: "fine" }, "Does not see the target: its gain over random is not luck. ");
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
 }
@@ -178,7 +178,7 @@ function goToHash() {
 function fillControls() {
   const kinds = [
     ["Does not see the target", (s) => !s.sees_target && !s.control],
-    ["Sees the target: luck in its gain", (s) => s.sees_target],
+    ["Sees the target: part of its gain is luck", (s) => s.sees_target],
     ["Controls: select nothing", (s) => s.control],
   ];
   byId("selector").replaceChildren(
@@ -245,14 +245,14 @@ function listen() {
     else delete document.documentElement.dataset.theme;
   });
   addEventListener("hashchange", goToHash);
-  const bar = document.querySelector(".bar"); // it covers the top: what is gone to must stop below it
+  const bar = document.querySelector(".bar"); // it covers the top of the page, so scrolling must stop below it
   new ResizeObserver(() => {
     document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`;
   }).observe(bar);
   let width = innerWidth;
   let waiting;
   addEventListener("resize", () => {
-    if (innerWidth === width) return; // a phone's address bar comes and goes
+    if (innerWidth === width) return; // only the height changed: the address bar of a phone appeared or disappeared
     width = innerWidth;
     clearTimeout(waiting);
     waiting = setTimeout(drawCharts, 150);

@@ -1,14 +1,14 @@
 "use strict";
-// Windows as words: the long-range tokens shaded by score, the chosen ones framed and numbered, local context, target, losses.
+// Windows as text: long-range tokens shaded by score, chosen ones framed and numbered, local context, target, losses.
 
-/** Loss with the local tokens and J_k visible; null where this k was not measured. */
+/** Returns the loss with the local tokens and J_k visible, or null if this k was not measured. */
 function sparseLoss(data, window, state) {
   if (state.k === 0) return window.loss_short_nats;
   const index = data.ks.indexOf(state.k);
   return index < 0 ? null : window.selections[state.selector][state.context].loss[index];
 }
 
-/** Tokens as inline elements; words stay whole, for only a token that begins with a space may begin a line. */
+/** Returns tokens as inline elements. A line breaks only before a token that begins with a space, so words stay whole. */
 function tokenNodes(texts, dress) {
   return texts.flatMap((text, index) => {
     const trimmed = text.replace(/^ /, "");
@@ -16,7 +16,7 @@ function tokenNodes(texts, dress) {
   });
 }
 
-/** The long-range tokens of a card, with the first k of the ranking visible. */
+/** Returns the long-range tokens of a card, with the first k of the ranking visible. */
 function longRange(data, window, state) {
   const { positions, scores } = window.selections[state.selector][state.context];
   const texts =
@@ -47,7 +47,7 @@ function scoreWords(data, window, state, index, score, numLongRange) {
   return `${back} tokens before the target; score ${Number(value.toPrecision(2))}`;
 }
 
-/** A loss as a bar on a scale that all windows of the page share. */
+/** Returns a loss as a bar; all windows of the page share one scale. */
 function lossBar(kind, name, value, longest, note) {
   const share = value === null ? 0 : (100 * value) / longest;
   return html(
@@ -64,7 +64,7 @@ function lossBar(kind, name, value, longest, note) {
   );
 }
 
-/** What follows from the state: words and losses of a card; the rest of it stays. */
+/** Returns the part of a card that depends on the state: words and losses. */
 function cardBody(data, window, state, longest) {
   const local = window.tokens.slice(-data.summary.local_len);
   const real = state.context === "real";
@@ -115,7 +115,7 @@ function cardBody(data, window, state, longest) {
   );
 }
 
-/** A window as an article; `update` draws what the state changes, `findPoint` shows it in Figure 4. */
+/** Returns a window as an article; `update` redraws what depends on the state, `findPoint` shows it in Figure 4. */
 function card(data, window, state, longest, findPoint) {
   const article = html(
     "article",
