@@ -1,9 +1,9 @@
-"""Kills a measurement with SIGKILL at random moments, lets it go on, and compares its tables with those of one that ran
-through:
+"""Kills a measurement with SIGKILL at random moments, resumes it, and compares its tables with those of an uninterrupted
+one:
 
     python benchmarks/kills.py --run runs/demo --kills 20 --num-windows 600
 
-Exit code 0: every table that was finished after kills is the same, byte for byte, and no kill cost a finished part.
+Exit code 0: all tables that were finished after kills are the same, byte for byte, and no kill lost a finished part.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 
-def start(arguments: list[str], out: Path, processes: int) -> list[subprocess.Popen[bytes]]:
-    """The same measurement, in one process or as many shards."""
+def start(arguments: list[str], out: Path, *, processes: int) -> list[subprocess.Popen[bytes]]:
+    """Start the measurement in one process, or in several, one shard each."""
     command = [sys.executable, "-m", "olmo_sparsity", "influence", "--out", str(out), *arguments]
     shards = [["--shard", f"{i}/{processes}"] if processes > 1 else [] for i in range(processes)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -27,41 +27,42 @@ def start(arguments: list[str], out: Path, processes: int) -> list[subprocess.Po
 
 
 def finish(running: list[subprocess.Popen[bytes]]) -> None:
-    """Waits for all.
+    """Wait for all processes.
 
     Raises:
-        SystemExit: one failed.
+        SystemExit: a process failed.
     """
     for process in running:
-        _, said = process.communicate()
+        _, errors = process.communicate()
         if process.returncode != 0:
-            sys.exit(f"failed: {said.decode(errors='replace')}")
+            sys.exit(f"failed: {errors.decode(errors='replace')}")
 
 
 def parts_of(out: Path) -> dict[Path, int]:
-    """Part files, and which file each is: one that is written again is another file."""
+    """Return the inode of each part file: a part that is written again is another file."""
     return {path.relative_to(out): path.stat().st_ino for path in out.glob("*/*.parquet")}
 
 
 def finished_parts(out: Path) -> dict[Path, int]:
-    """Those of parts that every table has. ``windows`` is written last; a kill before that costs what the others have."""
+    """Return the files of finished parts. ``windows`` is written last: a kill before that loses the part's other files."""
     parts = parts_of(out)
     return {path: inode for path, inode in parts.items() if Path("windows", path.name) in parts}
 
 
 def is_complete(out: Path) -> bool:
+    """Return True if the measurement in this folder is finished."""
     manifest = out / "manifest.json"
     return manifest.is_file() and '"status": "complete"' in manifest.read_text(encoding="utf-8")
 
 
 def differences(whole: Path, out: Path) -> list[str]:
-    """What is not the same in the two folders, byte for byte; and what killed processes left behind."""
+    """Return how two folders differ, byte for byte, and which temporary files are left."""
     ours, theirs = parts_of(whole), parts_of(out)
-    found = [f"{path}: only in one" for path in sorted(ours.keys() ^ theirs.keys())]
+    problems = [f"{path}: only in one" for path in sorted(ours.keys() ^ theirs.keys())]
     both = sorted(ours.keys() & theirs.keys())
-    found += [f"{path}: differs" for path in both if (whole / path).read_bytes() != (out / path).read_bytes()]
-    found += [f"{path}: left behind" for path in out.rglob("*.partial")]
-    return found if is_complete(out) else [*found, "manifest.json: not complete"]
+    problems += [f"{path}: differs" for path in both if (whole / path).read_bytes() != (out / path).read_bytes()]
+    problems += [f"{path}: left behind" for path in out.rglob("*.partial")]
+    return problems if is_complete(out) else [*problems, "manifest.json: not complete"]
 
 
 def main() -> None:
@@ -70,8 +71,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--num-windows", type=int, default=600)
     parser.add_argument("--windows-per-part", type=int, default=20)
-    parser.add_argument("--processes", type=int, default=1, help="shards that run, and are killed, together")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="number of processes, one shard each, that are killed together"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     parser.add_argument("override", nargs="*", metavar="KEY=VALUE")
     asked = parser.parse_args()
     arguments = ["--run", asked.run, "--num-windows", str(asked.num_windows), *asked.override]
@@ -81,14 +84,14 @@ def main() -> None:
     whole, out = folder / "whole", folder / "out"
 
     began = time.monotonic()
-    finish(start(arguments, whole, 1))
+    finish(start(arguments, whole, processes=1))
     seconds = time.monotonic() - began
     print(f"uninterrupted: {seconds:.1f} s, {len(parts_of(whole))} part files", flush=True)
 
     kills, among_parts, tables, problems = 0, 0, 0, []
     while kills < asked.kills or out.exists():
         before, killed = finished_parts(out), False
-        running = start(arguments, out, asked.processes)
+        running = start(arguments, out, processes=asked.processes)
         if kills < asked.kills:
             time.sleep(moments.uniform(0, seconds))
             if any(process.poll() is None for process in running):
@@ -103,15 +106,15 @@ def main() -> None:
         among_parts += killed and len(before) < len(after) < len(parts_of(whole))
         if is_complete(out):
             if killed:
-                finish(start(arguments, out, 1))  # it may not have come to cleaning up
+                finish(start(arguments, out, processes=1))  # the killed process may not have cleaned up
             problems += differences(whole, out)
             tables += 1
             shutil.rmtree(out)
     for problem in problems:
         print(problem)
     print(
-        f"{kills} kills of {asked.processes} processes, {among_parts} of them after new parts and before the last; "
-        f"{tables} measurements finished after them; {len(problems)} differences from the uninterrupted one"
+        f"{kills} kills of {asked.processes} processes, {among_parts} of them between the first and the last part; "
+        f"{tables} measurements finished after kills; {len(problems)} differences from the uninterrupted one"
     )
     shutil.rmtree(folder)
     sys.exit(1 if problems else 0)

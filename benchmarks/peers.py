@@ -1,7 +1,4 @@
-"""The same question put to other tools, captum and inseq, on the same weights in ``transformers``.
-
-Legend: M long-range tokens, B rows, T tokens of a window.
-"""
+"""Other tools, captum and inseq, on the same weights in ``transformers``."""
 
 from __future__ import annotations
 
@@ -13,58 +10,72 @@ from transformers import OlmoForCausalLM
 
 
 def captum_scores(
-    theirs: OlmoForCausalLM,
+    model: OlmoForCausalLM,
     tokens_T: torch.Tensor,
+    *,
     target: int,
     num_long_range: int,
     perturbations_per_eval: int,
     last_logits_only: bool,
 ) -> torch.Tensor:
-    """``unmask-one`` of one window by captum's ``FeatureAblation``, [M]: the features are a keep-mask over the long-range
-    tokens, all hidden; ablating one shows it. What is hidden goes into the attention mask, position IDs stay."""
+    """Return the scores of ``unmask-one`` for one window by captum's ``FeatureAblation``, [M].
+
+    The features are a visibility mask over the long-range tokens, all of them hidden, and ablating a feature shows its
+    token. Hidden tokens are masked in the attention mask; position IDs do not move.
+
+    Args:
+        model: the model.
+        tokens_T: int64, the window, without its target.
+        target: the token that follows.
+        num_long_range: M.
+        perturbations_per_eval: candidates per forward pass.
+        last_logits_only: compute the logits of the last token only.
+    """
     from captum.attr import FeatureAblation
 
     positions_1T = torch.arange(len(tokens_T), device=tokens_T.device)[None]
 
-    def loss(keep_BM: torch.Tensor) -> torch.Tensor:
-        num_rows = len(keep_BM)
-        local_BL = keep_BM.new_ones(num_rows, len(tokens_T) - num_long_range)
-        logits = theirs(
+    def loss(visible_RM: torch.Tensor) -> torch.Tensor:
+        num_rows = len(visible_RM)
+        local_RL = visible_RM.new_ones(num_rows, len(tokens_T) - num_long_range)
+        logits_RTV = model(
             input_ids=tokens_T.expand(num_rows, -1),
-            attention_mask=torch.cat([keep_BM, local_BL], dim=1).long(),
+            attention_mask=torch.cat([visible_RM, local_RL], dim=1).long(),
             position_ids=positions_1T.expand(num_rows, -1),
             logits_to_keep=int(last_logits_only),
             use_cache=False,
         ).logits
-        return -logits[:, -1].float().log_softmax(dim=-1)[:, target]
+        return -logits_RTV[:, -1].float().log_softmax(dim=-1)[:, target]
 
-    hidden = torch.zeros(1, num_long_range, device=tokens_T.device)
+    hidden_1M = torch.zeros(1, num_long_range, device=tokens_T.device)
     with torch.no_grad():
         return FeatureAblation(loss).attribute(
-            hidden, baselines=torch.ones_like(hidden), perturbations_per_eval=perturbations_per_eval
+            hidden_1M, baselines=torch.ones_like(hidden_1M), perturbations_per_eval=perturbations_per_eval
         )[0]
 
 
-def inseq_occlusion(theirs: OlmoForCausalLM, vocab_size: int) -> Callable[[torch.Tensor, int], Any]:
-    """A function (tokens [T], target) -> inseq's occlusion attribution of the target: another quantity. It replaces a token
-    by one that says nothing instead of hiding it, and scores every position, local ones too."""
+def inseq_occlusion(model: OlmoForCausalLM, vocab_size: int) -> Callable[[torch.Tensor, int], Any]:
+    """Return a function (tokens [T], target) -> inseq's occlusion attribution of the target.
+
+    This is another quantity: it replaces a token by a neutral one instead of hiding it, and scores local positions too.
+    """
     import inseq
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    # inseq takes text; a word for each token gives it the same tokens.
+    # inseq takes text. One word per token gives it the same tokens.
     words = {f"t{i}": i for i in range(vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="t0", pad_token="t0", eos_token="t0", bos_token="t0"
     )
-    theirs.config.bos_token_id = theirs.config.eos_token_id  # inseq must have one; the model knows none
-    model = inseq.load_model(theirs, "occlusion", tokenizer=fast)
+    model.config.bos_token_id = model.config.eos_token_id  # inseq needs one, and the model has none
+    attributed = inseq.load_model(model, "occlusion", tokenizer=fast)
 
     def attribute(tokens_T: torch.Tensor, target: int) -> Any:
         context = " ".join(f"t{i}" for i in tokens_T.tolist())
-        return model.attribute(
+        return attributed.attribute(
             context,
             f"{context} t{target}",
             attr_pos_start=len(tokens_T),

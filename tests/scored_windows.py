@@ -1,4 +1,4 @@
-"""Tiny windows with what selectors ask of them."""
+"""Window scores of tiny models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_scores(
     screening: Any = None,
     **batch: Any,
 ) -> WindowScores:
-    """Scores of ``num`` tiny windows; ``batch`` changes the fields of their WindowBatch."""
+    """Return the scores of ``num`` tiny windows; ``batch`` overrides fields of their ``WindowBatch``."""
     tokens_WT, targets_W = windows(num)
     evaluator = Evaluator(model, LOCAL, path=path)
     fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **batch}
@@ -42,6 +42,6 @@ def make_scores(
 
 
 def with_other_targets(scores: WindowScores, num_entries: int) -> WindowScores:
-    """The same windows, with the next token of the vocabulary as each target and nothing computed yet."""
+    """Return scores of the same windows with other targets, and nothing computed yet."""
     windows = dataclasses.replace(scores.windows, targets_W=(scores.windows.targets_W + 1) % num_entries)
     return dataclasses.replace(scores, windows=windows)

@@ -80,7 +80,7 @@ def influence(
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides=overrides)
     given: dict[str, Any] = {
         "k": None if k is None else parse_k(k),
         "num_windows": num_windows,
@@ -122,7 +122,7 @@ def validate(
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides=overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": selector_names(selector)}
     loaded = dataclasses.replace(loaded, validation=with_options(loaded.validation, given))
     from olmo_sparsity.measure.validation import validate as validate_run
@@ -153,7 +153,7 @@ def context_curve(
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides=overrides)
     given: dict[str, Any] = {"num_windows": num_windows, "data": data}
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     if max_visible is not None:

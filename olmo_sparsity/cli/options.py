@@ -68,7 +68,7 @@ DataOption = Annotated[
 ]
 
 
-def resolve(config: Optional[Path], run: Optional[Path], overrides: Optional[list[str]]) -> tuple[Config, Path]:
+def resolve(config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]) -> tuple[Config, Path]:
     """Return (the configuration, the folder of the run) that a command's options name."""
     if config is None and run is not None and (run / "config.yaml").is_file():
         config = run / "config.yaml"

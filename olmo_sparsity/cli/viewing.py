@@ -43,7 +43,7 @@ def summary(
     from olmo_sparsity.view.console import print_summary
 
     if tables is None:
-        _, folder = resolve(config, run, overrides)
+        _, folder = resolve(config, run, overrides=overrides)
         tables = newest_finished(folder)
     print_summary(tables, every=every, as_json=as_json)
 
@@ -63,7 +63,7 @@ def figures(
     """Draw the figures of a run as PNG and PDF. If nothing is measured yet, train and measure first."""
     from olmo_sparsity.tables.reading import list_finished
 
-    loaded, folder = resolve(config, run, overrides)
+    loaded, folder = resolve(config, run, overrides=overrides)
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder)
     for path in figures_package().draw_run(folder, tables, width=width.value):
@@ -95,7 +95,7 @@ def report(
     from olmo_sparsity.view.report import default_out, write_report
 
     if tables is None:
-        _, folder = resolve(config, run, overrides)
+        _, folder = resolve(config, run, overrides=overrides)
         tables = newest_finished(folder)
     page = out or default_out(tables, run)
     print(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model import checkpoint as checkpoints
+from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import read_json
@@ -26,24 +26,6 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 logger = logging.getLogger(__name__)
 
 C4_DOCUMENTS_PER_WINDOW = 20  # enough for most windows to come from different documents, however long they must be
-
-
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """Which checkpoint a measurement is of."""
-
-    step: int
-    model_sha256: str  # of the file with the weights
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry ``checkpoint`` of a manifest."""
-        return {"step": self.step, "model_sha256": self.model_sha256}
-
-
-def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
-    """Return step and hash of a checkpoint, as it records them; ``load_model`` verifies them."""
-    record = read_json(checkpoint / "train.json")
-    return CheckpointInfo(record["step"], record["sha256"]["model.pt"])
 
 
 @dataclass(frozen=True)
@@ -115,14 +97,14 @@ def open_run(config: Config, run: Path, *, max_position: Optional[int] = None) -
     Raises:
         UserError: the run or the text is not usable.
     """
-    latest = checkpoints.latest_checkpoint(run / "checkpoints")
+    latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
     take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
-    model = checkpoints.load_model(latest, device, max_position=max_position)
+    model = load_model(latest, device, max_position=max_position)
     manifest = read_json(run / "manifest.json")
     return OpenedRun(
         name=run.name,

@@ -12,8 +12,7 @@ import torch
 from olmo_sparsity.config import Config, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.correlations import LENGTHS, NOISE, TASKS, sequence, word_tokenizer
-from olmo_sparsity.measure.opened_run import read_checkpoint_info
-from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model
+from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder

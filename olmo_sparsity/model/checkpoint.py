@@ -60,6 +60,11 @@ class CheckpointInfo:
     seconds: float
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def model_sha256(self) -> str:
+        """Hexadecimal hash of the file with the weights."""
+        return self.sha256["model.pt"]
+
 
 def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step"))

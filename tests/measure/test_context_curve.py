@@ -1,4 +1,4 @@
-"""The context curve against the definition, past the trained positions too."""
+"""The context curve against its definition, also past the trained positions."""
 
 from __future__ import annotations
 

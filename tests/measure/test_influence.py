@@ -1,4 +1,4 @@
-"""The engine against the definitions, window by window; the null context; parts; interruption; other text."""
+"""The influence tables against the definitions, window by window; null context, parts, interruptions, other text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows_of(tables: Path, table: str) -> list[dict]:
 
 
 def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> None:
-    """Three windows recomputed with the float64 reference: nothing of the engine is used."""
+    """Three windows are computed again with the float64 reference, without any code of the package."""
     model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
     selections = rows_of(tiny_tables, "selections")
     for window in rows_of(tiny_tables, "windows")[:3]:
@@ -218,7 +218,7 @@ def test_finished_foreign_and_missing_folders(
         measure(tiny_config, tiny_run, out=tiny_run, overwrite=True)
     assert (tiny_run / "checkpoints").is_dir()
     one = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
-    with pytest.raises(UserError, match="too small"):  # found out before anything is deleted
+    with pytest.raises(UserError, match="too small"):  # detected before anything is deleted
         measure(one, tiny_run, out=copy, overwrite=True)
     assert read_table(copy, "windows").num_rows == 60
     with pytest.raises(UserError, match="this run has no checkpoint"):
@@ -261,7 +261,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     assert (costs["unmask-one"], costs["kl"], costs["gradient"]) == (9 + 1 + 3, 9 + 2 + 3, 3)
     assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == 2 * 2 * 60 * 3
     single = read_table(folder, "candidates")["loss_single_nats"].combine_chunks().flatten()
-    assert single.null_count == 2 * 60 * 3  # nulls, where a NaN would be a number
+    assert single.null_count == 2 * 60 * 3  # null: a NaN would be a number
 
     sample = read_table(folder, "screening").to_pandas()
     assert 10 < sample["window_id"].nunique() < 50

@@ -1,4 +1,4 @@
-"""What is planted, and where; and that selectors find it in a model that was trained to use it."""
+"""What is planted, and where; and whether selectors find it in a model that was trained to use it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FIRST, SECOND, ANSWER, VOCAB = 9, 13, 17, 40
 
 
 def planted(rng: np.random.Generator, num: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """(tokens [num, FULL], targets [num], planted positions [num, 2]); the target tells both planted values."""
+    """Return (tokens [num, FULL], targets [num], planted positions [num, 2]); the target encodes both planted values."""
     tokens = rng.integers(1, 9, (num, FULL))
     places = np.stack([rng.permutation(M)[:2] for _ in range(num)])
     values = rng.integers(0, 4, (num, 2))
@@ -53,7 +53,7 @@ def planted(rng: np.random.Generator, num: int) -> tuple[torch.Tensor, torch.Ten
 
 @pytest.fixture(scope="module")
 def solver() -> OLMoWithPositions:
-    """A model trained on such sequences, some of their long-range tokens hidden at random."""
+    """A model trained on such sequences, with some of their long-range tokens hidden at random."""
     config = Config(
         model=ModelConfig(d_model=64, n_heads=4, n_layers=2, mlp_ratio=4, layer_norm_with_affine=True),
         context=ContextConfig(local_len=LOCAL, full_len=FULL),
@@ -85,14 +85,14 @@ def test_unmask_one_finds_exactly_the_planted_tokens_and_they_recover_everything
     batch = WindowBatch(tokens, targets, window_ids_W=np.arange(200), context="real", seed=0)
     scores = WindowScores(evaluator, batch, log_p_short_WV=log_p_short, max_k=2, with_kl=True)
     measured = measure_context(scores, settings)
-    assert loss_short.mean() > 2.5  # nearly log 16: the local tokens tell nothing
+    assert loss_short.mean() > 2.5  # nearly log 16: the local tokens carry no information
     assert measured.loss_long_W.mean() < 0.05
     for selector in ("unmask-one", "kl"):
         found = np.sort(measured.outcomes[selector].positions_WS, axis=1)
         assert (found == np.sort(places, axis=1)).all(), selector
         one, two = measured.outcomes[selector].loss_sparse_WK.mean(axis=0)
         assert two < 0.05
-        assert one == pytest.approx(np.log(4), abs=0.15)  # one of two planted values known
+        assert one == pytest.approx(np.log(4), abs=0.15)  # one of two planted values is known
     assert measured.outcomes["random"].loss_sparse_WK.mean() > 2.0
 
 
@@ -157,7 +157,7 @@ def test_a_needle_is_a_function_of_seed_and_window_alone(tokenizer: Tokenizer) -
 def test_places_of_needles_are_uniform(tokenizer: Tokenizer) -> None:
     base = base_windows(3000)
     truth = plant("needle-number", 1, base, tokenizer=tokenizer).truth_WM
-    assert set(truth.sum(axis=1)) == {4}  # three digits and the space: under this tokenizer a token each
+    assert set(truth.sum(axis=1)) == {4}  # this tokenizer makes one token of the space and of each of three digits
     counts = np.bincount(truth.argmax(axis=1), minlength=30)[:27]
     assert counts == pytest.approx(np.full(27, 3000 / 27), abs=45)
     both = plant("needle-number", 2, base, tokenizer=tokenizer, num_long_range=10).truth_WM
@@ -198,7 +198,7 @@ def test_training_documents_are_sequences_without_some_of_their_words() -> None:
         words, _ = sequence(np.random.default_rng(seed), "sum4")
         document = training_document(np.random.default_rng(seed), "sum4")
         assert len(document) == 33
-        end = document.index("sum4") + 2  # behind the target
+        end = document.index("sum4") + 2  # after the target
         assert document[end - 9 : end] == words[24:]
         kept = document[: end - 9]
         rest = iter(words[:24])

@@ -1,4 +1,4 @@
-"""Every selector against its definition, by brute force with the float64 reference; costs; ties; controls."""
+"""Every selector against its definition, by brute force with the float64 reference; costs, ties, controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
 class Definition:
-    """One window of a model, evaluated in float64, a visible set at a time."""
+    """One window of a model, evaluated in float64, one visible set at a time."""
 
     def __init__(self, model: OLMoWithPositions, w: int):
         tokens, targets = windows(W)
@@ -54,7 +54,7 @@ def test_rank_is_by_score_and_then_by_nearness(scores: np.ndarray) -> None:
         assert ranked.tolist() == sorted(range(9), key=lambda j: (-row[j], -j))
 
 
-def test_the_literal_dictionary_names_what_the_configuration_allows() -> None:
+def test_the_configuration_allows_exactly_the_selectors_that_exist() -> None:
     assert tuple(SCORERS) == config.SELECTORS
 
 
@@ -124,11 +124,11 @@ def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions)
         assert ranked[w].tolist() == taken
     by_single = rank(SCORERS["unmask-one"].score(make_scores(model)))[:, :MAX_K]
     assert (ranked[:, 0] == by_single[:, 0]).all()
-    assert (ranked != by_single).any()  # or greedy would show nothing here
+    assert (ranked != by_single).any()  # otherwise this test would not distinguish greedy
 
 
 def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
-    """Losses by the reference; the minimum by cyclic coordinate descent in numpy."""
+    """The losses come from the reference, the minimum from cyclic coordinate descent in numpy."""
     one = make_scores(model)
     keep = lasso_masks(one)
     assert keep.shape == (W, MASKS, M)
@@ -212,14 +212,14 @@ class Counted:
 def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> None:
     counted = Counted(model)
     one = make_scores(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
-    SCORERS[name].score(one)  # L_short was evaluated before, once a window
+    SCORERS[name].score(one)  # L_short was evaluated before, once per window
     includes_short = name in ("unmask-one", "kl")
     expected = SCORERS[name].num_evaluations(ScoringSize(M, MAX_K, MASKS))
     assert counted.rows / W == expected + (0 if includes_short else 1)
 
 
 def test_who_sees_the_target(model: OLMoWithPositions) -> None:
-    """Another target changes the scores of those that see it, and of no other."""
+    """Another target changes the scores of the selectors that see it, and no others."""
     for name, selector in SCORERS.items():
         one = make_scores(model)
         other = with_other_targets(one, VOCAB)

@@ -144,12 +144,12 @@ def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
         assert np.nanmax(np.abs(values - whole)) < 1e-5
     ranking = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
     assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
-    if by == "unmask-one":  # the ranking is the exact one: nothing may be lost
+    if by == "unmask-one":  # the ranking is the exact one, so nothing is lost
         assert (rank(-screened.kl_single_WM)[:, :4] == rank(-exact.kl_single_WM)[:, :4]).all()
 
 
 def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
-    """It does not see the target."""
+    """The scores of ``kl`` do not depend on the target."""
     model = build(NORMED).eval()
     screened = make_scores(model, num=8, screening=ScreeningSettings(5))
 
@@ -217,11 +217,11 @@ def test_the_recall_of_screening_is_that_of_the_sample() -> None:
                 assert cost.recall_wK[i, n] == len(common) / k
                 lost = measured.outcomes[name].loss_sparse_WK[w, n] - exact.outcomes[name].loss_sparse_WK[w, n]
                 assert cost.gain_lost_wK[i, n] == pytest.approx(lost, abs=2e-6)
-        assert 0 < cost.recall_wK.mean() < 1  # or this would show nothing
+        assert 0 < cost.recall_wK.mean() < 1  # otherwise this test would prove nothing
 
 
 def test_sparse_losses_are_those_of_their_sets() -> None:
-    """Sets that selectors share, and single positions, are not evaluated twice; nobody may notice."""
+    """Sets that selectors share, and single positions, are not evaluated twice; the losses must not change."""
     model = build(NORMED).eval()
     settings = InfluenceConfig(k=[1, 2, 4], selectors=["unmask-one", "gradient", "nearest", "random"])
     one = make_scores(model, num=12)

@@ -1,4 +1,4 @@
-"""Shares of a measurement, processes that are killed at every step, and processes that begin at once."""
+"""Shares of a measurement; processes that are killed at every step, and processes that start at the same time."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def part_bytes(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A made-up measurement in 6 parts, by one process without interruption."""
-    monkeypatch.setattr(parts, "environment", dict)  # it asks git
+    """A made-up measurement in 6 parts, written by one process without interruption."""
+    monkeypatch.setattr(parts, "environment", dict)  # it runs git
     measure_made_up(tmp_path / "whole")
     return tmp_path / "whole"
 
 
 def in_a_child(action: Callable[[], None]) -> int:
-    """Runs in a forked process; returns its number."""
+    """Run an action in a forked process, and return its process ID."""
     child = os.fork()
     if child == 0:
         try:
@@ -94,7 +94,7 @@ def in_a_child(action: Callable[[], None]) -> int:
     return child
 
 
-# --- who measures what -----------------------------------------------------------------------------------------------
+# --- shares ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def in_a_child(action: Callable[[], None]) -> int:
         (None, {"RANK": "1", "WORLD_SIZE": "2"}, Share(1, 2, is_leader=False)),
         ("1/3", {"RANK": "0", "WORLD_SIZE": "2"}, Share(2, 6)),
         ("1/3", {"RANK": "1", "WORLD_SIZE": "2"}, Share(3, 6, is_leader=False)),
-        (None, {"RANK": "3"}, Share(0, 1)),  # of some other launcher
+        (None, {"RANK": "3"}, Share(0, 1)),  # set by another launcher
     ],
 )
 def test_shares(shard: str | None, variables: dict[str, str], share: Share) -> None:
@@ -114,7 +114,7 @@ def test_shares(shard: str | None, variables: dict[str, str], share: Share) -> N
 
 
 @pytest.mark.parametrize("shard", ["2/2", "0/0", "1", "a/b", "-1/2", "1/2/3", ""])
-def test_a_shard_that_is_none_is_refused(shard: str) -> None:
+def test_an_invalid_shard_is_refused(shard: str) -> None:
     with pytest.raises(UserError, match="I from 0 to N - 1"):
         share_of_process(shard, overwrite=False, variables={})
 
@@ -126,7 +126,7 @@ def test_a_share_may_not_overwrite() -> None:
             share_of_process(shard, overwrite=True, variables=variables)
 
 
-def test_a_rank_without_its_world_is_refused() -> None:
+def test_a_rank_outside_its_world_is_refused() -> None:
     with pytest.raises(UserError, match="RANK = 2"):
         share_of_process(None, overwrite=False, variables={"RANK": "2", "WORLD_SIZE": "2"})
 
@@ -143,7 +143,9 @@ def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) 
         assert complete == (finalize(out) == 0) == (index == 0)
     assert part_bytes(out) == part_bytes(whole)
     sessions = [read_json(path)["share"] for path in (out / "sessions").iterdir()]
-    assert sorted(sessions) == [f"{index}/{count}" for index in range(min(count, 6))]  # those that had something to do
+    assert sorted(sessions) == [
+        f"{index}/{count}" for index in range(min(count, 6))
+    ]  # processes without parts write no session
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -157,7 +159,7 @@ def test_shares_of_a_real_measurement(
         assert read_table(tmp_path / "out", table).equals(read_table(tiny_tables, table))
 
 
-def test_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
@@ -170,11 +172,11 @@ def test_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen == [3, 1]
 
 
-# --- one folder, several processes -----------------------------------------------------------------------------------
+# --- several processes in one folder ---------------------------------------------------------------------------------
 
 
 def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child kills itself before the 1st, 2nd, ... step that the file system sees; the next one goes on."""
+    """A child process kills itself before its 1st, 2nd, ... file system call; the next process resumes."""
     monkeypatch.setattr(parts, "environment", dict)
     measure_made_up(tmp_path / "whole", num_windows=10)
     expected = part_bytes(tmp_path / "whole")
@@ -215,20 +217,20 @@ def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monke
         measure_made_up(out, num_windows=10)
         assert part_bytes(out) == expected
         parts_kept = {path for path, inode in before.items() if path.stat().st_ino == inode}
-        assert len(before) - len(parts_kept) <= 1  # of the part in flight, a table that was there already
+        assert len(before) - len(parts_kept) <= 1  # a table of the part that was being written
         assert read_json(out / "manifest.json")["status"] == "complete"
         assert not list(out.rglob("*.partial"))
     assert kills > 20
 
 
 def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> None:
-    """They meet at the empty folder and at the last part; two measure the same share besides."""
+    """Four processes meet at the empty folder and at the last part; two of them measure the same share."""
     for attempt in range(10):
         out, (wait, begin) = tmp_path / f"out{attempt}", os.pipe()
 
         def work(index: int, out: Path = out, wait: int = wait, begin: int = begin) -> None:
             os.close(begin)
-            os.read(wait, 1)  # which ends when the parent closes the other end
+            os.read(wait, 1)  # returns when the parent closes the other end
             is_measured(out, "validation", run_id="abc")
             measure_made_up(out, Share(index, 3))
 
@@ -241,10 +243,10 @@ def test_processes_that_begin_and_end_at_once(whole: Path, tmp_path: Path) -> No
         os.close(wait)
 
 
-def test_a_folder_that_fills_while_it_is_looked_at_is_no_foreign_one(
+def test_a_folder_that_fills_during_the_check_is_accepted(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others begin, and finish, just after its manifest was looked for and not found."""
+    """Another process starts and finishes just after this one has looked for the manifest and not found it."""
     out, really_is_file, looks = tmp_path / "out", Path.is_file, []
 
     def slow_look(path: Path) -> bool:
@@ -260,10 +262,10 @@ def test_a_folder_that_fills_while_it_is_looked_at_is_no_foreign_one(
     assert is_folder_of_kind(out, "validation")
 
 
-def test_who_begins_late_does_not_reopen_what_is_finished(
+def test_a_late_process_does_not_reopen_a_finished_measurement(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last look at the folder was before the others wrote anything."""
+    """A process that looked at the folder before the others wrote anything does not reset their manifest."""
     before = (whole / "manifest.json").read_text()
     seen: list[str] = []
     monkeypatch.setattr(parts, "finalize", lambda folder: seen.append(read_json(folder / "manifest.json")["status"]))
@@ -290,7 +292,7 @@ def test_parts_keep_the_size_they_were_begun_with(whole: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("table", ["planted", "found"])
-def test_a_part_that_went_lost_is_measured_again(whole: Path, table: str, messages: Messages) -> None:
+def test_a_missing_part_is_measured_again(whole: Path, table: str, messages: Messages) -> None:
     expected = part_bytes(whole)
     messages.clear()
     (whole / table / "part-00004.parquet").unlink()
@@ -302,7 +304,7 @@ def test_a_part_that_went_lost_is_measured_again(whole: Path, table: str, messag
     assert is_measured(whole, "validation", run_id="abc")
 
 
-def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = in_a_child(lambda: None)
     os.waitpid(dead, 0)
     living = os.getppid()
@@ -319,7 +321,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
-# --- as it is used ---------------------------------------------------------------------------------------------------
+# --- real commands ---------------------------------------------------------------------------------------------------
 
 
 def run_program(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -342,7 +344,7 @@ def test_torchrun(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
     assert sorted(sessions) == ["0/2", "1/2"]
     assert "60 windows of" in done.stdout
     assert "already measured" in done.stderr
-    assert done.stderr.count("unmask-one, kl") == 1  # of two ranks one says what is measured
+    assert done.stderr.count("unmask-one, kl") == 1  # only one of two ranks logs what is measured
 
 
 def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
@@ -359,7 +361,7 @@ def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("command", ["influence", "validate", "context-curve"])
 def test_mistakes_of_shards(tiny_yaml: Path, tmp_path: Path, command: str) -> None:
-    """Each command refuses them before anything is made."""
+    """Each command refuses them before it writes anything."""
     for options, said in (
         (("--shard", "0/2"), "run `olmo-sparsity train` first, alone"),
         (("--shard", "2/2"), "I from 0 to N - 1"),
@@ -396,7 +398,7 @@ def test_other_commands_take_shards(
 def test_killed_between_the_tables_of_a_part(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The part is not there yet: it is measured again, the ones before it are not."""
+    """An unfinished part is measured again; the parts before it are not."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import kills
 
@@ -423,7 +425,7 @@ def test_killed_between_the_tables_of_a_part(
 def test_killed_at_random_moments(
     tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What benchmarks/kills.py does at length to a real command, here to the engine alone."""
+    """A short version of benchmarks/kills.py, for the function instead of the command."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import kills
 

@@ -1,0 +1,96 @@
+"""What screening and bf16 change in the numbers of a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+from benchmarks.influence_methods import SCREEN
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.opened_run import open_run
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.window_batch import WindowBatch
+
+MAX_K = 8
+
+
+def _singles(scores: WindowScores) -> dict[str, np.ndarray]:
+    """Return loss({j}) and KL(p_all, p_{j}), [W, M] each."""
+    return {"loss_single": scores.loss_single_WM, "kl_single": scores.kl_single_WM}
+
+
+def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
+    """Measure windows of a run in fp32, screened and in bf16, and return how the numbers differ.
+
+    Args:
+        run: folder of a trained run.
+        num_windows: windows of its held-out text.
+    """
+    config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
+    lengths = config.context
+    opened_run = open_run(config, run)
+    windows = opened_run.windows(config, lengths.full_len)
+    window_ids_W = np.arange(len(windows))
+    rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)  # the target last
+    tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
+    batch = WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=0)
+
+    def evaluator_in(precision: str) -> Evaluator:
+        return make_evaluator(
+            opened_run.model,
+            config.influence,
+            full_len=lengths.full_len,
+            local_len=lengths.local_len,
+            precision=precision,
+        )
+
+    def scores_of(evaluator: Evaluator, screening: Optional[ScreeningSettings] = None) -> WindowScores:
+        log_p_short_WV = short_log_probs(evaluator, tokens_WT)
+        return WindowScores(
+            evaluator, batch, log_p_short_WV=log_p_short_WV, max_k=MAX_K, with_kl=True, screening=screening
+        )
+
+    exact, low = evaluator_in("fp32"), evaluator_in("bf16")
+    fine, coarse = scores_of(exact), scores_of(low)
+    recall = {}
+    for ranking in ("gradient", "unmask-one"):
+        num_candidates = min(SCREEN, fine.num_long_range)
+        screened = scores_of(exact, ScreeningSettings(num_candidates, ranking=ranking, ranker=low))
+        recall[ranking] = _recall(screened, fine)
+    return {"run": run.name, "num_windows": len(windows), "recall_at_screen": recall, "bf16": _errors(coarse, fine)}
+
+
+def _recall(screened: WindowScores, exact: WindowScores) -> dict[str, float]:
+    """Return the share of the exact J_k that screening evaluates."""
+    evaluated_WM, exact_WM = _singles(screened), _singles(exact)
+    windows_W1 = np.arange(len(exact.windows))[:, None]
+    return {
+        f"{name} k={k}": float(np.isfinite(evaluated_WM[name])[windows_W1, rank(-exact_WM[name])[:, :k]].mean())
+        for name in exact_WM
+        for k in (1, MAX_K)
+    }
+
+
+def _errors(coarse: WindowScores, fine: WindowScores) -> dict[str, float]:
+    """Return how far numbers in bf16 are from those in fp32."""
+    coarse_WM, fine_WM = _singles(coarse), _singles(fine)
+    error_WM = coarse.loss_single_WM - fine.loss_single_WM
+    overlap = {}
+    for name in fine_WM:
+        pairs = zip(rank(-fine_WM[name])[:, :MAX_K], rank(-coarse_WM[name])[:, :MAX_K], strict=True)
+        overlap[f"overlap of J_8, {name}"] = float(np.mean([len({*a} & {*b}) / MAX_K for a, b in pairs]))
+    return {
+        "loss_single mean error, nats": float(error_WM.mean()),
+        "loss_single mean |error|, nats": float(np.abs(error_WM).mean()),
+        "spread of loss_single over candidates, nats": float(fine.loss_single_WM.std(axis=1).mean()),
+        "long gain, fp32": float((fine.loss_short_W - fine.loss_long_W).mean()),
+        "long gain, bf16": float((coarse.loss_short_W - coarse.loss_long_W).mean()),
+        **overlap,
+    }
