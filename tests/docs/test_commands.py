@@ -91,7 +91,7 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
             continue
         already_run.add(command)
         if ELSEWHERE in command:
-            options.resolve(ROOT / f"configs/{ELSEWHERE}.yaml", None, None)
+            options.resolve(ROOT / f"configs/{ELSEWHERE}.yaml", None, overrides=None)
             continue
         if "NAME" in command:
             name = newest_finished(workplace / "runs" / "demo").name
