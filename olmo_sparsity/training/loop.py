@@ -10,28 +10,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-import uuid
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import torch
-from olmo.optim import Scheduler
 
-from olmo_sparsity.config import Config, TrainingConfig, to_dict
+from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.model.checkpoint import (
-    CheckpointInfo,
-    CheckpointState,
-    read_checkpoint_info,
-    read_state,
-    save_checkpoint,
-)
-from olmo_sparsity.model.devices import device_name, pick_device
-from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.checkpoint import CheckpointInfo, save_checkpoint
+from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
@@ -41,86 +31,17 @@ from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_
 from olmo_sparsity.training.processes import (
     all_reduce_sum,
     any_process,
-    broadcast_from_leader,
     device_of_process,
     gather_state,
-    load_state,
     process_group,
     share_of_rows,
 )
-from olmo_sparsity.training.run_folder import begin_run, check_same_experiment, check_same_text, is_trained, run_lock
+from olmo_sparsity.training.run import LoopState, TrainingRun, load_checkpoint, log_settings, prepare_run
+from olmo_sparsity.training.run_folder import check_same_experiment, check_same_text, is_trained, run_lock
 from olmo_sparsity.training.signals import collect_stop_signals
-from olmo_sparsity.training.step import (
-    TrainState,
-    build_schedule,
-    build_train_state,
-    deterministic,
-    resolve_compile,
-    resolve_precision,
-    train_step,
-)
-from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
+from olmo_sparsity.training.step import deterministic, train_step
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A run in training: what does not change from step to step.
-
-    Attributes:
-        folder: of the run.
-        config: the experiment.
-        text: where the batches come from.
-        train_state: model and optimizer.
-        schedule: the learning rate schedule.
-        manifest: what is written to ``manifest.json``.
-        checkpoint: the checkpoint to resume from; None: start at step 0.
-    """
-
-    folder: Path
-    config: Config
-    text: TrainingText
-    train_state: TrainState
-    schedule: Scheduler
-    manifest: dict[str, Any]
-    checkpoint: Optional[Path]
-
-    @property
-    def batch_tokens(self) -> int:
-        return self.config.training.batch_rows * self.config.context.row_len
-
-
-@dataclass
-class LoopState:
-    """How far a run is: what changes from step to step.
-
-    Attributes:
-        step: optimizer steps done.
-        seconds_before: training time before this process started.
-        started_at: when this process started, on the monotonic clock.
-        timed_step, timed_at: where the stretch begins whose speed is measured.
-        evaluation: the newest one.
-    """
-
-    step: int = 0
-    seconds_before: float = 0.0
-    started_at: float = field(default_factory=time.monotonic)
-    timed_step: int = 0
-    timed_at: float = 0.0
-    evaluation: Optional[Evaluation] = None
-
-    def seconds(self) -> float:
-        """Return the training time since the start of the run, over all interruptions."""
-        return round(self.seconds_before + time.monotonic() - self.started_at, 3)
-
-    def start_stretch(self) -> None:
-        """Start to measure the speed of the steps that follow."""
-        self.timed_step, self.timed_at = self.step, time.monotonic()
-
-    def steps_per_second(self) -> float:
-        """Return the speed since ``start_stretch``."""
-        return (self.step - self.timed_step) / (time.monotonic() - self.timed_at)
 
 
 @dataclass(frozen=True)
@@ -155,7 +76,7 @@ def train(config: Config, run: Path, *, overwrite: bool = False, process: Proces
             logger.info(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
             return
     check_trackers(training.trackers)
-    share_of_rows(training.batch_rows, process, key="training.batch_rows")
+    share_of_rows(training.batch_rows, process, key="training.batch_rows")  # an error here comes before long work
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
@@ -170,93 +91,11 @@ def train(config: Config, run: Path, *, overwrite: bool = False, process: Proces
 def _train(
     config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> None:
-    run = _prepare(config, folder, text=text, process=process, device=device, overwrite=overwrite)
-    state = _resume(run)
-    _log_start(run)
+    run = prepare_run(config, folder, text=text, process=process, device=device, overwrite=overwrite)
+    state = load_checkpoint(run)
+    log_settings(run)
     _train_steps(run, state)
     _finish(run, state)
-
-
-def _prepare(
-    config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
-) -> TrainingRun:
-    """Build model, optimizer and manifest, and create or open the folder of the run."""
-    training = config.training
-    precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    model = build_model(olmo_model_config(config, vocab_size=text.vocab_size, eos_id=text.eos_id), training.seed)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, config.context.row_len)
-    train_state = build_train_state(
-        model, training, precision=precision, compiled=compiled, process=process, device=device
-    )
-    process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-    peak = float(all_reduce_sum(torch.tensor(process_peak, dtype=torch.float64), process))
-    manifest: dict[str, Any] = {
-        "kind": "run",
-        "status": "running",
-        "run_id": uuid.uuid4().hex[:12],
-        "config": to_dict(config),
-        "token_store": str(text.folder.resolve()),
-        "tokens_sha256": text.tokens_sha256,
-        "tokenizer_sha256": text.tokenizer_sha256,
-        "num_parameters": num_parameters,
-        "training_flops_per_token": flops_per_token,
-        "device": device_name(device),
-        "processes": process.world_size,
-        "parallel": training.parallel if process.world_size > 1 else None,
-        "threads": torch.get_num_threads(),
-        "precision": precision,
-        "compiled": compiled,
-        "peak_flops_per_second": peak,
-        "environment": environment(),
-    }
-    tokenizer = text.folder / "tokenizer.json"
-    manifest, checkpoint = broadcast_from_leader(
-        lambda: begin_run(config, folder, tokenizer=tokenizer, manifest=manifest, overwrite=overwrite), process
-    )
-    return TrainingRun(
-        folder=folder,
-        config=config,
-        text=text,
-        train_state=train_state,
-        schedule=build_schedule(training),
-        manifest=manifest,
-        checkpoint=checkpoint,
-    )
-
-
-def _resume(run: TrainingRun) -> LoopState:
-    """Load the checkpoint to resume from, if there is one."""
-    if run.checkpoint is None:
-        return LoopState()
-    train_state, process = run.train_state, run.train_state.process
-    info = read_checkpoint_info(run.checkpoint)
-    checkpoint_state = read_state(run.checkpoint) if process.is_leader else CheckpointState({}, {})
-    load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
-    logger.info(f"{run.folder}: resuming at step {info.step}")
-    logger.debug(f"loaded {run.checkpoint}: {info.tokens:,} tokens and {info.seconds:.1f} s of training so far")
-    return LoopState(step=info.step, seconds_before=info.seconds)
-
-
-def _log_start(run: TrainingRun) -> None:
-    config, training, manifest = run.config, run.config.training, run.manifest
-    process, device, rows_per_pass = run.train_state.process, run.train_state.device, run.train_state.rows_per_pass
-    processes = "" if process.world_size == 1 else f" on {process.world_size} processes ({training.parallel})"
-    logger.info(
-        f"{run.folder}: {manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} "
-        f"tokens; rows of {config.context.row_len} tokens (from {len(run.text.rows.documents_g):,} of "
-        f"{run.text.num_documents:,} documents; the others are shorter), positions below {config.max_position}; "
-        f"{device.type}{processes}, {manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
-    )
-    logger.debug(
-        f"device {manifest['device']} (training.device: {training.device}), {manifest['threads']} CPU threads, precision "
-        f"{manifest['precision']} (training.precision: {training.precision}), compile {manifest['compiled']} "
-        f"(training.compile: {training.compile}), measured peak {manifest['peak_flops_per_second']:.3g} FLOP/s"
-    )
-    passes = training.batch_rows // process.world_size // rows_per_pass
-    logger.debug(
-        f"batches of {training.batch_rows} rows: {rows_per_pass} rows per pass, passes per step in each process: {passes}"
-    )
 
 
 def _train_steps(run: TrainingRun, state: LoopState) -> None:
@@ -288,7 +127,9 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
                 continue
             loss_nats = float(all_reduce_sum(nats, process)) / batch.num_targets
             _check_finite(run, state.step, loss_nats=loss_nats, grad_norm=float(grad_norm))
-            tokens_per_second = state.steps_per_second() * run.batch_tokens  # before an evaluation takes its time
+            tokens_per_second = (
+                state.steps_per_second() * run.batch_tokens
+            )  # read before the evaluation, which does not count
             if due.evaluate:
                 state.evaluation = evaluate(train_state, run.text.evaluation_rows)
             metrics = StepMetrics(
@@ -299,7 +140,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
                 grad_norm=float(grad_norm),
                 tokens=state.step * run.batch_tokens,
                 tokens_per_second=round(tokens_per_second),
-                share_of_peak=_share_of_peak(run, tokens_per_second),
+                share_of_peak=round(run.share_of_peak(tokens_per_second), 4),
                 seconds=state.seconds(),
             )
             bar.set_postfix(_shown(metrics, state.evaluation), refresh=False)
@@ -332,11 +173,6 @@ def _check_finite(run: TrainingRun, step: int, *, loss_nats: float, grad_norm: f
             f"{run.folder}: at step {step} the loss is {loss_nats} and the gradient norm {grad_norm}; lower "
             "training.learning_rate and train again"
         )
-
-
-def _share_of_peak(run: TrainingRun, tokens_per_second: float) -> float:
-    flops_per_second = tokens_per_second * run.manifest["training_flops_per_token"]
-    return round(flops_per_second / run.manifest["peak_flops_per_second"], 4)
 
 
 def _shown(metrics: StepMetrics, newest_evaluation: Optional[Evaluation]) -> dict[str, str]:

@@ -13,9 +13,8 @@ def collect_stop_signals(*, ignore_repeats: bool) -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in the returned list, instead of ending the process.
 
     Args:
-        ignore_repeats: False: a second signal of the same kind ends the process at once. True: it is collected, too. So
-            it must be under torchrun, which may pass the same signal on several times, and kills by itself the processes
-            that take too long.
+        ignore_repeats: False: a second signal of the same kind ends the process at once. True: it is collected, too. This
+            is for torchrun, which may pass a signal on several times, and itself kills processes that take too long.
     """
     caught: list[int] = []
 

@@ -22,7 +22,7 @@ from benchmarks.gpu_check import (
 )
 from olmo_sparsity.config import Config
 from olmo_sparsity.model import compact
-from olmo_sparsity.training import loop as training
+from olmo_sparsity.training import loop, run
 from olmo_sparsity.training import step as optimization
 
 
@@ -70,18 +70,18 @@ def test_without_a_compiler_nothing_is_compared(
 
 def test_resume(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resumes_exactly(config, tmp_path / "right").passed
-    right = training.load_state
+    right = run.load_state
 
     def forgetful(model: Any, optimizer: Any, **named: Any) -> None:
         right(model, optimizer, **named)
         optimizer.state.clear()
 
-    monkeypatch.setattr(training, "load_state", forgetful)
+    monkeypatch.setattr(run, "load_state", forgetful)
     assert resumes_exactly(config, tmp_path / "wrong").passed is False
 
 
 def test_a_run_that_no_signal_stops(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "any_process", lambda *_: False)
+    monkeypatch.setattr(loop, "any_process", lambda *_: False)
     outcome = resumes_exactly(config, tmp_path)
     assert outcome.passed is False and "did not stop" in outcome.message
 
