@@ -173,7 +173,7 @@ def log_settings(run: TrainingRun) -> None:
     )
     logger.debug(
         f"device {manifest['device']} (training.device: {training.device}), {manifest['threads']} CPU threads, precision "
-        f"{manifest['precision']} (training.precision: {training.precision}), compile {manifest['compiled']} "
+        f"{manifest['precision']} (training.precision: {training.precision}), compiled {manifest['compiled']} "
         f"(training.compile: {training.compile}), measured peak {manifest['peak_flops_per_second']:.3g} FLOP/s"
     )
     passes = training.batch_rows // process.world_size // rows_per_pass

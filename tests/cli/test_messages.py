@@ -62,8 +62,8 @@ def test_verbose_shows_details_with_time_and_module(train_command: Callable[...,
     lines = train_command("--verbose")
     assert all(re.match(rf"{TIME} olmo_sparsity\.[a-z_.]+: ", line) for line in lines)
     for detail in (
-        r"loop: device cpu \(training\.device: auto\), 1 CPU threads, precision fp32 \(training\.precision: fp32\)",
-        r"loop: batches of 16 rows: 16 rows per pass, passes per step in each process: 1$",
+        r"run: device cpu \(training\.device: auto\), 1 CPU threads, precision fp32 \(training\.precision: fp32\)",
+        r"run: batches of 16 rows: 16 rows per pass, passes per step in each process: 1$",
         r"loop: saved .*checkpoints/step4 \(step 4\) in \d+\.\d\d s",
         r"checkpoint: .*step4: deleted",
         r"loop: .*trained 12 steps",
@@ -75,7 +75,7 @@ def test_verbose_shows_details_with_time_and_module(train_command: Callable[...,
     lines = train_command("-v")
     assert any(re.match(rf"{TIME} olmo_sparsity\.model\.checkpoint: warning: ", line) for line in lines)
     assert any(
-        re.search(r"loop: loaded .*checkpoints/step8: 1,024 tokens and \d+\.\d s of training", line) for line in lines
+        re.search(r"run: loaded .*checkpoints/step8: 1,024 tokens and \d+\.\d s of training", line) for line in lines
     )
 
 
