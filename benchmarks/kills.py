@@ -57,9 +57,9 @@ def is_complete(out: Path) -> bool:
 
 def differences(whole: Path, out: Path) -> list[str]:
     """Return how two folders differ, byte for byte, and which temporary files are left."""
-    ours, theirs = parts_of(whole), parts_of(out)
-    problems = [f"{path}: only in one" for path in sorted(ours.keys() ^ theirs.keys())]
-    both = sorted(ours.keys() & theirs.keys())
+    expected, actual = parts_of(whole), parts_of(out)
+    problems = [f"{path}: in one folder only" for path in sorted(expected.keys() ^ actual.keys())]
+    both = sorted(expected.keys() & actual.keys())
     problems += [f"{path}: differs" for path in both if (whole / path).read_bytes() != (out / path).read_bytes()]
     problems += [f"{path}: left behind" for path in out.rglob("*.partial")]
     return problems if is_complete(out) else [*problems, "manifest.json: not complete"]

@@ -132,7 +132,7 @@ def validate(
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
-        print_detection(tables, as_json)
+        print_detection(tables, as_json=as_json)
 
 
 def context_curve(

@@ -60,7 +60,11 @@ ShardOption = Annotated[
 NumWindowsOption = Annotated[Optional[int], typer.Option("--num-windows", help="Windows to measure.")]
 SelectorOption = Annotated[
     Optional[list[SelectorName]],
-    typer.Option("--selector", help="Selector to measure; repeat the option for several.", show_default=False),
+    typer.Option(
+        "--selector",
+        help="Selector to measure; repeat the option for several. Default: those of the configuration.",
+        show_default=False,
+    ),
 ]
 DataOption = Annotated[
     Optional[str],

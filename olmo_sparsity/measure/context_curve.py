@@ -51,14 +51,14 @@ def visible_lengths(config: Config) -> list[int]:
     return sorted({n for n in numbers if n <= longest} | {longest})
 
 
-def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, *, lengths: list[int]) -> np.ndarray:
-    """Return the loss of the last token of each row given only the n tokens before it, for each n of ``lengths``.
+def losses_by_length(evaluator: Evaluator, rows_WT: torch.Tensor, *, lengths: list[int]) -> np.ndarray:
+    """Return the loss of the last token of each row with only the n tokens before it visible, for each n of ``lengths``.
 
     The visible tokens have position IDs 0 .. n-1: rotary attention depends only on relative positions.
 
     Args:
         evaluator: the model; each length replaces its ``local_len``.
-        rows: int64 [W, T + 1], the target last; T is at least the longest length.
+        rows_WT: int64, the windows and, last, their targets; T is larger than the longest length.
         lengths: numbers of visible tokens.
 
     Returns:
@@ -66,7 +66,7 @@ def losses_by_length(evaluator: Evaluator, rows: torch.Tensor, *, lengths: list[
     """
     losses = []
     for length in lengths:
-        tokens_WT, targets_W = rows[:, -1 - length : -1], rows[:, -1]
+        tokens_WT, targets_W = rows_WT[:, -1 - length : -1], rows_WT[:, -1]
         log_p_WV = short_log_probs(dataclasses.replace(evaluator, local_len=length), tokens_WT)
         losses.append(surprisal(log_p_WV, targets_W))
     return torch.stack(losses, dim=1).cpu().numpy()
@@ -128,12 +128,12 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        rows = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)
+        rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)
         columns = {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
             "num_visible_tokens": [lengths] * len(window_ids_W),
-            "loss_nats": list(losses_by_length(evaluator, rows, lengths=lengths)),
+            "loss_nats": list(losses_by_length(evaluator, rows_WT, lengths=lengths)),
         }
         return {"curve": pa.table(columns, schema=schema)}
 

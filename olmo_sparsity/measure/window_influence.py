@@ -131,8 +131,8 @@ def batches_of_contexts(
     windows: Windows, window_ids_W: np.ndarray, *, num_long_range: int, seed: int, device: torch.device
 ) -> dict[str, WindowBatch]:
     """Return the windows with these numbers under every context, on a device."""
-    rows = torch.from_numpy(windows.tokens(window_ids_W)).to(device)  # int64 [W, T + 1], the target last
-    tokens_WT, targets_W = rows[:, :-1].contiguous(), rows[:, -1].contiguous()
+    rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(device)  # int64, the target last
+    tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
     null_WT = tokens_WT.clone()
     null_WT[:, :num_long_range] = torch.from_numpy(windows.null_tokens(window_ids_W, num_long_range)).to(device)
     return {

@@ -202,7 +202,8 @@ def single_logits(
             x_rLD = (x_wLD[:, None] + block.attn_out(attended_wjLHE.flatten(-2))).flatten(0, 1)
             x_rLD = x_rLD + _mlp(block, x_rLD)
             prefix = [
-                (k[:, candidates].flatten(0, 1)[:, None], v[:, candidates].flatten(0, 1)[:, None]) for k, v in alone
+                (k_wJHE[:, candidates].flatten(0, 1)[:, None], v_wJHE[:, candidates].flatten(0, 1)[:, None])
+                for k_wJHE, v_wJHE in alone
             ]
             hidden_rD = _last_hidden(model, x_rLD, tables=tables, prefix=prefix, from_layer=1)
             yield windows, candidates, _logits(model, hidden_rD.view(len(tokens_wT), -1, hidden_rD.shape[-1]))
