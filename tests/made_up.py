@@ -1,4 +1,4 @@
-"""Tables of a measurement that never was, with known gains: for statistics and figures, without a model."""
+"""Tables of an invented measurement with known gains, for tests of statistics and figures that need no model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made_up_tables(
     words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
 ) -> Path:
-    """Writes an influence folder of two equal parts, or of parts of these sizes, its windows shuffled within a part.
+    """Write an influence folder of two equal parts, or of parts of these sizes; windows are shuffled within a part.
 
     Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
     gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.

@@ -93,12 +93,12 @@ class Measurement:
     selectors: dict[str, SelectorInfo]
     manifest: dict[str, Any]
 
-    @property
+    @cached_property
     def keys(self) -> list[SelectionKey]:
         """The selection of every column of ``gains``."""
         return [SelectionKey(*column) for column in self.gains.columns.tolist()]
 
-    @property
+    @cached_property
     def ks(self) -> list[int]:
         """The measured k, rising."""
         return sorted({key.k for key in self.keys})

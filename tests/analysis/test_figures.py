@@ -1,4 +1,4 @@
-"""Every figure is drawn, from tables alone, with its numbers and its warnings on it."""
+"""Every figure is drawn from tables alone, and shows its numbers and warnings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tables(folders: dict[str, Path]) -> Path:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    """The figures themselves, not saved."""
+    """The figures that a test draws; they are not saved."""
     kept: list[Figure] = []
     for module in MODULES:
         monkeypatch.setattr(module, "save", lambda figure, out, **_: kept.append(figure) or [])
@@ -68,7 +68,7 @@ def only(measurement: Measurement, selectors: list[str]) -> Measurement:
 
 
 def measured(tables: Path, measurement: Measurement | None = None) -> Measured:
-    """What figures are drawn from: these tables, or some of their numbers."""
+    """Return what figures are drawn from: these tables, or part of their numbers."""
     measurement = load(tables) if measurement is None else measurement
     return Measured(tables, measurement, summarize(measurement))
 

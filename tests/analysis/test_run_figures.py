@@ -1,4 +1,4 @@
-"""The figures of whole runs: drawn of real tables; told in one line where there are none."""
+"""The figures of whole runs, drawn from real tables; a message of one line if there are none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from olmo_sparsity.tables.reading import list_finished
 
 @pytest.fixture(scope="module")
 def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs that were measured in every way; the second calls itself larger."""
+    """Two runs with all kinds of measurements; the manifest of the second names more parameters."""
     folder = tmp_path_factory.mktemp("measured")
     first, second = (Path(shutil.copytree(tiny_run, folder / name, symlinks=True)) for name in ("one", "two"))
     manifest = (second / "manifest.json").read_text()
@@ -67,7 +67,7 @@ def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run's table says half a nat more: each line must show its own run."""
+    """The losses of the second run are half a nat higher: each line must show its own run."""
     figure = drawn(context_curve, runs, monkeypatch)
     for panel in (0, 1):
         lines = [line for line in figure.axes[panel].lines if len(line.get_xdata()) == 12]
@@ -129,7 +129,7 @@ def test_what_is_missing_or_cannot_be_compared(
         scale.draw([runs[0], other], tmp_path)
 
 
-def test_few_windows_are_told_apart_from_no_gain(
+def test_too_few_windows_and_no_gain_get_different_words(
     tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))

@@ -1,4 +1,4 @@
-"""The figure of training runs: its lines are the numbers of metrics.jsonl, of finished runs and of others."""
+"""The lines of the training figure are the numbers of metrics.jsonl, of finished and of unfinished runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines_of(axis: Axes, color: Any = None) -> list[tuple[list[float], list[floa
 
 
 def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run's losses are half a nat more: each line must show its own run."""
+    """The losses of the second run are half a nat higher: each line must show its own run."""
     more = [
         {key: value + 0.5 if isinstance(value, float) and "nats" in key else value for key, value in record.items()}
         for record in records(tiny_run)

@@ -163,7 +163,7 @@ def test_a_degenerate_cloud_has_no_slope(x: np.ndarray, y: np.ndarray, defined: 
 
 
 def clustered(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x, y, document) of windows, of 200 documents with 1 to 8 windows each; all of one share two random effects."""
+    """Return x, y and document of the windows of 200 documents, 1 to 8 each; those of a document share two random effects."""
     document = np.repeat(np.arange(200), rng.integers(1, 9, 200))
     effect_x, effect_y = rng.exponential(0.5, 200)[document], rng.normal(0, 0.4, 200)[document]
     x = effect_x + rng.normal(0, 0.4, len(document))
@@ -175,7 +175,7 @@ TRUE_RATIO = 0.5 / (1.0 + 0.3 * 0.5)
 
 
 def coverage(sums_of: Callable[..., tuple[np.ndarray, np.ndarray]], repetitions: int, num_resamples: int) -> float:
-    """How often the 95% interval of mean x / mean y holds the truth."""
+    """Return how often the 95% interval of mean x / mean y contains the true ratio."""
     rng = np.random.default_rng(6)
     covered = 0
     for _ in range(repetitions):
@@ -231,8 +231,10 @@ def test_beyond_the_limit_units_are_random_groups_of_equal_size(monkeypatch: pyt
 
 
 def sorted_documents(rng: np.random.Generator, num_documents: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As ``clustered``, but the documents come in the order of their random effects, as a sorted corpus may: groups of
-    neighbours would vary far too much, groups of every so-and-so-many-th far too little."""
+    """As ``clustered``, with the documents in the order of their random effects, as in a sorted corpus.
+
+    Groups of neighbours would vary far too much, and groups of every n-th document far too little.
+    """
     document = np.repeat(np.arange(num_documents), rng.integers(1, 9, num_documents))
     effect_x = np.sort(rng.exponential(0.5, num_documents))[document]
     x = effect_x + rng.normal(0, 0.4, len(document))

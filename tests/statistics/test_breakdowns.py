@@ -41,7 +41,7 @@ def mean(estimate: Estimate | None) -> float:
 
 
 def numbers(estimate: Estimate | None) -> list[float]:
-    """Mean, low and high."""
+    """Return mean, low and high."""
     return [mean(estimate), *bounds_of(estimate)]
 
 
@@ -197,7 +197,7 @@ def test_one_selector_has_none_to_agree_with(tables: Path, measurement: Measurem
 
 
 def test_shares_by_distance(tmp_path: Path) -> None:
-    """Counted again row by row; a restricted measurement counts its own windows only."""
+    """The shares are counted again row by row; a restricted measurement counts only its own windows."""
     folder = made_up_tables(tmp_path / "tables")
     everything = load(folder)
     some = everything.restrict(np.arange(len(everything.windows)) < 40)

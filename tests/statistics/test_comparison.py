@@ -1,4 +1,4 @@
-"""Measurements side by side: paired where the windows are the same, and said so where they are not."""
+"""Comparisons are paired if the windows are the same, and state it if they are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from olmo_sparsity.view.console import print_comparison
 
 
 def named(folder: Path, run: str, **settings: Any) -> str:
-    """Made-up tables of a run of this name."""
+    """Write made-up tables of a run with this name."""
     made_up_tables(folder / run, **settings)
     manifest = json.loads((folder / run / "manifest.json").read_text())
     (folder / run / "manifest.json").write_text(json.dumps({**manifest, "run": run, **settings.get("manifest", {})}))
@@ -73,7 +73,7 @@ def test_the_same_windows_are_paired(folders: dict[str, str]) -> None:
     assert width(long.differences[0]) < 0.5 * width(long.values[0])
 
 
-def test_other_windows_are_not_paired_and_it_says_so(folders: dict[str, str]) -> None:
+def test_other_windows_are_not_paired_and_the_output_states_it(folders: dict[str, str]) -> None:
     subjects = read_subjects([folders["pose"], folders["other"]])
     assert not same_windows(subjects[0].measurement, subjects[1].measurement)
     numbers = compare(subjects)
@@ -96,7 +96,7 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
 
 
 def apart(measurement: Measurement, prefix: str) -> Measurement:
-    """The same of other documents."""
+    """Return the same measurement with other document IDs."""
     windows = measurement.windows.assign(doc_id=prefix + measurement.windows["doc_id"])
     return dataclasses.replace(measurement, windows=windows)
 

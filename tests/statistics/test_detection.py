@@ -1,4 +1,4 @@
-"""Precision and recall against brute force; the validation end to end; a model that is known to copy."""
+"""Precision and recall against brute force, with a model that needs exactly the planted tokens, and end to end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mean(estimate: Estimate | None) -> float:
 
 
 class Adder:
-    """Knows the answer of a planted sum exactly as far as the visible tokens tell it."""
+    """A model that predicts a planted sum from the visible terms, as well as they allow."""
 
     def __init__(self) -> None:
         self.tokenizer = word_tokenizer()

@@ -40,8 +40,10 @@ SELECTORS = {"unmask-one": True, "kl": False, "random": False}
 
 
 def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
-    """Windows whose gains are known: sparse gain = luck * k (+ signal under the real context), each with noise; `random`
-    gains nothing in the real context and loses 0.05 in the null one, `kl` gains the signal alone."""
+    """Return windows with known gains: sparse gain = luck * k (+ signal under the real context), each with noise.
+
+    `random` gains nothing in the real context and loses 0.05 in the null one; `kl` gains only the signal.
+    """
     rng = np.random.default_rng(seed)
     document = np.repeat(np.arange(num_documents), rng.integers(1, 4, num_documents))
     num = len(document)
@@ -100,7 +102,7 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
 
 
 def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
-    """Against DuckDB's reading of the same files; parts of other sizes hold the same windows."""
+    """The numbers equal those that DuckDB reads from the same files; parts of other sizes hold the same windows."""
     even, uneven = (
         load(made_up_tables(tmp_path / "even")),
         load(made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])),
@@ -121,7 +123,7 @@ def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
 
 
 def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
-    """4 bytes a gain, 24 for a document's name of 16 characters, no copy where a column or the first windows are taken."""
+    """A gain takes 4 bytes, a document's name of 16 characters 24; taking a column or the first windows copies nothing."""
     measurement = load(made_up_tables(tmp_path / "tables"))
     assert {str(kind) for kind in measurement.gains.dtypes} == {"float32"}
     assert str(measurement.windows["target_class"].dtype) == "category"
@@ -247,7 +249,7 @@ def test_differences_are_paired_and_find_what_was_planted() -> None:
 
 
 def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
-    """The second gains 0.02 more everywhere, with little noise of its own: found, where separate intervals overlap."""
+    """The second gains 0.02 more everywhere, with little noise: the paired interval shows it, separate ones would overlap."""
     first = made_up(300, long_gain=0.4)
     noise = np.random.default_rng(1).normal(0, 0.01, len(first.windows))
     windows = first.windows.assign(gain_long_nats=first.windows["gain_long_nats"] + 0.02 + noise)
@@ -277,7 +279,7 @@ def test_without_random_there_is_no_gain_over_it() -> None:
         assert entry.gain_sparse_nats is not None
 
 
-def test_the_gate_hides_fractions_and_says_so_in_words() -> None:
+def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
     failed = summarize(made_up(200, long_gain=0.0))
     assert failed.gate == "failed" and not failed.gate_passed
     assert all(e.estimate(name) is None for e in failed.selections for name in FRACTIONS)
@@ -397,7 +399,7 @@ def test_a_smallest_k_in_words() -> None:
     assert smallest_k_words(None, 8) == "-"
 
 
-def test_how_much_lies_beyond_training_is_said() -> None:
+def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
     lengths = Lengths(local_len=16, full_len=48, train_len=32, num_long_range=32, max_position=64, num_chunks=2)
 
     def words(**changes: Any) -> str:

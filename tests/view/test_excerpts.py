@@ -1,4 +1,4 @@
-"""What is read of a window is what its tables say, the words of its null context among it."""
+"""Excerpts hold what the tables hold, with the words of the null context."""
 
 from __future__ import annotations
 

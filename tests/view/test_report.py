@@ -1,4 +1,4 @@
-"""The page: its numbers are those of the tables, and in a real browser it does what it says."""
+"""The report: its numbers are those of the tables, and its controls work in a real browser."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def pages(tables: dict[str, Path]) -> dict[str, Path]:
-    """One of all windows, one of a sample, one of a failed gate."""
+    """Pages of all windows, of a sample, and of a failed gate; and a comparison."""
     subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
     comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
     wanted = {"all": ("passed", 200), "sample": ("passed", 30), "failed": ("failed", 30)}
@@ -159,7 +159,7 @@ def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, P
 
 
 def test_the_samples_mean_is_no_better_than_that_of_all(tables: dict[str, Path]) -> None:
-    """Drawn without looking: over many seeds the samples' mean long gain is that of all windows."""
+    """The sample is unbiased: over many seeds, its mean long gain is that of all windows."""
     measurement = load(tables["passed"])
     gains = measurement.windows.set_index("window_id")["gain_long_nats"]
     means = [gains[choose_windows(measurement, 30, num_largest=0, seed=seed)[0]].mean() for seed in range(300)]
@@ -201,7 +201,7 @@ def test_the_page_loads_nothing(pages: dict[str, Path], address: str) -> None:
     assert "default-src &#39;none&#39;" in page
 
 
-def test_nothing_is_overwritten_unasked(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_the_option(tables: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "mine.html").write_text("mine")
     with pytest.raises(UserError, match="--overwrite"):
         write_report(tables["passed"], tmp_path / "mine.html")
@@ -247,7 +247,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
-    """Opens a page in a context of its own; whatever the test does, nothing may be complained of or asked of a network."""
+    """Open pages, each in its own browser context. At the end, no page may have logged an error or requested anything."""
     complaints: list[str] = []
     contexts = []
 
@@ -276,7 +276,7 @@ def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
 
 
 def chosen(page: Any, window_id: int) -> list[str]:
-    """The framed words of a card, by rank."""
+    """Return the framed words of a card, by rank."""
     marks = page.locator(f"#w{window_id} .far mark").evaluate_all(
         "marks => marks.map(m => [Number(m.querySelector('sup').lastChild.textContent), m.firstChild.textContent])"
     )
