@@ -21,7 +21,7 @@ from . import (
     training,
 )
 from .measured import Draw, draw_measured, find_tables
-from .paper import Width, folder_for, set_width
+from .paper import Width, drawn_for, folder_for
 
 MEASUREMENT_FIGURES: tuple[Draw, ...] = (
     figure4.draw,
@@ -45,14 +45,14 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     Raises:
         UserError: the run has no finished measurement, or its tables are damaged.
     """
-    set_width(Width(width))
-    folder, out = find_tables(run, tables)
-    yield from draw_measured(MEASUREMENT_FIGURES, folder, out=out)
-    figures_of_run = folder_for(run / "figures")
-    if list_finished(run, "validation"):
-        yield from planted.draw([run], figures_of_run)
-    if list_finished(run, "context-curve"):
-        yield from context_curve.draw([run], figures_of_run)
-    metrics = run / "metrics.jsonl"
-    if metrics.is_file() and metrics.stat().st_size:
-        yield from training.draw([run], figures_of_run)
+    with drawn_for(Width(width)):
+        folder, out = find_tables(run, tables)
+        yield from draw_measured(MEASUREMENT_FIGURES, folder, out=out)
+        figures_of_run = folder_for(run / "figures")
+        if list_finished(run, "validation"):
+            yield from planted.draw([run], figures_of_run)
+        if list_finished(run, "context-curve"):
+            yield from context_curve.draw([run], figures_of_run)
+        metrics = run / "metrics.jsonl"
+        if metrics.is_file() and metrics.stat().st_size:
+            yield from training.draw([run], figures_of_run)

@@ -14,7 +14,7 @@ from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import newest_finished
 
-from .paper import Width, folder_for, set_width
+from .paper import Width, drawn_for, folder_for
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ def script(*draws: Draw) -> None:
         ] = None,
         width: WidthOption = Width.screen,
     ) -> None:
-        set_width(width)
         try:
             folder, default_out = find_tables(run, tables)
-            for path in draw_measured(draws, folder, out=out or default_out):
-                print(path)
+            with drawn_for(width):
+                for path in draw_measured(draws, folder, out=out or default_out):
+                    print(path)
         except UserError as error:
             typer.echo(f"analysis: error: {error}", err=True)
             raise typer.Exit(2) from None

@@ -6,7 +6,8 @@ LaTeX sets the captions, so they are left out of the pictures.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -33,12 +34,19 @@ CHARS_AN_INCH = 18
 _width = Width.screen  # global to the process, as the settings of matplotlib are
 
 
-def set_width(width: Width) -> None:
-    """Set the medium of all figures drawn from now on; those for a paper use ``paper.mplstyle``."""
+@contextmanager
+def drawn_for(width: Width) -> Iterator[None]:
+    """Draw the figures inside for a medium; those for a paper use ``paper.mplstyle``. Afterwards all is as it was."""
     global _width
-    _width = width
-    if width is not Width.screen:
-        plt.style.use(STYLE)
+    before = _width
+    with plt.rc_context():
+        if width is not Width.screen:
+            plt.style.use(STYLE)
+        _width = width
+        try:
+            yield
+        finally:
+            _width = before
 
 
 def width_in_force() -> Width:

@@ -11,7 +11,7 @@ import typer
 from olmo_sparsity.errors import UserError
 
 from .measured import WidthOption
-from .paper import Width, folder_for, set_width
+from .paper import Width, drawn_for, folder_for
 
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
@@ -31,11 +31,11 @@ def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:
         ] = None,
         width: WidthOption = Width.screen,
     ) -> None:
-        set_width(width)
         first = run[0] if run[0].exists() else Path(str(run[0]).rpartition(":")[0])  # RUN:SELECTOR
         try:
-            for path in draw(run, folder_for(out or first / "figures")):
-                print(path)
+            with drawn_for(width):
+                for path in draw(run, folder_for(out or first / "figures")):
+                    print(path)
         except UserError as error:
             typer.echo(f"analysis: error: {error}", err=True)
             raise typer.Exit(2) from None

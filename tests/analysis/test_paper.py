@@ -26,10 +26,23 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=[Width.one, Width.two])
 def width(request: pytest.FixtureRequest) -> Iterator[Width]:
-    with plt.rc_context():
-        paper.set_width(request.param)
+    with paper.drawn_for(request.param):
         yield request.param
-        paper.set_width(Width.screen)
+
+
+def test_the_medium_and_the_settings_of_matplotlib_are_as_before_afterwards() -> None:
+    before = dict(plt.rcParams)
+
+    def draw_and_fail() -> None:
+        with paper.drawn_for(Width.two):
+            assert paper.width_in_force() is Width.two
+            assert dict(plt.rcParams) != before
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        draw_and_fail()
+    assert paper.width_in_force() is Width.screen
+    assert dict(plt.rcParams) == before
 
 
 @pytest.mark.parametrize("which", ["passed", "failed"])
