@@ -32,6 +32,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "gradient": {"color": "#CC79A7", "marker": "D"},
     "lasso": {"color": "#E69F00", "marker": "P"},
     "kl": {"color": "#D55E00", "marker": "s"},
+    "greedy-kl": {"color": "#999933", "marker": "p"},
     "attention": {"color": "#882255", "marker": "h"},
     "nearest": {"color": "#009E73", "marker": "^"},
     "random": {"color": "#000000", "marker": "x"},

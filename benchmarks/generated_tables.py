@@ -59,6 +59,8 @@ LENGTHS = {
     "num_chunks": 2,
 }
 WINDOWS_PER_PART = 4096
+DRAWS = 2  # labels drawn from the short-context prediction of each window
+KL_SHORT = 0.1  # nats: divergence of the short-context prediction from the full-context one
 WINDOWS_PER_DOCUMENT = 1.5  # on average
 
 
@@ -85,7 +87,7 @@ def gains(gain_long_W: np.ndarray, selector: str, *, rng: np.random.Generator) -
 
 
 def write_tables(folder: Path, num_windows: int, *, windows_per_part: int = WINDOWS_PER_PART) -> None:
-    """Write an influence folder of ``num_windows`` windows, with six selectors in two contexts."""
+    """Write an influence folder of ``num_windows`` windows, with six selectors and their controls."""
     make_folder(folder)
     num_documents = max(1, round(num_windows / WINDOWS_PER_DOCUMENT))
     document_gain_G = np.random.default_rng(0).normal(0, 0.2, num_documents)
@@ -163,6 +165,25 @@ def _window_columns(windows: InventedWindows, rng: np.random.Generator) -> dict[
         "gain_long_nats": real_W,
         "null_loss_long_nats": windows.loss_short_W - null_W,
         "null_gain_long_nats": null_W,
+        **_added_window_columns(windows),
+    }
+
+
+def _added_window_columns(windows: InventedWindows) -> dict[str, Any]:
+    """Return the columns with the controls: drawn labels, divergences, gain beyond the training row."""
+    num_windows = len(windows.window_ids_W)
+    loss_short_W = windows.loss_short_W
+    kl_W = np.full(num_windows, KL_SHORT, np.float32)
+    return {
+        "null_target_class": _repeated("other", num_windows),
+        "loss_train_len_nats": loss_short_W,
+        "gain_beyond_nats": windows.gain_long_W["real"],
+        "kl_short_nats": kl_W,
+        "null_kl_short_nats": kl_W,
+        "resampled_target_ids": _lists(np.ones((num_windows, DRAWS), np.int32)),
+        "resampled_loss_short_nats": _lists(np.stack([loss_short_W] * DRAWS, axis=1)),
+        "resampled_loss_long_nats": _lists(np.stack([loss_short_W + KL_SHORT] * DRAWS, axis=1)),
+        "single_luck_nats": np.full(num_windows, SELECTORS["unmask-one"].luck, np.float32),
     }
 
 
@@ -171,18 +192,24 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
     # Scores are integers, so the files stay small. The common part makes the selectors agree with one another.
     common_WM = rng.integers(0, 64, (num_windows, M), dtype=np.int16)
     choices = []
+    no_gain_W = np.zeros(num_windows, np.float32)
     for selector, invented in SELECTORS.items():
-        for context in ("real", "null"):
+        contexts = [("real", 0), ("null", 0)]
+        contexts += [("resampled", draw) for draw in range(DRAWS if invented.sees_target else 0)]
+        contexts += [("mimicry", 0)] if selector == "kl" else []
+        for context, draw in contexts:
             scores_WM = common_WM + rng.integers(0, 64, (num_windows, M), dtype=np.int16)
             order_WM = np.argsort(-(scores_WM * M + np.arange(M, dtype=np.int16)), axis=1)
             positions_WS = order_WM[:, : KS[-1]].astype(np.int32)
-            gain_WK = gains(windows.gain_long_W[context], selector, rng=rng)
+            gain_WK = gains(windows.gain_long_W.get(context, no_gain_W), selector, rng=rng)
+            kl_WK = np.tile(KL_SHORT / (1 + np.array(KS, np.float32)), (num_windows, 1))
             choices.append(
                 {
                     "window_id": windows.window_ids_W,
                     "doc_id": windows.doc_ids_W,
                     "selector": _repeated(selector, num_windows),
                     "context": _repeated(context, num_windows),
+                    "draw": np.full(num_windows, draw, np.int32),
                     "sees_target": np.full(num_windows, invented.sees_target),
                     "num_evaluations": np.full(num_windows, invented.num_evaluations, np.int32),
                     "positions": _lists(positions_WS),
@@ -191,6 +218,9 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
                     "k": _lists(np.tile(np.array(KS, np.int32), (num_windows, 1))),
                     "loss_sparse_nats": _lists(windows.loss_short_W[:, None] - gain_WK),
                     "gain_sparse_nats": _lists(gain_WK),
+                    "kl_sparse_nats": pa.nulls(num_windows, pa.list_(pa.float32()))
+                    if context == "resampled"
+                    else _lists(kl_WK),
                 }
             )
     return {name: pa.concat_arrays([pa.array(columns[name]) for columns in choices]) for name in choices[0]}

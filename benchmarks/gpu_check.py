@@ -206,7 +206,7 @@ def paths_agree(config: Config, folder: Path) -> Outcome:
         ours, masked = Evaluator(model, local_len), Evaluator(model, local_len, path="masked")
         for measure in (
             lambda evaluator: single_losses(evaluator, tokens_WT, targets_W=targets_W, candidates_WJ=candidates_WM)[0],
-            lambda evaluator: all_but_one_losses(evaluator, tokens_WT, targets_W=targets_W),
+            lambda evaluator: all_but_one_losses(evaluator, tokens_WT, labels_WA=targets_W[:, None]),
         ):
             expected = measure(masked)
             differences.append(float((measure(ours) - expected).abs().max()))

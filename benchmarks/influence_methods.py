@@ -16,6 +16,7 @@ from olmo_sparsity.export.conversion import to_transformers
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, single_losses, surprisal, target_losses
+from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.visibility import visible_mask
@@ -221,10 +222,9 @@ def _singles(problem: Problem, evaluator: Evaluator) -> torch.Tensor:
 
 
 def _screened(problem: Problem, ranking: str) -> torch.Tensor:
+    log_p_short_WV = short_log_probs(problem.exact, problem.windows.tokens_WT)
     scores = WindowScores(
-        problem.exact,
-        problem.windows,
-        log_p_short_WV=short_log_probs(problem.exact, problem.windows.tokens_WT),
+        Predictions(problem.exact, problem.windows, log_p_short_WV=log_p_short_WV),
         max_k=8,
         screening=ScreeningSettings(SCREEN, ranking=ranking, ranker=problem.low),
     )

@@ -14,6 +14,7 @@ from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.opened_run import open_run
+from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -52,10 +53,8 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
         )
 
     def scores_of(evaluator: Evaluator, screening: Optional[ScreeningSettings] = None) -> WindowScores:
-        log_p_short_WV = short_log_probs(evaluator, tokens_WT)
-        return WindowScores(
-            evaluator, batch, log_p_short_WV=log_p_short_WV, max_k=MAX_K, with_kl=True, screening=screening
-        )
+        predictions = Predictions(evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), with_kl=True)
+        return WindowScores(predictions, max_k=MAX_K, screening=screening)
 
     exact, low = evaluator_in("fp32"), evaluator_in("bf16")
     fine, coarse = scores_of(exact), scores_of(low)

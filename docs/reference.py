@@ -1,4 +1,4 @@
-"""Pages of the site that are generated: from the commands, the configuration, the package's modules and the front page.
+"""Pages of the site that are generated: from commands, configuration, columns of tables, modules and the front page.
 
 MkDocs calls the functions whose names start with ``on_`` (``hooks`` in mkdocs.yml). The others need no MkDocs.
 """
@@ -26,6 +26,7 @@ PACKAGE = ROOT / "olmo_sparsity"
 SHOWN_FILES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 COMMANDS_MARK = "<!-- commands -->"
 KEYS_MARK = "<!-- keys -->"
+COLUMNS_MARK = "<!-- columns -->"
 
 
 def commands_reference() -> str:
@@ -55,6 +56,34 @@ def configuration_reference() -> str:
             blocks += [f"## {item.name}", _in_code(type(section).__doc__ or "")]
             blocks += [_key(section, field, f"{item.name}.") for field in dataclasses.fields(section)]
     return "\n\n".join(blocks) + "\n"
+
+
+def columns_reference() -> str:
+    """Return every table with its columns, their types and meanings."""
+    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS
+
+    blocks = []
+    for table, columns in COLUMNS.items():
+        lines = [
+            f"### {table}",
+            "",
+            f"One row for {ROW_MEANINGS[table]}.",
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+        ]
+        for column in columns:
+            meaning = _in_code(column.meaning).replace("|", "\\|")
+            lines.append(f"| `{column.name}` | {_type_words(column)} | {meaning} |")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _type_words(column: Any) -> str:
+    """Return the type of a column: that of the entries, for a list."""
+    if not hasattr(column.type, "value_type"):
+        return str(column.type)
+    return f"list of {column.type.value_type}" + (", M of them" if column.one_per_position else "")
 
 
 def _key(section: Any, field: dataclasses.Field[Any], prefix: str) -> str:
@@ -129,10 +158,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the commands and the keys; keep an interval on one line."""
+    """Fill in the commands, the keys and the columns; keep an interval on one line."""
     markdown = re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown)
     if COMMANDS_MARK in markdown:
         return markdown.replace(COMMANDS_MARK, commands_reference())
+    if COLUMNS_MARK in markdown:
+        return markdown.replace(COLUMNS_MARK, columns_reference())
     if KEYS_MARK in markdown:
         return markdown.replace(KEYS_MARK, configuration_reference())
     return markdown

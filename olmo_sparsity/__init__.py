@@ -10,6 +10,7 @@ the shape [R, Y, D]. Every module uses this one alphabet:
 
 | Letter | Dimension |
 |---|---|
+| A | labels of a window: the target, then tokens drawn in its place |
 | B | rows of a training batch |
 | C | chunks of a training row |
 | D | width of the model (``d_model``) |

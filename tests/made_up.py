@@ -25,7 +25,12 @@ SEES_TARGET = {
     "mask-one": True,
     "greedy": True,
     "lasso": True,
+    "greedy-kl": False,
 }
+DRAWS = 2  # drawn labels of each window
+MIMICRY = ("kl", "greedy-kl")
+LUCK = 0.1  # nats: sparse gain at k = 1, and the same times sqrt(k) at other k, of a selector that sees the target
+ROWS_PER_WINDOW = 2 * len(SEES_TARGET) + DRAWS * sum(SEES_TARGET.values()) + len(MIMICRY)  # of ``selections``
 CLASSES = ("induction", "repeat", "function-word", "other")
 
 
@@ -36,6 +41,7 @@ def made_up_tables(
     seed: int = 0,
     words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
+    gain_beyond: Optional[float] = None,
 ) -> Path:
     """Write an influence folder of two equal parts, or of parts of these sizes; windows are shuffled within a part.
 
@@ -43,8 +49,13 @@ def made_up_tables(
     gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
     ``words``: the texts of the first tokens of window 0, and of its target.
     Scores: whole numbers, so with ties; every seventh window of `lasso` has all equal.
+
+    Under ``resampled`` the sparse gain of a selector that sees the target is its luck and noise. Of KL(p_all, p_{}) the share
+    ``kl_share`` is recovered, under mimicry 0.4 times as much. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
+    None: training rows have as many tokens as the local context, so that it is the long gain.
     """
     rng = np.random.default_rng(seed)
+    added_rng = np.random.default_rng([seed, 1])  # for what tables have since version 3
     document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
     rng.shuffle(document)
     num = len(document)
@@ -53,6 +64,9 @@ def made_up_tables(
     factor = np.select([classes == "repeat", classes == "function-word"], [2.0, 0.0], 1.0)
     gain = {"real": long_gain * factor + shift + rng.normal(0, 0.3, num), "null": rng.normal(-0.1, 0.3, num)}
     short = 4.0 + rng.normal(0, 0.5, num)
+    beyond = gain["real"] if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
+    kl_short = {context: added_rng.gamma(2.0, 0.1, num) for context in ("real", "null")}
+    drawn_short = 3.0 + added_rng.normal(0, 0.5, (num, DRAWS))
     windows: list[dict[str, Any]] = []
     selections: list[dict[str, Any]] = []
     for w in range(num):
@@ -76,6 +90,15 @@ def made_up_tables(
                 "gain_long_nats": gain["real"][w],
                 "null_loss_long_nats": short[w] - gain["null"][w],
                 "null_gain_long_nats": gain["null"][w],
+                "null_target_class": added_rng.choice(CLASSES),
+                "loss_train_len_nats": short[w] - gain["real"][w] + beyond[w],
+                "gain_beyond_nats": beyond[w],
+                "kl_short_nats": kl_short["real"][w],
+                "null_kl_short_nats": kl_short["null"][w],
+                "resampled_target_ids": added_rng.integers(0, 100, DRAWS),
+                "resampled_loss_short_nats": drawn_short[w],
+                "resampled_loss_long_nats": drawn_short[w] + added_rng.normal(kl_short["real"][w], 0.2, DRAWS),
+                "single_luck_nats": added_rng.normal(LUCK, 0.02),
             }
         )
         for number, (selector, sees_target) in enumerate(SEES_TARGET.items()):
@@ -85,7 +108,7 @@ def made_up_tables(
                     scores[:] = 0
                 positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
                 sparse = [
-                    gain[context][w] * k / 8 * (0.4 + 0.07 * number) + 0.1 * sees_target * k**0.5 + rng.normal(0, 0.1)
+                    gain[context][w] * k / 8 * (0.4 + 0.07 * number) + LUCK * sees_target * k**0.5 + rng.normal(0, 0.1)
                     for k in KS
                 ]
                 selections.append(
@@ -94,6 +117,7 @@ def made_up_tables(
                         "doc_id": doc_id,
                         "selector": selector,
                         "context": context,
+                        "draw": 0,
                         "sees_target": sees_target,
                         "num_evaluations": number,
                         "positions": positions,
@@ -102,8 +126,21 @@ def made_up_tables(
                         "k": KS,
                         "loss_sparse_nats": short[w] - np.array(sparse),
                         "gain_sparse_nats": sparse,
+                        "kl_sparse_nats": _kl_sparse(kl_short[context][w], kl_share(selector), rng=added_rng),
                     }
                 )
+            real = selections[-2]
+            for draw in range(DRAWS if sees_target else 0):
+                luck = LUCK * np.sqrt(KS) + added_rng.normal(0, 0.1, len(KS))
+                of_draw = {"context": "resampled", "draw": draw, "kl_sparse_nats": None}
+                gains = {"loss_sparse_nats": drawn_short[w, draw] - luck, "gain_sparse_nats": luck}
+                selections.append({**real, **_chosen_by(added_rng), **of_draw, **gains})
+            if selector in MIMICRY:
+                imitated = _kl_sparse(kl_short["real"][w], 0.4 * kl_share(selector), rng=added_rng)
+                gains = {"gain_sparse_nats": added_rng.normal(-0.05, 0.1, len(KS))}
+                gains["loss_sparse_nats"] = short[w] - gains["gain_sparse_nats"]
+                mimicry = {"context": "mimicry", "kl_sparse_nats": imitated}
+                selections.append({**real, **_chosen_by(added_rng), **mimicry, **gains})
     if words:
         windows[0]["token_texts"][: len(words)] = words
         windows[0]["target_text"] = words[0]
@@ -116,7 +153,25 @@ def made_up_tables(
             content = pa.Table.from_pylist(of, schema=schemas(M)[table])
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
     manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
+    lengths = LENGTHS if gain_beyond is None else {**LENGTHS, "train_len": 14}
     write_json(
-        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": LENGTHS}
+        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": lengths}
     )
     return folder
+
+
+def kl_share(selector: str) -> np.ndarray:
+    """Return the share of KL(p_all, p_{}) that a selector recovers at each k, [K]."""
+    return np.asarray(np.minimum(1.0, (0.2 + 0.015 * list(SEES_TARGET).index(selector)) * np.sqrt(KS)))
+
+
+def _kl_sparse(kl_short: float, share_K: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
+    """Return KL(p_all, p_{J_k}) at each k: positive, with noise."""
+    return np.asarray(kl_short * (1 - share_K) * np.exp(rng.normal(0, 0.1, len(KS)) - 0.005))
+
+
+def _chosen_by(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return random scores of a selector, and what it chooses by them."""
+    scores = rng.integers(0, 9, M).astype(float)
+    positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
+    return {"scores": scores, "positions": positions, "distance_tokens": 20 - positions}

@@ -10,6 +10,7 @@ from tiny_windows import LOCAL, windows
 
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -30,18 +31,17 @@ def make_scores(
     tokens_WT, targets_W = windows(num)
     evaluator = Evaluator(model, LOCAL, path=path)
     fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **batch}
-    return WindowScores(
+    predictions = Predictions(
         evaluator,
         WindowBatch(tokens_WT, targets_W, **fields),
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
-        max_k=MAX_K,
-        lasso_masks=MASKS,
+        num_lasso_masks=MASKS,
         with_kl=with_kl,
-        screening=screening,
     )
+    return WindowScores(predictions, max_k=MAX_K, screening=screening)
 
 
 def with_other_targets(scores: WindowScores, num_entries: int) -> WindowScores:
     """Return scores of the same windows with other targets, and nothing computed yet."""
     windows = dataclasses.replace(scores.windows, targets_W=(scores.windows.targets_W + 1) % num_entries)
-    return dataclasses.replace(scores, windows=windows)
+    return dataclasses.replace(scores, predictions=dataclasses.replace(scores.predictions, windows=windows))

@@ -169,6 +169,8 @@ def _explained_lines(section: Any, *, indent: str) -> list[str]:
             lines += ["", *comment, f"{indent}{item.name}:", *_explained_lines(value, indent=indent + "  ")]
         else:
             prefix = f"{indent}# "
-            lines += textwrap.wrap(item.metadata["help"], 110, initial_indent=prefix, subsequent_indent=prefix)
+            lines += textwrap.wrap(
+                item.metadata["help"], 110, initial_indent=prefix, subsequent_indent=prefix, break_on_hyphens=False
+            )
             lines.append(f"{indent}{item.name}: {json.dumps(value)}")  # JSON is YAML
     return lines

@@ -7,7 +7,18 @@ from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
 
-SELECTORS = ("unmask-one", "kl", "gradient", "attention", "random", "nearest", "mask-one", "greedy", "lasso")
+SELECTORS = (
+    "unmask-one",
+    "kl",
+    "gradient",
+    "attention",
+    "random",
+    "nearest",
+    "mask-one",
+    "greedy",
+    "greedy-kl",
+    "lasso",
+)
 CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 
@@ -29,6 +40,11 @@ class InfluenceConfig:
     k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
     selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
     lasso_masks: int = key(64, "Number of random visible sets that `lasso` is fitted to in each window.")
+    resampled_draws: int = key(
+        2,
+        "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
+        "what they gain is selection luck. 0: none.",
+    )
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
     )
@@ -83,7 +99,8 @@ class InfluenceConfig:
             0 < self.screen_sample <= 1,
             f"influence.screen_sample = {self.screen_sample}: must be above 0, since every run reports the recall, and at most 1",
         )
-        require(self.seed >= 0, f"influence.seed = {self.seed}: must not be negative")
+        for name in ("seed", "resampled_draws"):
+            require(getattr(self, name) >= 0, f"influence.{name} = {getattr(self, name)}: must not be negative")
         require_positive_or_null(self, "influence", names=("max_documents",))
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)

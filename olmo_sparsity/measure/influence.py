@@ -108,7 +108,7 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
             seed=settings.seed,
             device=opened_run.device,
         )
-        part = measure_windows(evaluator, batches, settings=settings, screening=screening)
+        part = measure_windows(evaluator, batches, settings=settings, train_len=lengths.row_len, screening=screening)
         return tables.of_part(window_ids_W, part)
 
     return PreparedMeasurement(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selectors import SCORERS, num_evaluations
-from olmo_sparsity.measure.window_influence import PartInfluence
+from olmo_sparsity.measure.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.tables.schemas import schemas
 from olmo_sparsity.text.target_classes import target_class
 from olmo_sparsity.text.vocabulary import token_texts
@@ -49,14 +50,24 @@ class InfluenceTables:
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
+        columns = {**self._text_columns(window_ids_W), **_loss_columns(part)}
+        schema = self._schema("windows")
+        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+    def _text_columns(self, window_ids_W: np.ndarray) -> dict[str, Any]:
+        """Return the columns of ``windows`` that say which text the windows hold."""
         windows, store = self.windows, self.windows.store
         tokens_WT = windows.tokens(window_ids_W)  # the target last
+        null_WT = tokens_WT.copy()
+        null_WT[:, : self.num_long_range] = windows.null_tokens(window_ids_W, self.num_long_range)
         texts = [token_texts(self.tokenizer, tokens_T) for tokens_T in tokens_WT]
+        null_texts = [
+            token_texts(self.tokenizer, null_T[: self.num_long_range]) + words[self.num_long_range :]
+            for null_T, words in zip(null_WT, texts, strict=True)
+        ]
         document_W = windows.document_W[window_ids_W]
         null_document_W = store.document_of(windows.null_start_W[window_ids_W])
-        loss_short_W = part.loss_short_W
-        loss_long_W, null_loss_long_W = part.contexts["real"].loss_long_W, part.contexts["null"].loss_long_W
-        columns = {
+        return {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
             "source": store.source_of(document_W),
@@ -66,56 +77,53 @@ class InfluenceTables:
             "token_texts": [row[:-1] for row in texts],
             "target_id": tokens_WT[:, -1],
             "target_text": [row[-1] for row in texts],
-            "target_class": [
-                target_class(
-                    tokens_T[:-1].tolist(),
-                    words[:-1],
-                    target_id=int(tokens_T[-1]),
-                    target_text=words[-1],
-                    num_long_range=self.num_long_range,
-                )
-                for tokens_T, words in zip(tokens_WT, texts, strict=True)
-            ],
+            "target_class": self._target_classes(tokens_WT, texts),
+            "null_target_class": self._target_classes(null_WT, null_texts),
             "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids_G[null_document_W]],
-            "null_token_ids": list(windows.null_tokens(window_ids_W, self.num_long_range)),
-            "loss_short_nats": loss_short_W,
-            "loss_long_nats": loss_long_W,
-            "gain_long_nats": loss_short_W - loss_long_W,
-            "null_loss_long_nats": null_loss_long_W,
-            "null_gain_long_nats": loss_short_W - null_loss_long_W,
+            "null_token_ids": list(null_WT[:, : self.num_long_range]),
         }
-        return pa.table(columns, schema=self._schema("windows"))
+
+    def _target_classes(self, tokens_WT: np.ndarray, texts: list[list[str]]) -> list[str]:
+        """Return the classes of the targets, the last tokens of the rows."""
+        return [
+            target_class(
+                tokens_T[:-1].tolist(),
+                words[:-1],
+                target_id=int(tokens_T[-1]),
+                target_text=words[-1],
+                num_long_range=self.num_long_range,
+            )
+            for tokens_T, words in zip(tokens_WT, texts, strict=True)
+        ]
 
     def _selections(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
         doc_ids = self.windows.doc_ids(window_ids_W)
-        scores = {
-            (name, context): _with_nulls(outcome.scores_WM)
-            for context, influence in part.contexts.items()
-            for name, outcome in influence.outcomes.items()
-        }
+        choices = [choice for name in self.settings.selectors for choice in _choices(part, name)]
+        scores = [_with_nulls(choice.outcome.scores_WM) for choice in choices]
         rows = []
         for w, window_id in enumerate(window_ids_W.tolist()):
-            for name in self.settings.selectors:
-                for context, influence in part.contexts.items():
-                    outcome = influence.outcomes[name]
-                    positions_S = outcome.positions_WS[w]
-                    loss_sparse_K = outcome.loss_sparse_WK[w]
-                    rows.append(
-                        {
-                            "window_id": window_id,
-                            "doc_id": doc_ids[w],
-                            "selector": name,
-                            "context": context,
-                            "sees_target": SCORERS[name].sees_target,
-                            "num_evaluations": num_evaluations(name, self.num_long_range, settings=self.settings),
-                            "positions": positions_S,
-                            "distance_tokens": self.windows.full_len - positions_S,
-                            "scores": scores[name, context][w],
-                            "k": self.settings.k,
-                            "loss_sparse_nats": loss_sparse_K,
-                            "gain_sparse_nats": part.loss_short_W[w] - loss_sparse_K,
-                        }
-                    )
+            for choice, scores_WM in zip(choices, scores, strict=True):
+                outcome, name = choice.outcome, choice.selector
+                positions_S = outcome.positions_WS[w]
+                loss_sparse_K = outcome.loss_sparse_WK[w]
+                rows.append(
+                    {
+                        "window_id": window_id,
+                        "doc_id": doc_ids[w],
+                        "selector": name,
+                        "context": choice.context,
+                        "draw": choice.draw,
+                        "sees_target": SCORERS[name].sees_target,
+                        "num_evaluations": num_evaluations(name, self.num_long_range, settings=self.settings),
+                        "positions": positions_S,
+                        "distance_tokens": self.windows.full_len - positions_S,
+                        "scores": scores_WM[w],
+                        "k": self.settings.k,
+                        "loss_sparse_nats": loss_sparse_K,
+                        "gain_sparse_nats": choice.loss_short_W[w] - loss_sparse_K,
+                        "kl_sparse_nats": None if outcome.kl_sparse_WK is None else outcome.kl_sparse_WK[w],
+                    }
+                )
         return pa.Table.from_pylist(rows, schema=self._schema("selections"))
 
     def _candidates(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
@@ -150,6 +158,59 @@ class InfluenceTables:
 
     def _schema(self, table: str) -> pa.Schema:
         return schemas(self.num_long_range)[table]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What one selector chose in all windows of a part, under one context and for one label."""
+
+    selector: str
+    context: str
+    draw: int
+    loss_short_W: np.ndarray
+    outcome: SelectorOutcome
+
+
+def _loss_columns(part: PartInfluence) -> dict[str, Any]:
+    """Return the columns of ``windows`` that hold losses and divergences."""
+    real, null = part.contexts["real"], part.contexts["null"]
+    num_windows = len(part.loss_short_W)
+    resampled = part.resampled
+    return {
+        "loss_short_nats": part.loss_short_W,
+        "loss_long_nats": real.loss_long_W,
+        "gain_long_nats": part.loss_short_W - real.loss_long_W,
+        "null_loss_long_nats": null.loss_long_W,
+        "null_gain_long_nats": part.loss_short_W - null.loss_long_W,
+        "loss_train_len_nats": part.loss_train_len_W,
+        "gain_beyond_nats": part.loss_train_len_W - real.loss_long_W,
+        "kl_short_nats": real.kl_short_W,
+        "null_kl_short_nats": null.kl_short_W,
+        "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),
+        "resampled_loss_short_nats": _stacked([draw.loss_short_W for draw in resampled], num_windows),
+        "resampled_loss_long_nats": _stacked([draw.loss_long_W for draw in resampled], num_windows),
+        "single_luck_nats": [None] * num_windows if part.single_luck_W is None else part.single_luck_W,
+    }
+
+
+def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
+    """Return the choices of a selector, in the order of their rows."""
+    choices = [
+        _Choice(selector, context, 0, part.loss_short_W, influence.outcomes[selector])
+        for context, influence in part.contexts.items()
+    ]
+    for draw, resampled in enumerate(part.resampled):
+        if selector in resampled.outcomes:
+            outcome = resampled.outcomes[selector]
+            choices.append(_Choice(selector, "resampled", draw, resampled.loss_short_W, outcome))
+    if selector in part.mimicry:
+        choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector]))
+    return choices
+
+
+def _stacked(values: Sequence[np.ndarray], num_windows: int) -> list[np.ndarray]:
+    """Return for each window its entry of every array."""
+    return list(np.stack(values, axis=1)) if values else [np.empty(0)] * num_windows
 
 
 def _with_nulls(values_WM: np.ndarray) -> list[Any]:

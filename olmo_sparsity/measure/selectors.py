@@ -16,13 +16,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.losses import all_but_one_losses, long_range_attention, mask_losses
+from olmo_sparsity.measure.losses import long_range_attention
 from olmo_sparsity.measure.scores import WindowScores, rank
 
 SCREENED = ("unmask-one", "kl")  # the selectors whose candidates are screened
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
-RANDOM_SCORES, LASSO_MASKS = 3, 4  # purposes of random generators; a change would change the tables
+RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,18 @@ def _unmask_one(cache: WindowScores) -> np.ndarray:
 
 def _mask_one(cache: WindowScores) -> np.ndarray:
     """Return loss(all but j) - loss(all), what hiding j alone costs."""
-    windows = cache.windows
-    losses_WM = all_but_one_losses(cache.evaluator, windows.tokens_WT, targets_W=windows.targets_W)
-    return losses_WM.cpu().numpy() - cache.loss_long_W[:, None]
+    return cache.loss_all_but_one_WM - cache.loss_long_W[:, None]
 
 
-def _greedy(cache: WindowScores) -> np.ndarray:
-    """Forward selection: each step takes the position that lowers loss(J so far + j) most (ties: the nearer).
+def _forward_selection(cache: WindowScores, evaluate: Callable[[torch.Tensor], np.ndarray]) -> np.ndarray:
+    """Take max_k positions, one per step: the one that with those so far has the lowest value (ties: the nearer).
 
     The position of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
     but the scores must keep the order of the steps.
+
+    Args:
+        cache: the windows.
+        evaluate: visible sets, int64 [W, N, S] -> their values, fp32 [W, N].
     """
     num_windows, device = len(cache.windows), cache.windows.device
     windows_W = torch.arange(num_windows, device=device)
@@ -74,12 +76,22 @@ def _greedy(cache: WindowScores) -> np.ndarray:
     left_WJ = cache.all_positions_WM
     for step in range(cache.max_k):
         sets_WJS = torch.cat([taken_WS[:, None, :].expand(-1, left_WJ.shape[1], -1), left_WJ[:, :, None]], dim=2)
-        best_W = torch.from_numpy(rank(-cache.losses(sets_WJS))[:, 0].copy()).to(device)
+        best_W = torch.from_numpy(rank(-evaluate(sets_WJS))[:, 0].copy()).to(device)
         position_W = left_WJ[windows_W, best_W]
         scores_WM[np.arange(num_windows), position_W.cpu().numpy()] = cache.max_k - step
         taken_WS = torch.cat([taken_WS, position_W[:, None]], dim=1)
         left_WJ = left_WJ[left_WJ != position_W[:, None]].view(num_windows, -1)
     return scores_WM
+
+
+def _greedy(cache: WindowScores) -> np.ndarray:
+    """Forward selection on the loss: each step takes the position that lowers loss(J so far + j) most."""
+    return _forward_selection(cache, cache.losses)
+
+
+def _greedy_kl(cache: WindowScores) -> np.ndarray:
+    """Forward selection on the divergence: each step takes the position that lowers KL(p_all, p_{J so far + j}) most."""
+    return _forward_selection(cache, cache.divergences)
 
 
 def _kl(cache: WindowScores) -> np.ndarray:
@@ -97,26 +109,14 @@ def _attention(cache: WindowScores) -> np.ndarray:
     return long_range_attention(cache.evaluator, cache.windows.tokens_WT).cpu().numpy()
 
 
-def lasso_masks(cache: WindowScores) -> np.ndarray:
-    """Return the random visible sets of ``lasso``, bool [W, N, M]; each position is visible with probability 1/2."""
-    shape = (cache.lasso_masks, cache.num_long_range)
-    return np.stack([generator.random(shape) < 0.5 for generator in cache.windows.generators(LASSO_MASKS)])
-
-
 def _lasso(cache: WindowScores) -> np.ndarray:
     """Return minus the coefficients of a sparse linear model of the loss over random visible sets.
 
     Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
     """
-    visible_WNM, windows = lasso_masks(cache), cache.windows
-    losses_WN = mask_losses(
-        cache.evaluator,
-        windows.tokens_WT,
-        targets_W=windows.targets_W,
-        visible_WNM=torch.from_numpy(visible_WNM).to(windows.device),
-    )
-    scores_WM = np.empty((len(windows), cache.num_long_range))
-    samples = zip(visible_WNM.astype(np.float64), losses_WN.cpu().numpy().astype(np.float64), strict=True)
+    visible_WNM, losses_WN = cache.predictions.lasso_masks_WNM, cache.lasso_loss_WN
+    scores_WM = np.empty((len(cache.windows), cache.num_long_range))
+    samples = zip(visible_WNM.astype(np.float64), losses_WN.astype(np.float64), strict=True)
     for w, (visible_NM, losses_N) in enumerate(samples):
         scaler, lasso = StandardScaler(), Lasso(alpha=LASSO_ALPHA)
         make_pipeline(scaler, lasso).fit(visible_NM, losses_N)
@@ -135,6 +135,11 @@ def _nearest(cache: WindowScores) -> np.ndarray:
     return np.broadcast_to(scores_M, (len(cache.windows), cache.num_long_range))
 
 
+def _forward_selection_cost(size: ScoringSize) -> int:
+    """Return the number of evaluations of ``_forward_selection``: one fewer in each step."""
+    return size.max_k * size.num_candidates - size.max_k * (size.max_k - 1) // 2
+
+
 SCORERS: dict[str, Scorer] = {
     "unmask-one": Scorer(_unmask_one, sees_target=True, num_evaluations=lambda size: size.num_candidates + 1),
     "kl": Scorer(_kl, sees_target=False, num_evaluations=lambda size: size.num_candidates + 2),
@@ -143,11 +148,8 @@ SCORERS: dict[str, Scorer] = {
     "random": Scorer(_random, sees_target=False, num_evaluations=lambda size: 0),
     "nearest": Scorer(_nearest, sees_target=False, num_evaluations=lambda size: 0),
     "mask-one": Scorer(_mask_one, sees_target=True, num_evaluations=lambda size: size.num_candidates + 1),
-    "greedy": Scorer(
-        _greedy,
-        sees_target=True,
-        num_evaluations=lambda size: size.max_k * size.num_candidates - size.max_k * (size.max_k - 1) // 2,
-    ),
+    "greedy": Scorer(_greedy, sees_target=True, num_evaluations=_forward_selection_cost),
+    "greedy-kl": Scorer(_greedy_kl, sees_target=False, num_evaluations=lambda size: _forward_selection_cost(size) + 1),
     "lasso": Scorer(_lasso, sees_target=True, num_evaluations=lambda size: size.lasso_masks),
 }
 

@@ -23,6 +23,7 @@ from olmo_sparsity.measure.losses import mask_losses, short_log_probs
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.opened_run import OpenedRun, open_run
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
+from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.shares import WHOLE, Share
@@ -209,21 +210,21 @@ def find_planted(
     max_planted = planted.num_planted * (MAX_NEEDLE_TOKENS if planted.suite in NEEDLES else 1)
     rows_WT = torch.from_numpy(planted.rows_WT).to(device)
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
-    scores = WindowScores(
+    predictions = Predictions(
         evaluator,
         WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=settings.seed),
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
-        # At least as many as were planted: otherwise greedy would stop before it can find them all.
-        max_k=min(planted.num_long_range, max(*settings.k, max_planted)),
-        lasso_masks=config.influence.lasso_masks,
+        num_lasso_masks=config.influence.lasso_masks,
         with_kl="kl" in settings.selectors,
     )
+    # At least as many as were planted: otherwise greedy would stop before it can find them all.
+    scores = WindowScores(predictions, max_k=min(planted.num_long_range, max(*settings.k, max_planted)))
     truth_WNM = torch.from_numpy(planted.truth_WM).to(device)[:, None, :]
-    loss_planted_WN = mask_losses(evaluator, tokens_WT, targets_W=targets_W, visible_WNM=truth_WNM)
+    loss_planted_WNA = mask_losses(evaluator, tokens_WT, labels_WA=targets_W[:, None], visible_WNM=truth_WNM)
     return PlantedFindings(
         loss_short_W=scores.loss_short_W,
         loss_long_W=scores.loss_long_W,
-        loss_planted_W=loss_planted_WN[:, 0].cpu().numpy(),
+        loss_planted_W=loss_planted_WNA[:, 0, 0].cpu().numpy(),
         ranked_WM={name: rank(SCORERS[name].score(scores)) for name in settings.selectors},
     )
 

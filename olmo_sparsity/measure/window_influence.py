@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -12,6 +13,8 @@ import torch
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.predictions import Predictions
+from olmo_sparsity.measure.resampling import draw_labels
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.selectors import SCORERS, SCREENED
@@ -19,6 +22,7 @@ from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
 from olmo_sparsity.text.windows import Windows
 
 SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
+MIMICRY = ("kl", "greedy-kl")  # the selectors that choose by divergence, so that they can imitate another prediction
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class SelectorOutcome:
     scores_WM: np.ndarray  # NaN where screening left a position out
     positions_WS: np.ndarray  # int64, the S = max k chosen positions, most influential first
     loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
+    kl_sparse_WK: Optional[np.ndarray]  # KL(p_all, p_{J_k}), nats, fp32; None where divergences are not measured
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class WindowInfluence:
     """W windows under one context: losses in nats, and the outcome of every selector by its name."""
 
     loss_long_W: np.ndarray
+    kl_short_W: np.ndarray  # KL(p_all, p_{}), nats, fp32
     loss_single_WM: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
     outcomes: dict[str, SelectorOutcome]
 
@@ -56,50 +62,116 @@ class ScreeningCheck:
 
 
 @dataclass(frozen=True)
+class ResampledInfluence:
+    """W windows under the real context with one drawn label each in place of the target; losses in nats.
+
+    ``outcomes`` has the selectors that see the target; each has chosen anew, for the drawn label.
+    """
+
+    label_ids_W: np.ndarray  # int64
+    loss_short_W: np.ndarray
+    loss_long_W: np.ndarray
+    outcomes: dict[str, SelectorOutcome]
+
+
+@dataclass(frozen=True)
 class PartInfluence:
-    """Everything measured on the windows of one part."""
+    """Everything measured on the windows of one part; losses and divergences in nats.
 
-    loss_short_W: np.ndarray  # nats; the same under both contexts, which differ only in the long-range tokens
+    Attributes:
+        loss_short_W: the same under both contexts, which differ only in the long-range tokens.
+        loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context.
+        single_luck_W: selection luck of ``unmask-one`` at k = 1; None where that is not measured or candidates are screened.
+        contexts: real and null.
+        resampled: one entry for each draw.
+        mimicry: outcomes of the selectors of ``MIMICRY`` that choose among the tokens of the null context those that imitate the
+            full-context prediction of the real one. Their divergences are from that prediction.
+        screening: by context; empty where nothing is screened.
+    """
+
+    loss_short_W: np.ndarray
+    loss_train_len_W: np.ndarray
+    single_luck_W: Optional[np.ndarray]
     contexts: dict[str, WindowInfluence]
-    screening: dict[str, ScreeningCheck]  # by context; empty where nothing is screened
+    resampled: list[ResampledInfluence]
+    mimicry: dict[str, SelectorOutcome]
+    screening: dict[str, ScreeningCheck]
 
 
-def _losses_of_top_k(scores: WindowScores, positions: dict[str, np.ndarray], *, k: int) -> dict[str, np.ndarray]:
-    """Return loss(J_k) of every selector, fp32 [W] each.
+@dataclass(frozen=True)
+class TopK:
+    """What the model predicts under the visible set J_k of one selector; nats, fp32."""
+
+    loss_W: np.ndarray
+    kl_W: np.ndarray  # NaN where divergences are not measured
+
+
+def _evaluate_top_k(
+    scores: WindowScores, positions: dict[str, np.ndarray], *, k: int, with_kl: bool
+) -> dict[str, TopK]:
+    """Return loss(J_k) and KL(p_all, p_{J_k}) of every selector.
 
     Args:
         scores: the windows.
         positions: the chosen positions of every selector, int64 [W, S], most influential first.
         k: size of the visible set.
+        with_kl: compute the divergences, too.
     """
     num_windows = len(scores.windows)
     sets_RS = np.concatenate([np.sort(positions_WS[:, :k], axis=1) for positions_WS in positions.values()])
     rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets_RS])
     # A set that several selectors chose is evaluated once; a single position not again if a selector has asked for it.
     distinct_rS, index_R = np.unique(rows_RS, axis=0, return_inverse=True)
-    losses_r = np.full(len(distinct_rS), np.nan, dtype=np.float32)
+    losses_r, divergences_r = np.full((2, len(distinct_rS)), np.nan, dtype=np.float32)
     if k == 1:
-        losses_r = scores.known_loss_single_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
+        known = scores.known_singles
+        losses_r = known.loss_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
+        divergences_r = known.kl_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
     unknown_r = np.isnan(losses_r)
-    losses_r[unknown_r] = scores.losses_of_rows(distinct_rS[unknown_r, 0], distinct_rS[unknown_r, 1:])
-    return dict(zip(positions, losses_r[index_R.reshape(len(positions), num_windows)], strict=True))
+    if unknown_r.any():
+        losses_r[unknown_r], divergences_r[unknown_r] = scores.evaluate_rows(
+            distinct_rS[unknown_r, 0], distinct_rS[unknown_r, 1:], with_kl=with_kl
+        )
+    index_FW = index_R.reshape(len(positions), num_windows)
+    return {
+        name: TopK(losses_r[index_W], divergences_r[index_W]) for name, index_W in zip(positions, index_FW, strict=True)
+    }
+
+
+def run_selectors(
+    scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str], with_kl: bool
+) -> dict[str, SelectorOutcome]:
+    """Run selectors, and evaluate the sets J_k that they choose.
+
+    Args:
+        scores: the windows.
+        settings: which k.
+        selectors: names of the selectors.
+        with_kl: measure KL(p_all, p_{J_k}) beside loss(J_k).
+    """
+    if not selectors:
+        return {}
+    scores_WM = {name: SCORERS[name].score(scores) for name in selectors}
+    positions_WS = {name: rank(scores_WM[name])[:, : max(settings.k)] for name in selectors}
+    top = [_evaluate_top_k(scores, positions_WS, k=k, with_kl=with_kl) for k in settings.k]
+    return {
+        name: SelectorOutcome(
+            scores_WM=scores_WM[name],
+            positions_WS=positions_WS[name],
+            loss_sparse_WK=np.stack([of_selector[name].loss_W for of_selector in top], axis=1),
+            kl_sparse_WK=np.stack([of_selector[name].kl_W for of_selector in top], axis=1) if with_kl else None,
+        )
+        for name in selectors
+    }
 
 
 def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
     """Measure windows under one context: L_long, and the scores, the ranking and L_short,sparse(k) of every selector."""
-    scores_WM = {name: SCORERS[name].score(scores) for name in settings.selectors}
-    positions_WS = {name: rank(scores_WM[name])[:, : max(settings.k)] for name in settings.selectors}
-    losses_by_k = [_losses_of_top_k(scores, positions_WS, k=k) for k in settings.k]
-    outcomes = {
-        name: SelectorOutcome(
-            scores_WM=scores_WM[name],
-            positions_WS=positions_WS[name],
-            loss_sparse_WK=np.stack([losses[name] for losses in losses_by_k], axis=1),
-        )
-        for name in settings.selectors
-    }
+    with_kl = scores.predictions.with_kl
+    outcomes = run_selectors(scores, settings, selectors=settings.selectors, with_kl=with_kl)
     return WindowInfluence(
         loss_long_W=scores.loss_long_W,
+        kl_short_W=scores.kl_short_W,
         loss_single_WM=scores.loss_single_WM if settings.save_candidates else None,
         outcomes=outcomes,
     )
@@ -141,11 +213,80 @@ def batches_of_contexts(
     }
 
 
+def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label: int) -> ResampledInfluence:
+    """Measure windows with a drawn label in place of the target.
+
+    Args:
+        scores: the windows under the real context.
+        settings: which selectors and k.
+        label: which of the labels, from 1.
+    """
+    of_label = scores.of_label(label)
+    selectors = [name for name in settings.selectors if SCORERS[name].sees_target]
+    return ResampledInfluence(
+        label_ids_W=of_label.labels_W.cpu().numpy(),
+        loss_short_W=of_label.loss_short_W,
+        loss_long_W=of_label.loss_long_W,
+        outcomes=run_selectors(of_label, settings, selectors=selectors, with_kl=False),
+    )
+
+
+def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
+    """Return the loss with the last ``num_visible`` tokens visible, at least the local ones; nats, fp32 [W]."""
+    num_recent = num_visible - scores.evaluator.local_len
+    if num_recent == 0:
+        return scores.loss_short_W
+    if num_recent == scores.num_long_range:
+        return scores.loss_long_W
+    return scores.losses(scores.all_positions_WM[:, None, -num_recent:])[:, 0]
+
+
+def _mimics(settings: InfluenceConfig) -> list[str]:
+    """Return the measured selectors that can imitate another prediction."""
+    return [name for name in settings.selectors if name in MIMICRY]
+
+
+def scores_of_contexts(
+    evaluator: Evaluator,
+    batches: dict[str, WindowBatch],
+    *,
+    settings: InfluenceConfig,
+    screening: Optional[ScreeningSettings],
+) -> dict[str, WindowScores]:
+    """Return the scores of windows under every context, with the drawn labels under the real one; see ``measure_windows``."""
+    log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
+    labels_WA = draw_labels(
+        log_p_short_WV, batches["real"].window_ids_W, seed=settings.seed, num_draws=settings.resampled_draws
+    )
+    real = Predictions(
+        evaluator,
+        batches["real"],
+        log_p_short_WV=log_p_short_WV,
+        drawn_labels_WA=labels_WA,
+        num_lasso_masks=settings.lasso_masks,
+        with_kl=True,
+        with_luck=screening is None and "unmask-one" in settings.selectors,
+    )
+    null = Predictions(
+        evaluator,
+        batches["null"],
+        log_p_short_WV=log_p_short_WV,
+        imitated_WV=real.log_p_long_WV if _mimics(settings) else None,
+        num_lasso_masks=settings.lasso_masks,
+        with_kl=True,
+    )
+    return {
+        context: WindowScores(predictions, max_k=max(settings.k), screening=screening)
+        for context, predictions in (("real", real), ("null", null))
+    }
+
+
 def measure_windows(
     evaluator: Evaluator,
     batches: dict[str, WindowBatch],
     *,
     settings: InfluenceConfig,
+    train_len: int,
     screening: Optional[ScreeningSettings],
 ) -> PartInfluence:
     """Measure windows under every context.
@@ -154,23 +295,21 @@ def measure_windows(
         evaluator: the model.
         batches: the same windows under every context (``batches_of_contexts``).
         settings: what to measure.
+        train_len: tokens of a training row.
         screening: how candidates are screened; None: not at all.
     """
-    log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
-    scores = {
-        context: WindowScores(
-            evaluator,
-            batch,
-            log_p_short_WV=log_p_short_WV,
-            max_k=max(settings.k),
-            lasso_masks=settings.lasso_masks,
-            with_kl="kl" in settings.selectors,
-            screening=screening,
-        )
-        for context, batch in batches.items()
-    }
+    scores = scores_of_contexts(evaluator, batches, settings=settings, screening=screening)
+    real, null = scores["real"], scores["null"]
     contexts = {context: measure_context(scores[context], settings) for context in scores}
     checks = {}
     if screening is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
-    return PartInfluence(scores["real"].loss_short_W, contexts, checks)
+    return PartInfluence(
+        loss_short_W=real.loss_short_W,
+        loss_train_len_W=loss_of_recent_tokens(real, train_len),
+        single_luck_W=real.predictions.singles(evaluator).luck_W if real.predictions.with_luck else None,
+        contexts=contexts,
+        resampled=[measure_resampled(real, settings, label=draw + 1) for draw in range(settings.resampled_draws)],
+        mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
+        screening=checks,
+    )

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # The columns that, together with the window, identify a row of each table.
 KEYS = {
-    "selections": ["selector", "context"],
+    "selections": ["selector", "context", "draw"],
     "candidates": ["context"],
     "found": ["selector"],
     "screening": ["selector", "context"],

@@ -135,18 +135,25 @@ class ChoiceRows(NamedTuple):
     rows_r: np.ndarray  # int64, rising: numbers of the rows in the part
 
 
-def rows_by_choice(part: pa.Table) -> Iterator[ChoiceRows]:
-    """Yield the rows of each selector and context in a part of ``selections``, in order of first appearance."""
-    selectors, contexts = (part[name].combine_chunks().dictionary_encode() for name in ("selector", "context"))
-    choice_R = selectors.indices.to_numpy() * len(contexts.dictionary) + contexts.indices.to_numpy()
+def rows_by_choice(part: pa.Table, *, contexts: Collection[str] = ("real", "null")) -> Iterator[ChoiceRows]:
+    """Yield the rows of each selector and context in a part of ``selections``, in order of first appearance.
+
+    Args:
+        part: with the columns ``selector`` and ``context``.
+        contexts: rows of other contexts are ignored. Under ``resampled`` a window has a row for each draw.
+    """
+    selectors, context_R = (part[name].combine_chunks().dictionary_encode() for name in ("selector", "context"))
+    names_of_contexts = context_R.dictionary.to_pylist()
+    choice_R = selectors.indices.to_numpy() * len(names_of_contexts) + context_R.indices.to_numpy()
     choices, first_row = np.unique(choice_R, return_index=True)
     for choice in choices[np.argsort(first_row)].tolist():
-        selector, context = divmod(choice, len(contexts.dictionary))
-        yield ChoiceRows(
-            selector=selectors.dictionary[selector].as_py(),
-            context=contexts.dictionary[context].as_py(),
-            rows_r=np.flatnonzero(choice_R == choice),
-        )
+        selector, context = divmod(choice, len(names_of_contexts))
+        if names_of_contexts[context] in contexts:
+            yield ChoiceRows(
+                selector=selectors.dictionary[selector].as_py(),
+                context=names_of_contexts[context],
+                rows_r=np.flatnonzero(choice_R == choice),
+            )
 
 
 NOT_MEASURED = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 # The tables of each kind of folder. The first is written last, so its part files show that the other tables have theirs.
 TABLES = {
     "influence": ("windows", "selections", "candidates", "screening"),
@@ -34,7 +34,7 @@ class Column:
 
 ROW_MEANINGS = {
     "windows": "one window",
-    "selections": "one window, selector and context",
+    "selections": "one window, selector, context and draw",
     "candidates": "one window and context (`--save-candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
     "curve": "one window",
@@ -72,12 +72,48 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
         Column("null_loss_long_nats", pa.float32(), "L_long under the null context."),
         Column("null_gain_long_nats", pa.float32(), "Long gain under the null context."),
+        Column(
+            "null_target_class",
+            pa.string(),
+            "The class that the same rule gives with the long-range tokens of the null context.",
+        ),
+        Column(
+            "loss_train_len_nats",
+            pa.float32(),
+            "Loss with the last train_len tokens visible, as many as a training row has.",
+        ),
+        Column("gain_beyond_nats", pa.float32(), "Gain beyond the training row: loss_train_len_nats - loss_long_nats."),
+        Column(
+            "kl_short_nats",
+            pa.float32(),
+            "KL(p_all, p_{}): divergence of the prediction with only the local tokens visible from the full-context one.",
+        ),
+        Column("null_kl_short_nats", pa.float32(), "KL(p_all, p_{}) under the null context."),
+        Column(
+            "resampled_target_ids",
+            _INT32S,
+            "Token IDs drawn from p_{} in place of the target, `influence.resampled_draws` of them.",
+        ),
+        Column("resampled_loss_short_nats", _FLOATS, "L_short of each drawn token."),
+        Column("resampled_loss_long_nats", _FLOATS, "L_long of each drawn token."),
+        Column(
+            "single_luck_nats",
+            pa.float32(),
+            "Selection luck of `unmask-one` at k = 1: mean of max_j (log q_j(y) - log p_{}(y)) over tokens y drawn from p_{}, "
+            "with q_j the prediction under the visible set {j}; null if `unmask-one` is not measured, or screened.",
+        ),
     ),
     "selections": (
         _WINDOW_ID,
         _DOC_ID,
         _SELECTOR,
-        _CONTEXT,
+        Column(
+            "context",
+            pa.string(),
+            "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target; "
+            "`mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl` and `greedy-kl`.",
+        ),
+        Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts."),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
         Column("num_evaluations", pa.int32(), "Cost of the scores, in forward passes over one row."),
         Column("positions", _INT32S, "Selected positions, the most influential first; J_k is the first k of them."),
@@ -87,7 +123,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "loss_sparse_nats", _FLOATS, "L_short,sparse(k): loss with the local tokens and J_k visible, for each k."
         ),
-        Column("gain_sparse_nats", _FLOATS, "Sparse gain: loss_short - loss_sparse_nats, for each k."),
+        Column(
+            "gain_sparse_nats",
+            _FLOATS,
+            "Sparse gain: loss_short_nats (resampled: resampled_loss_short_nats of the draw) - loss_sparse_nats, for each k.",
+        ),
+        Column(
+            "kl_sparse_nats",
+            _FLOATS,
+            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); resampled: null.",
+        ),
     ),
     "candidates": (
         _WINDOW_ID,

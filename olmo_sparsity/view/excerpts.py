@@ -158,7 +158,8 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[Excerpt]:
     texts = _texts_of(folder, {token_id for row in rows.values() for token_id in row["null_token_ids"]})
     choices: dict[int, dict[tuple[str, str], Choice]] = {window_id: {} for window_id in rows}
     for row in read_windows(folder, "selections", window_ids=window_ids):
-        choices[row["window_id"]][row["selector"], row["context"]] = Choice.from_row(row)
+        if row["context"] in ("real", "null"):
+            choices[row["window_id"]][row["selector"], row["context"]] = Choice.from_row(row)
     return [_excerpt(rows[window_id], choices[window_id], texts=texts) for window_id in window_ids]
 
 

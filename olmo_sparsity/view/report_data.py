@@ -36,6 +36,7 @@ SELECTOR_WORDS = {
     "gradient": "first-order estimate of unmask-one, from one backward pass",
     "lasso": "weight of the token in a sparse linear model of the loss over random visible sets",
     "kl": "how far this token alone moves the prediction towards the one under full context",
+    "greedy-kl": "forward selection: each step unmasks the token that moves the prediction most towards the full-context one",
     "attention": "attention that the last token pays to this one under full context, mean over heads and layers",
     "random": "control: a random number",
     "nearest": "control: the tokens next to the local context",

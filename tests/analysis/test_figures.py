@@ -128,7 +128,7 @@ def test_every_selector_has_looks_of_its_own() -> None:
     assert (
         len({look["color"] for look in style.LOOKS.values()})
         == len({look["marker"] for look in style.LOOKS.values()})
-        == 9
+        == 10
     )
 
 
@@ -261,7 +261,7 @@ def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Pat
         (figures[0].axes[1], [mean(pair.rank_correlation) for pair in pairs]),
     ):
         written = {(int(t.get_position()[1]), int(t.get_position()[0])): float(t.get_text()) for t in axis.texts}
-        assert len(written) == 36
+        assert len(written) == 45
         for pair, value in zip(pairs, values, strict=True):
             column, row = sorted(names.index(name) for name in pair.selectors)
             assert written[row, column] == pytest.approx(value, abs=0.00501)

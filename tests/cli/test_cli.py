@@ -99,7 +99,7 @@ def test_all_selectors(workplace: Path) -> None:
     cost = {row[1]: row[5] for row in rows if row[3] in ("yes", "no")}
     assert cost == {
         "unmask-one": "13", "kl": "14", "gradient": "3", "attention": "1", "random": "0", "nearest": "0", "mask-one": "13",
-        "greedy": "23", "lasso": "9",
+        "greedy": "23", "greedy-kl": "24", "lasso": "9",
     }  # fmt: skip
 
 

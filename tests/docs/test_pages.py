@@ -17,6 +17,7 @@ from shown_commands import IN_NAVIGATION, PAGES, ROOT, code_lines
 
 import olmo_sparsity
 from olmo_sparsity.config import Config
+from olmo_sparsity.tables.schemas import COLUMNS
 
 DOCS = ROOT / "docs"
 ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -41,6 +42,8 @@ def text_of(page: Path) -> str:
         text = text.replace(reference.COMMANDS_MARK, reference.commands_reference())
     if reference.KEYS_MARK in text:
         text = text.replace(reference.KEYS_MARK, reference.configuration_reference())
+    if reference.COLUMNS_MARK in text:
+        text = text.replace(reference.COLUMNS_MARK, reference.columns_reference())
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -117,6 +120,17 @@ def test_the_configuration_page_has_every_key_with_its_explanation() -> None:
                 assert plain.partition(":   ")[2].startswith(" ".join(item.metadata["help"].split())), item.name
 
     check(config, "")
+
+
+def test_the_page_of_tables_has_every_column_with_its_meaning() -> None:
+    text = reference.columns_reference().replace("\\", "")
+    assert reference.COLUMNS_MARK in (DOCS / "tables.md").read_text(encoding="utf-8")
+    for table, columns in COLUMNS.items():
+        section = text.partition(f"### {table}\n")[2].partition("\n### ")[0]
+        for column in columns:
+            assert any(
+                line.startswith(f"| `{column.name}` | ") and column.meaning in line for line in section.splitlines()
+            ), column.name
 
 
 def test_the_command_page_has_every_option() -> None:

@@ -26,6 +26,7 @@ from olmo_sparsity.measure.correlations import (
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
+from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.solver import training_document, write_solver_text
 from olmo_sparsity.measure.visibility import compact_rows
@@ -83,7 +84,8 @@ def test_unmask_one_finds_exactly_the_planted_tokens_and_they_recover_everything
     loss_short = -log_p_short.gather(1, targets[:, None])[:, 0]
     settings = InfluenceConfig(k=[1, 2], selectors=["unmask-one", "kl", "random"])
     batch = WindowBatch(tokens, targets, window_ids_W=np.arange(200), context="real", seed=0)
-    scores = WindowScores(evaluator, batch, log_p_short_WV=log_p_short, max_k=2, with_kl=True)
+    predictions = Predictions(evaluator, batch, log_p_short_WV=log_p_short, with_kl=True)
+    scores = WindowScores(predictions, max_k=2)
     measured = measure_context(scores, settings)
     assert loss_short.mean() > 2.5  # nearly log 16: the local tokens carry no information
     assert measured.loss_long_W.mean() < 0.05

@@ -20,7 +20,7 @@ from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import mask_losses, target_losses
 from olmo_sparsity.measure.scores import rank
-from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS, ScoringSize, lasso_masks
+from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS, ScoringSize
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
@@ -127,10 +127,27 @@ def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions)
     assert (ranked != by_single).any()  # otherwise this test would not distinguish greedy
 
 
+def test_greedy_kl_is_forward_selection_on_the_divergence(model: OLMoWithPositions) -> None:
+    ranked = rank(SCORERS["greedy-kl"].score(make_scores(model)))[:, :MAX_K]
+    for w in range(W):
+        truth = Definition(model, w)
+        log_p = truth.log_p(set(range(M)))
+        taken: list[int] = []
+        for _ in range(MAX_K):
+            divergence_of = {
+                j: (np.exp(log_p) * (log_p - truth.log_p({*taken, j}))).sum() for j in range(M) if j not in taken
+            }
+            taken.append(min(divergence_of, key=lambda j: divergence_of[j]))
+        assert ranked[w].tolist() == taken
+    by_single = rank(SCORERS["kl"].score(make_scores(model)))[:, :MAX_K]
+    assert (ranked[:, 0] == by_single[:, 0]).all()
+    assert (ranked != by_single).any()  # or greedy-kl would show nothing here
+
+
 def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
     """The losses come from the reference, the minimum from cyclic coordinate descent in numpy."""
     one = make_scores(model)
-    keep = lasso_masks(one)
+    keep = one.predictions.lasso_masks_WNM
     assert keep.shape == (W, MASKS, M)
     assert 0.4 < keep.mean() < 0.6
     scores = SCORERS["lasso"].score(one)
@@ -156,7 +173,7 @@ def test_mask_losses_are_those_of_the_sets(model: OLMoWithPositions, path: str) 
     keep = rng.random((W, 9, M)) < rng.random((W, 9, 1))
     keep[0, 0], keep[1, 1] = False, True
     evaluator = Evaluator(model, LOCAL, path=path, batch_tokens=100)
-    losses = mask_losses(evaluator, tokens, targets_W=targets, visible_WNM=torch.from_numpy(keep))
+    losses = mask_losses(evaluator, tokens, labels_WA=targets[:, None], visible_WNM=torch.from_numpy(keep))[:, :, 0]
     for w, n in itertools.product(range(W), range(9)):
         visible = torch.from_numpy(np.flatnonzero(keep[w, n]))[None, None]
         alone, _ = target_losses(evaluator, tokens[[w]], targets_W=targets[[w]], visible_WNS=visible)
@@ -184,10 +201,13 @@ def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMo
 
 
 def test_masks_of_lasso_differ_between_windows_and_contexts(model: OLMoWithPositions) -> None:
-    real, null = lasso_masks(make_scores(model)), lasso_masks(make_scores(model, context="null"))
+    real, null, second = (
+        make_scores(model, **batch).predictions.lasso_masks_WNM
+        for batch in ({}, {"context": "null"}, {"num": 1, "window_ids_W": np.array([1])})
+    )
     assert (real != null).any()
     assert (real[0] != real[1]).any()
-    assert (lasso_masks(make_scores(model, num=1, window_ids_W=np.array([1])))[0] == real[1]).all()
+    assert (second[0] == real[1]).all()
 
 
 def test_nearest(model: OLMoWithPositions) -> None:

@@ -79,10 +79,12 @@ def test_all_but_one_is_the_definition(kind: ModelConfig, n_layers: int) -> None
     model = build(dataclasses.replace(kind, n_layers=n_layers)).eval()
     tokens, targets = windows(3)
     found, expected = (
-        all_but_one_losses(Evaluator(model, LOCAL, path=path), tokens, targets_W=targets)
+        all_but_one_losses(
+            Evaluator(model, LOCAL, path=path), tokens, labels_WA=torch.stack([targets, targets - 1], dim=1)
+        )
         for path in ("compact", "masked")
     )
-    assert found.shape == (3, M)
+    assert found.shape == (3, M, 2)
     assert (found - expected).abs().max() < 1e-5
 
 
@@ -154,7 +156,7 @@ def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
     screened = make_scores(model, num=8, screening=ScreeningSettings(5))
 
     def divergence(at: slice, logits: torch.Tensor) -> torch.Tensor:
-        log_p = screened.log_p_long_WV[at].clone()
+        log_p = screened.reference_WV[at].clone()
         return (log_p.exp() * (log_p - logits.log_softmax(dim=-1))).sum()
 
     ranked = rank(

@@ -114,7 +114,7 @@ def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement) 
 def test_agreement_by_hand(tables: Path, measurement: Measurement, context: str) -> None:
     pairs = agreement(tables, measurement, context=context)
     json.dumps([agreement_json(pair) for pair in pairs], allow_nan=False)
-    assert len(pairs) == 36
+    assert len(pairs) == 45
     rows: dict[str, dict[int, Any]] = {name: {} for name in SEES_TARGET}
     for row in read_table(tables, "selections").to_pylist():
         if row["context"] == context:

@@ -126,7 +126,7 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
     numbers = compare(read_subjects([folders["pose"], folders["no-pose"]]))
     assert [subject.summary.gate for subject in numbers.subjects] == ["passed", "failed"]
     fractions = [row for row in numbers.rows if row.quantity == "recovered_fraction"]
-    assert len(fractions) == 27 and all(row.is_fraction for row in fractions)
+    assert len(fractions) == 30 and all(row.is_fraction for row in fractions)
     for row in fractions:
         assert row.values[0] is not None and row.values[1] is None and row.differences == (None,)
 

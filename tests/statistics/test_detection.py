@@ -99,7 +99,7 @@ def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
     _, tables = validated
     planted, found = (read_table(tables, name).to_pandas() for name in ("planted", "found"))
     assert len(planted) == 25 * 8
-    assert len(found) == 25 * 8 * 9
+    assert len(found) == 25 * 8 * 10
     for ranked, window_id in zip(found["ranked_positions"], found["window_id"], strict=True):
         assert sorted(ranked) == list(range(12 if window_id < 100 else 24))
     numbers = detection(tables)

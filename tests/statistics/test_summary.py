@@ -97,6 +97,8 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
         for name in ("doc_id", "target_class", "gain_long_nats", "null_gain_long_nats", "loss_short_nats"):
             assert ours[name] == row[name]
     for row in read_table(tables, "selections").to_pylist():
+        if row["context"] not in ("real", "null"):
+            continue
         ours = [measurement.gains.loc[row["window_id"], (row["selector"], row["context"], k)] for k in KS]
         assert ours == row["gain_sparse_nats"]
 

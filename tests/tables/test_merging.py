@@ -78,7 +78,7 @@ ERRORS = {
     ),
     "a window twice among its selections": (
         lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: pa.concat_tables([t, t.slice(40, 1)])),
-        ["selections: windows 3 occur twice (1)"],
+        ["selections: windows 2 occur twice (1)"],
     ),
     "a part twice": (
         lambda folder: shutil.copy(part_path(folder, "windows", part=2), part_path(folder, "windows", part=3)),

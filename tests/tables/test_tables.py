@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import SEES_TARGET, made_up_tables
+from made_up import ROWS_PER_WINDOW, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
@@ -95,7 +95,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_parts_are_read_in_order_and_hold_all_rows_of_their_windows(uneven: Path) -> None:
-    for table, rows_per_window in (("windows", 1), ("selections", 2 * len(SEES_TARGET))):
+    for table, rows_per_window in (("windows", 1), ("selections", ROWS_PER_WINDOW)):
         first = 0
         for number, (part, size) in enumerate(zip(read_parts(uneven, table), SIZES, strict=True)):
             assert part.equals(pq.read_table(part_path(uneven, table, part=number)).replace_schema_metadata(None))
@@ -141,7 +141,7 @@ def test_a_part_damaged_inside_is_refused_when_it_is_read(uneven: Path, tmp_path
 def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
     for table in ("windows", "selections"):
         expected = [row for row in read_table(uneven, table).to_pylist() if row["window_id"] == window_id]
-        assert len(expected) == (1 if table == "windows" else 18)
+        assert len(expected) == (1 if table == "windows" else ROWS_PER_WINDOW)
         assert read_window(uneven, table, window_id=window_id) == expected
     (row,) = read_window(uneven, "windows", window_id=window_id, columns=["doc_id"])
     assert set(row) == {"window_id", "doc_id"}
@@ -168,12 +168,14 @@ def test_a_window_is_found_without_reading_the_texts_of_others(uneven: Path, mon
     assert read == [["window_id"]] * 2 + [None, ["window_id"], None]
 
 
-def test_rows_by_choice_against_a_filter(uneven: Path) -> None:
+@pytest.mark.parametrize("contexts", [("real", "null"), ("resampled",), ("real", "mimicry")])
+def test_rows_by_choice_against_a_filter(uneven: Path, contexts: tuple[str, ...]) -> None:
     for part in read_parts(uneven, "selections"):
         rows = part.to_pylist()
-        choice_rows = list(rows_by_choice(part))
+        choice_rows = list(rows_by_choice(part, contexts=contexts))
         choices = [(choice.selector, choice.context) for choice in choice_rows]
-        assert choices == list(dict.fromkeys((row["selector"], row["context"]) for row in rows))
+        expected = dict.fromkeys((row["selector"], row["context"]) for row in rows)
+        assert choices == [choice for choice in expected if choice[1] in contexts]
         for choice in choice_rows:
             assert choice.rows_r.tolist() == [
                 i

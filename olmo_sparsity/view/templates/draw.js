@@ -81,6 +81,7 @@ const MARKERS = {
   gradient: (r) => `M0,${-1.3 * r}L${1.3 * r},0L0,${1.3 * r}L${-1.3 * r},0Z`,
   lasso: (r) => star(4, 1.4 * r, 0.55 * r),
   kl: (r) => `M${-0.95 * r},${-0.95 * r}h${1.9 * r}v${1.9 * r}h${-1.9 * r}Z`,
+  "greedy-kl": (r) => star(5, 1.2 * r, 0.97 * r),
   attention: (r) => star(3, 1.2 * r, 1.2 * r),
   nearest: (r) => `M0,${-1.2 * r}L${1.1 * r},${0.8 * r}H${-1.1 * r}Z`,
   random: (r) =>

@@ -1,0 +1,181 @@
+"""What the model predicts about windows, computed when first asked for, then cached and shared.
+
+One forward pass serves every label and every reference. A *label* is a token whose loss is asked for: the target, or a token
+drawn in its place (``olmo_sparsity.measure.resampling``). A *reference* is a prediction p whose divergence KL(p, q) from other
+predictions q is asked for: the full-context prediction, or one that is to be imitated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import Optional
+
+import numpy as np
+import torch
+
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import all_but_one_losses, log_probs, mask_losses, read_singles, surprisals
+from olmo_sparsity.measure.window_batch import WindowBatch
+
+LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
+
+
+@dataclass(frozen=True)
+class SharedSingles:
+    """What the model predicts under each visible set {j}, at all long-range positions; nats, fp32.
+
+    A position j where {j} was not evaluated has NaN.
+
+    Attributes:
+        losses_WMA: loss({j}) of each label.
+        divergences: for each reference p, KL(p, p_{j}), [W, M].
+        luck_W: the luck of the best candidate (``SingleReadout.luck_W``); None where it was not asked for.
+    """
+
+    losses_WMA: np.ndarray
+    divergences: tuple[np.ndarray, ...]
+    luck_W: Optional[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model predicts about W windows under one context; losses and divergences are in nats.
+
+    Attributes:
+        evaluator: the model.
+        windows: the windows.
+        log_p_short_WV: log-probabilities of the next token with only the local tokens visible. They are the same under
+            every context, so the caller computes them.
+        drawn_labels_WA: int64, labels besides the target; None: none.
+        imitated_WV: log-probabilities, fp32: a second reference, besides the full-context prediction; None: none.
+        num_lasso_masks: the number of random visible sets that ``lasso`` fits.
+        with_kl: keep the divergences of the single-token unmaskings beside their losses.
+        with_luck: compute the luck of the best single unmasking.
+    """
+
+    evaluator: Evaluator
+    windows: WindowBatch
+    _: KW_ONLY
+    log_p_short_WV: torch.Tensor
+    drawn_labels_WA: Optional[torch.Tensor] = None
+    imitated_WV: Optional[torch.Tensor] = None
+    num_lasso_masks: int = 64
+    with_kl: bool = False
+    with_luck: bool = False
+    _singles: dict[Evaluator, SharedSingles] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def subset(self, chosen_w: np.ndarray) -> Predictions:
+        """Return some of the windows (int64 indices), with the target as the only label and an empty cache."""
+        rows_w = torch.from_numpy(chosen_w).to(self.windows.device)
+        return dataclasses.replace(
+            self,
+            windows=self.windows.subset(chosen_w),
+            log_p_short_WV=self.log_p_short_WV[rows_w],
+            drawn_labels_WA=None,
+            imitated_WV=None,
+            with_luck=False,
+        )
+
+    @property
+    def num_long_range(self) -> int:
+        """M, the number of long-range positions."""
+        return self.windows.tokens_WT.shape[1] - self.evaluator.local_len
+
+    @cached_property
+    def labels_WA(self) -> torch.Tensor:
+        """The labels, the target first; int64 [W, A]."""
+        targets_W1 = self.windows.targets_W[:, None]
+        return targets_W1 if self.drawn_labels_WA is None else torch.cat([targets_W1, self.drawn_labels_WA], dim=1)
+
+    @cached_property
+    def all_positions_WM(self) -> torch.Tensor:
+        """All long-range positions, int64 [W, M]."""
+        return torch.arange(self.num_long_range, device=self.windows.device).expand(len(self.windows), -1)
+
+    @cached_property
+    def log_p_long_WV(self) -> torch.Tensor:
+        """Log-probabilities of the next token under full context, fp32 [W, V]."""
+        return log_probs(self.evaluator, self.windows.tokens_WT, visible_WS=self.all_positions_WM)
+
+    @property
+    def references(self) -> tuple[torch.Tensor, ...]:
+        """The references: the full-context prediction, then the one that is imitated, if any; fp32 [W, V] each."""
+        return (self.log_p_long_WV,) if self.imitated_WV is None else (self.log_p_long_WV, self.imitated_WV)
+
+    @cached_property
+    def loss_short_WA(self) -> np.ndarray:
+        """loss({}) of each label, fp32 [W, A]."""
+        return surprisals(self.log_p_short_WV, self.labels_WA).cpu().numpy()
+
+    @cached_property
+    def loss_long_WA(self) -> np.ndarray:
+        """loss(all) of each label, fp32 [W, A]."""
+        return surprisals(self.log_p_long_WV, self.labels_WA).cpu().numpy()
+
+    @cached_property
+    def losses_all_but_one_WMA(self) -> np.ndarray:
+        """loss(all but j) of each label, fp32 [W, M, A]."""
+        return all_but_one_losses(self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA).cpu().numpy()
+
+    @cached_property
+    def lasso_masks_WNM(self) -> np.ndarray:
+        """The random visible sets of ``lasso``, bool [W, N, M]; each position is visible with probability 1/2."""
+        shape = (self.num_lasso_masks, self.num_long_range)
+        return np.stack([generator.random(shape) < 0.5 for generator in self.windows.generators(LASSO_MASKS)])
+
+    @cached_property
+    def lasso_losses_WNA(self) -> np.ndarray:
+        """The losses of each label under the random visible sets of ``lasso``, fp32 [W, N, A]."""
+        visible_WNM = torch.from_numpy(self.lasso_masks_WNM).to(self.windows.device)
+        losses_WNA = mask_losses(
+            self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA, visible_WNM=visible_WNM
+        )
+        return losses_WNA.cpu().numpy()
+
+    @property
+    def known_singles(self) -> Optional[SharedSingles]:
+        """The unmaskings of every single position by the evaluator, if they have been computed."""
+        return self._singles.get(self.evaluator)
+
+    def singles(self, evaluator: Evaluator) -> SharedSingles:
+        """Return the unmaskings of every single position by an evaluator; they are computed once."""
+        if evaluator not in self._singles:
+            self._singles[evaluator] = self.unmask(
+                evaluator,
+                self.all_positions_WM,
+                labels_WA=self.labels_WA,
+                references=self.references if self.with_kl else (),
+                with_luck=self.with_luck and evaluator == self.evaluator,
+            )
+        return self._singles[evaluator]
+
+    def unmask(
+        self,
+        evaluator: Evaluator,
+        candidates_WJ: torch.Tensor,
+        *,
+        labels_WA: torch.Tensor,
+        references: tuple[torch.Tensor, ...],
+        with_luck: bool = False,
+    ) -> SharedSingles:
+        """Unmask single candidates, int64 [W, J], and return what an evaluator predicts; nothing is cached."""
+        singles = read_singles(
+            evaluator,
+            self.windows.tokens_WT,
+            labels_WA=labels_WA,
+            candidates_WJ=candidates_WJ,
+            references=references,
+            log_p_short_WV=self.log_p_short_WV if with_luck else None,
+        )
+
+        def at_all_positions(values_WJ: torch.Tensor) -> np.ndarray:
+            values_WM = torch.full(self.all_positions_WM.shape, torch.nan, device=self.windows.device)
+            return values_WM.scatter(1, candidates_WJ, values_WJ).cpu().numpy()
+
+        return SharedSingles(
+            losses_WMA=np.stack([at_all_positions(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
+            divergences=tuple(at_all_positions(values_WJ) for values_WJ in singles.divergences),
+            luck_W=None if singles.luck_W is None else singles.luck_W.cpu().numpy(),
+        )

@@ -1,0 +1,461 @@
+"""The controls against their definitions: resampled targets, divergences, mimicry, the gain beyond the training row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import reference
+import torch
+from scored_windows import make_scores
+from tiny_models import NORMED, VOCAB, build
+from tiny_windows import FULL as TINY_FULL
+from tiny_windows import LOCAL as TINY_LOCAL
+from tiny_windows import M as TINY_M
+from tiny_windows import windows as tiny_windows
+
+from olmo_sparsity.config import SELECTORS, Config, InfluenceConfig
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.losses import log_probs, read_singles, short_log_probs
+from olmo_sparsity.measure.predictions import Predictions
+from olmo_sparsity.measure.resampling import draw_labels
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.shares import Share
+from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.window_influence import PartInfluence, measure_windows
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.tables.merging import check_tables
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.target_classes import target_class
+from olmo_sparsity.text.vocabulary import read_tokenizer, token_texts
+
+LOCAL, FULL, M, TRAIN_LEN = 8, 20, 12, 14
+KS = (1, 2, 4)
+SEEING = [name for name, scorer in SCORERS.items() if scorer.sees_target]
+Log_p = Callable[[list[int], set[int]], np.ndarray]
+
+
+def with_settings(config: Config, train_len: int | None = None, **changes: object) -> Config:
+    return dataclasses.replace(
+        config,
+        influence=dataclasses.replace(config.influence, **changes),  # type: ignore[arg-type]
+        context=dataclasses.replace(config.context, train_len=train_len),
+    )
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: Config) -> Config:
+    """All selectors on a few windows, with training rows that are longer than the local context."""
+    return with_settings(
+        tiny_config,
+        TRAIN_LEN,
+        num_windows=10,
+        windows_per_part=10,
+        k=list(KS),
+        selectors=list(SELECTORS),
+        lasso_masks=20,
+    )
+
+
+@pytest.fixture(scope="module")
+def tables(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return measure(config, tiny_run, out=tmp_path_factory.mktemp("controls") / "tables")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> OLMoWithPositions:
+    return load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def log_p(model: OLMoWithPositions) -> Log_p:
+    """(tokens, visible long-range positions) -> log-probabilities of the next token, by the float64 reference."""
+    known: dict[tuple[tuple[int, ...], frozenset[int]], np.ndarray] = {}
+
+    def evaluate(tokens: list[int], visible: set[int]) -> np.ndarray:
+        key = (tuple(tokens), frozenset(visible))
+        if key not in known:
+            known[key] = reference.evaluate(model, tokens, list(range(FULL)), visible | set(range(M, FULL)))[0]
+        return known[key]
+
+    return evaluate
+
+
+def kl(log_p: np.ndarray, log_q: np.ndarray) -> float:
+    return float((np.exp(log_p) * (log_p - log_q)).sum())
+
+
+def rows_of(tables: Path, table: str, **equal: object) -> list[dict[str, Any]]:
+    rows = read_table(tables, table).to_pylist()
+    return [row for row in rows if all(row[name] == value for name, value in equal.items())]
+
+
+def null_tokens(window: dict[str, Any]) -> list[int]:
+    return [*window["null_token_ids"], *window["token_ids"][M:]]
+
+
+# --- the table of windows ---------------------------------------------------------------------------------------------
+
+
+def test_the_new_columns_of_windows_are_their_definitions(tables: Path, tiny_run: Path, log_p: Log_p) -> None:
+    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
+    everything = set(range(M))
+    for window in rows_of(tables, "windows")[:4]:
+        tokens, null, target = window["token_ids"], null_tokens(window), window["target_id"]
+        short, long = log_p(tokens, set()), log_p(tokens, everything)
+        recent = -log_p(tokens, set(range(M - (TRAIN_LEN - LOCAL), M)))[target]
+        assert window["loss_train_len_nats"] == pytest.approx(recent, abs=1e-5)
+        assert window["gain_beyond_nats"] == pytest.approx(recent + long[target], abs=1e-5)
+        assert window["kl_short_nats"] == pytest.approx(kl(long, short), abs=1e-5)
+        assert window["null_kl_short_nats"] == pytest.approx(kl(log_p(null, everything), short), abs=1e-5)
+        assert window["null_target_class"] == target_class(
+            null,
+            token_texts(tokenizer, null),
+            target_id=target,
+            target_text=window["target_text"],
+            num_long_range=M,
+        )
+        labels = []
+        for draw in range(2):
+            rng = np.random.default_rng([0, 6, window["window_id"], draw])
+            labels.append(int(np.argmin(rng.standard_exponential(len(short)) / np.exp(short))))
+        assert window["resampled_target_ids"] == labels
+        assert window["resampled_loss_short_nats"] == pytest.approx(-short[labels], abs=1e-5)
+        assert window["resampled_loss_long_nats"] == pytest.approx(-long[labels], abs=1e-5)
+
+
+def test_single_luck_is_the_double_sum_over_labels_and_candidates(tables: Path, log_p: Log_p) -> None:
+    for window in rows_of(tables, "windows")[:2]:
+        short = log_p(window["token_ids"], set())
+        singles = [log_p(window["token_ids"], {j}) for j in range(M)]
+        expected = 0.0
+        for label in range(len(short)):
+            gains = [log_q[label] - short[label] for log_q in singles]
+            expected += np.exp(short[label]) * max(gains)
+        assert window["single_luck_nats"] == pytest.approx(expected, abs=1e-5)
+        assert expected > 0
+
+
+@pytest.mark.parametrize("train_len", [LOCAL, FULL])
+def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context(
+    config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_len: int
+) -> None:
+    def unexpected(self: WindowScores, visible_WNS: torch.Tensor) -> np.ndarray:
+        raise AssertionError("this loss is known")
+
+    monkeypatch.setattr(WindowScores, "losses", unexpected)
+    influence = dataclasses.replace(config.influence, selectors=["kl"])
+    context = dataclasses.replace(config.context, train_len=train_len)
+    changed = dataclasses.replace(config, influence=influence, context=context)
+    for window in rows_of(measure(changed, tiny_run, out=tmp_path / "t"), "windows"):
+        assert window["loss_train_len_nats"] == window["loss_short_nats" if train_len == LOCAL else "loss_long_nats"]
+        assert window["gain_beyond_nats"] == (window["gain_long_nats"] if train_len == LOCAL else 0.0)
+
+
+# --- the table of selections ------------------------------------------------------------------------------------------
+
+
+def test_every_selection_has_the_losses_and_divergences_of_its_sets(tables: Path, log_p: Log_p) -> None:
+    for window in rows_of(tables, "windows")[:2]:
+        tokens, null = window["token_ids"], null_tokens(window)
+        everything = set(range(M))
+        of_context = {  # the tokens to choose from, the reference
+            "real": (tokens, log_p(tokens, everything)),
+            "null": (null, log_p(null, everything)),
+            "resampled": (tokens, None),
+            "mimicry": (null, log_p(tokens, everything)),
+        }
+        rows = rows_of(tables, "selections", window_id=window["window_id"])
+        assert len(rows) == 2 * 10 + 2 * 5 + 2
+        for row in rows:
+            visible_tokens, p_all = of_context[row["context"]]
+            is_resampled = row["context"] == "resampled"
+            label = window["resampled_target_ids"][row["draw"]] if is_resampled else window["target_id"]
+            short = -log_p(tokens, set())[label]
+            assert row["distance_tokens"] == [FULL - j for j in row["positions"]]
+            assert (row["kl_sparse_nats"] is None) == is_resampled
+            for i, k in enumerate(KS):
+                log_q = log_p(visible_tokens, set(row["positions"][:k]))
+                assert row["loss_sparse_nats"][i] == pytest.approx(-log_q[label], abs=1e-5)
+                assert row["gain_sparse_nats"][i] == pytest.approx(short + log_q[label], abs=1e-5)
+                if p_all is not None:
+                    assert row["kl_sparse_nats"][i] == pytest.approx(kl(p_all, log_q), abs=1e-5)
+
+
+def test_which_selectors_have_rows_under_which_context_and_draw(tables: Path) -> None:
+    rows = rows_of(tables, "selections", window_id=3)
+    choices = [(row["selector"], row["context"], row["draw"]) for row in rows]
+    expected = []
+    for name in SELECTORS:
+        expected += [(name, "real", 0), (name, "null", 0)]
+        expected += [(name, "resampled", draw) for draw in range(2) if name in SEEING]
+        expected += [(name, "mimicry", 0)] if name in ("kl", "greedy-kl") else []
+    assert choices == expected
+    for row in rows:
+        assert row["sees_target"] == (row["selector"] in SEEING)
+        assert row["num_evaluations"] == rows_of(tables, "selections", selector=row["selector"])[0]["num_evaluations"]
+    assert check_tables(tables).problems == []
+
+
+@pytest.mark.parametrize("screen", [None, 6])
+def test_a_resampled_selection_is_that_of_a_window_with_the_label_as_its_target(
+    config: Config, tiny_run: Path, model: OLMoWithPositions, tmp_path: Path, tables: Path, screen: int | None
+) -> None:
+    """The labels are put where the target was, one draw at a time; the selector then knows nothing of draws."""
+    if screen is not None:
+        screened = dataclasses.replace(config.influence, screen=screen, screen_sample=0.2, screen_precision="fp32")
+        tables = measure(dataclasses.replace(config, influence=screened), tiny_run, out=tmp_path / "screened")
+    windows = rows_of(tables, "windows")
+    tokens_WT = torch.tensor([window["token_ids"] for window in windows])
+    evaluator = Evaluator(model, LOCAL, batch_tokens=700)
+    num_same = num_rows = 0
+    for draw in range(2):
+        labels_W = torch.tensor([window["resampled_target_ids"][draw] for window in windows])
+        batch = WindowBatch(tokens_WT, labels_W, window_ids_W=np.arange(10), context="real", seed=0)
+        predictions = Predictions(
+            evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), num_lasso_masks=20
+        )
+        by_hand = WindowScores(
+            predictions, max_k=max(KS), screening=None if screen is None else ScreeningSettings(screen)
+        )
+        for name in SEEING:
+            scores_WM = SCORERS[name].score(by_hand)
+            rows = rows_of(tables, "selections", selector=name, context="resampled", draw=draw)
+            for row, scores_M in zip(rows, scores_WM, strict=True):
+                known = [score for score in row["scores"] if score is not None]
+                assert known == pytest.approx(scores_M[np.isfinite(scores_M)], abs=2e-5)
+                num_same += row["positions"] == rank(scores_M[None])[0, : max(KS)].tolist()
+                num_rows += 1
+    assert num_same >= num_rows - 1  # scores that differ by rounding may swap two positions
+    real = rows_of(tables, "selections", selector="unmask-one", context="real")
+    drawn = rows_of(tables, "selections", selector="unmask-one", context="resampled", draw=1)
+    assert [row["positions"] for row in real] != [row["positions"] for row in drawn]
+    has_luck = {window["single_luck_nats"] is not None for window in windows}
+    assert has_luck == {screen is None}
+
+
+def test_mimicry_chooses_foreign_tokens_by_the_real_prediction(tables: Path, log_p: Log_p) -> None:
+    differ = 0
+    for window in rows_of(tables, "windows")[:3]:
+        null, p_all = null_tokens(window), log_p(window["token_ids"], set(range(M)))
+        one, forward, of_null = (
+            rows_of(tables, "selections", window_id=window["window_id"], selector=name, context=context)[0]
+            for name, context in (("kl", "mimicry"), ("greedy-kl", "mimicry"), ("greedy-kl", "null"))
+        )
+        short = kl(p_all, log_p(null, set()))
+        assert one["scores"] == pytest.approx([short - kl(p_all, log_p(null, {j})) for j in range(M)], abs=2e-5)
+        for reference_log_p, row in ((p_all, forward), (log_p(null, set(range(M))), of_null)):
+            taken: list[int] = []
+            for j in row["positions"]:
+                values = {i: kl(reference_log_p, log_p(null, {*taken, i})) for i in range(M) if i not in taken}
+                assert values[j] <= min(values.values()) + 1e-6
+                taken.append(j)
+        differ += forward["positions"] != of_null["positions"]
+    assert differ > 0
+
+
+# --- drawn labels -----------------------------------------------------------------------------------------------------
+
+
+def test_labels_do_not_depend_on_parts_shares_or_their_number(
+    config: Config, tiny_run: Path, tables: Path, tmp_path: Path
+) -> None:
+    parts = dataclasses.replace(config.influence, windows_per_part=3, batch_tokens=100)
+    in_parts = dataclasses.replace(config, influence=parts)
+    for index in range(2):
+        measure(in_parts, tiny_run, out=tmp_path / "parts", share=Share(index, 2))
+    one_draw = dataclasses.replace(config.influence, resampled_draws=1, num_windows=5, selectors=["gradient"])
+    fewer = measure(dataclasses.replace(config, influence=one_draw), tiny_run, out=tmp_path / "fewer")
+    labels = read_table(tables, "windows")["resampled_target_ids"].to_pylist()
+    assert read_table(tmp_path / "parts", "windows")["resampled_target_ids"].to_pylist() == labels
+    assert read_table(fewer, "windows")["resampled_target_ids"].to_pylist() == [row[:1] for row in labels[:5]]
+    assert len({tuple(row) for row in labels}) > 5
+    other_seed = measure(
+        dataclasses.replace(config, influence=dataclasses.replace(one_draw, seed=1)), tiny_run, out=tmp_path / "seed"
+    )
+    assert read_table(other_seed, "windows")["resampled_target_ids"].to_pylist() != [row[:1] for row in labels[:5]]
+
+
+def test_without_draws_there_is_no_resampled_row_and_nothing_else_changes(
+    config: Config, tiny_run: Path, tables: Path, tmp_path: Path
+) -> None:
+    none = dataclasses.replace(config.influence, resampled_draws=0)
+    folder = measure(dataclasses.replace(config, influence=none), tiny_run, out=tmp_path / "none")
+    assert check_tables(folder).problems == []
+    selections = read_table(tables, "selections")
+    assert read_table(folder, "selections").equals(selections.filter(pc.field("context") != "resampled"))
+    windows, expected = read_table(folder, "windows"), read_table(tables, "windows")
+    lists = [name for name in windows.column_names if name.startswith("resampled_")]
+    assert all(row == [] for name in lists for row in windows[name].to_pylist())
+    assert windows.drop_columns(lists).equals(expected.drop_columns(lists))
+
+
+def test_a_selector_that_does_not_see_the_target_needs_no_drawn_labels(
+    config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(config.influence, selectors=["kl", "random"])
+    folder = measure(dataclasses.replace(config, influence=settings), tiny_run, out=tmp_path / "blind")
+    assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null", "mimicry"}
+    assert {row["single_luck_nats"] for row in rows_of(folder, "windows")} == {None}
+    assert check_tables(folder).problems == []
+
+
+def test_labels_have_the_distribution_that_they_are_drawn_from() -> None:
+    p_V = np.array([0.5, 0.25, 0.125, 0.1, 0.025, 0.0])
+    with np.errstate(divide="ignore"):
+        log_p_WV = torch.from_numpy(np.log(np.tile(p_V, (10_000, 1)))).float()
+    labels_WA = draw_labels(log_p_WV, np.arange(10_000), seed=3, num_draws=2)
+    for labels_W in labels_WA.T.numpy():
+        shares = np.bincount(labels_W, minlength=6) / 10_000
+        assert shares == pytest.approx(p_V, abs=4 * np.sqrt(0.25 / 10_000))
+        assert shares[5] == 0
+    joint = np.bincount(labels_WA[:, 0] * 6 + labels_WA[:, 1], minlength=36).reshape(6, 6) / 10_000
+    assert joint == pytest.approx(np.outer(p_V, p_V), abs=4 * np.sqrt(0.25 / 10_000))  # draws are independent
+
+
+@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
+@pytest.mark.parametrize("batch_tokens", [1, 50, 10**6])
+def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_tokens: int) -> None:
+    model = build(NORMED).eval()
+    tokens_WT, targets_W = tiny_windows(4)
+    evaluator = Evaluator(model, TINY_LOCAL, path=path, batch_tokens=batch_tokens)
+    labels_WA = torch.stack([targets_W, (targets_W + 1) % VOCAB, (targets_W + 7) % VOCAB], dim=1)
+    candidates_WJ = torch.from_numpy(np.stack([np.random.default_rng(w).permutation(TINY_M)[:9] for w in range(4)]))
+    references = tuple(torch.randn(4, VOCAB).log_softmax(-1) for _ in range(2))
+    log_p_short_WV = short_log_probs(evaluator, tokens_WT)
+    singles = read_singles(
+        evaluator,
+        tokens_WT,
+        labels_WA=labels_WA,
+        candidates_WJ=candidates_WJ,
+        references=references,
+        log_p_short_WV=log_p_short_WV,
+    )
+    log_q_WJV = torch.stack(
+        [log_probs(evaluator, tokens_WT, visible_WS=candidates_WJ[:, [j]]) for j in range(9)], dim=1
+    )
+    assert torch.allclose(singles.losses_WJA, -log_q_WJV.gather(2, labels_WA[:, None].expand(-1, 9, -1)), atol=1e-5)
+    for divergences_WJ, log_r_WV in zip(singles.divergences, references, strict=True):
+        expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
+        assert torch.allclose(divergences_WJ, expected_WJ, atol=1e-5)
+    assert singles.luck_W is not None
+    luck_W = (log_p_short_WV.exp() * (log_q_WJV.max(dim=1).values - log_p_short_WV)).sum(-1)
+    assert torch.allclose(singles.luck_W, luck_W, atol=1e-5)
+
+
+class Counted:
+    """A model that counts the rows it runs."""
+
+    def __init__(self, model: OLMoWithPositions):
+        self.model, self.rows = model, 0
+
+    def __getattr__(self, name: str) -> object:
+        def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            self.rows += len(tokens)
+            return getattr(self.model, name)(tokens, *rest, **named)
+
+        return call
+
+
+def measured(model: object, num: int, *, path: str = "compact", targets_W: Any = None, **changes: Any) -> PartInfluence:
+    """Measure windows of random tokens; the null context holds the same tokens in reverse order."""
+    tokens_WT, own_targets_W = tiny_windows(num)
+    null_WT = tokens_WT.clone()
+    null_WT[:, :TINY_M] = tokens_WT[:, :TINY_M].flip(1)
+    targets_W = own_targets_W if targets_W is None else targets_W
+    batches = {
+        context: WindowBatch(tokens, targets_W, window_ids_W=np.arange(num), context=context, seed=0)
+        for context, tokens in (("real", tokens_WT), ("null", null_WT))
+    }
+    return measure_windows(
+        Evaluator(model, TINY_LOCAL, path=path),  # type: ignore[arg-type]
+        batches,
+        settings=InfluenceConfig(**changes),
+        train_len=TINY_LOCAL,
+        screening=None,
+    )
+
+
+@pytest.mark.parametrize("name", ["unmask-one", "mask-one", "lasso"])
+def test_drawn_labels_share_the_forward_passes_of_the_target(name: str) -> None:
+    rows = {}
+    for num_draws in (0, 3):
+        counted = Counted(build(NORMED).eval())
+        measured(counted, 2, path="plain", k=[TINY_M], selectors=[name], resampled_draws=num_draws)
+        rows[num_draws] = counted.rows
+    assert rows[3] == rows[0] + 2 * 3  # loss(J_k) of each window and draw, and nothing else
+
+
+# --- what the controls are for ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def random_model() -> OLMoWithPositions:
+    return build(NORMED).eval()
+
+
+def drawn_targets(model: OLMoWithPositions, num: int, visible: int) -> torch.Tensor:
+    """Draw a target for each window from the prediction with the first ``visible`` long-range tokens visible."""
+    tokens_WT, _ = tiny_windows(num)
+    visible_WS = torch.arange(visible).expand(num, -1)
+    log_p_WV = log_probs(Evaluator(model, TINY_LOCAL), tokens_WT, visible_WS=visible_WS)
+    return torch.multinomial(log_p_WV.exp(), 1, generator=torch.Generator().manual_seed(5))[:, 0]
+
+
+def standard_score(values: np.ndarray) -> float:
+    return float(values.mean() / (values.std(ddof=1) / np.sqrt(len(values))))
+
+
+@pytest.mark.parametrize("has_information", [False, True])
+def test_real_minus_luck_is_zero_where_the_long_context_holds_no_information(
+    random_model: OLMoWithPositions, has_information: bool
+) -> None:
+    """Targets are drawn from the model's own prediction: p_{}, or p_all if the long context shall hold information."""
+    num, selectors = 500, ["unmask-one", "gradient", "greedy"]
+    part = measured(
+        random_model,
+        num,
+        targets_W=drawn_targets(random_model, num, TINY_M if has_information else 0),
+        k=[1, 2],
+        selectors=selectors,
+    )
+    assert part.single_luck_W is not None
+    for name in selectors:
+        real_WK = part.loss_short_W[:, None] - part.contexts["real"].outcomes[name].loss_sparse_WK
+        luck_WK = np.mean(
+            [draw.loss_short_W[:, None] - draw.outcomes[name].loss_sparse_WK for draw in part.resampled], axis=0
+        )
+        for i in range(2):
+            # Choices by loss gain, though there is nothing to gain. A first-order estimate is no choice by loss.
+            assert standard_score(luck_WK[:, i]) > 10 or name == "gradient"
+            score = standard_score(real_WK[:, i] - luck_WK[:, i])
+            assert score > 5 if has_information else abs(score) < 3.5, (name, i)
+        if name == "unmask-one":
+            exact_score = standard_score(real_WK[:, 0] - part.single_luck_W)
+            assert exact_score > 5 if has_information else abs(exact_score) < 3.5
+            assert abs(standard_score(luck_WK[:, 0] - part.single_luck_W)) < 3.5  # draws estimate the expectation
+            assert part.single_luck_W.std() < 0.5 * luck_WK[:, 0].std()
+
+
+def test_of_label_and_imitating_share_the_predictions() -> None:
+    scores = make_scores(build(NORMED).eval())
+    labels_W1 = (scores.windows.targets_W[:, None] + 1) % VOCAB
+    predictions = dataclasses.replace(
+        scores.predictions, drawn_labels_WA=labels_W1, imitated_WV=torch.randn(3, VOCAB).log_softmax(-1)
+    )
+    one = WindowScores(predictions, max_k=2)
+    assert one.of_label(1).predictions is one.imitating().predictions is predictions
+    assert (one.of_label(1).labels_W == labels_W1[:, 0]).all()
+    assert np.array_equal(one.of_label(1).kl_short_W, one.kl_short_W)
+    assert not np.array_equal(one.imitating().kl_short_W, one.kl_short_W)
+    assert np.array_equal(one.imitating().loss_single_WM, one.loss_single_WM)
+    assert TINY_FULL == TINY_M + TINY_LOCAL
