@@ -150,6 +150,7 @@ def _window_columns(windows: InventedWindows, rng: np.random.Generator) -> dict[
     return {
         "window_id": windows.window_ids_W,
         "doc_id": windows.doc_ids_W,
+        "weight": np.ones(num_windows),
         "source": _repeated("generated", num_windows),
         "split": _repeated("validation", num_windows),
         "start_token": np.zeros(num_windows, np.int64),

@@ -75,6 +75,7 @@ def made_up_tables(
             {
                 "window_id": w,
                 "doc_id": doc_id,
+                "weight": 1.0,
                 "source": "made up",
                 "split": "validation",
                 "start_token": 0,

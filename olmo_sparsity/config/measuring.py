@@ -36,7 +36,13 @@ class InfluenceConfig:
     """The main measurement: which windows, which selectors, how it is computed."""
 
     num_windows: int = key(2000, "Number of windows to measure. If the text holds fewer, the output says so.")
-    max_windows_per_document: int = key(4, "Largest number of windows of one document.")
+    sampling: Literal["targets", "documents"] = key(
+        "targets",
+        "How windows are drawn, and so whose mean is estimated. targets: every eligible target of the text has the same chance, "
+        "and weights make up for documents that have reached max_windows_per_document. documents: every document alike, one "
+        "window of each before a second one of any.",
+    )
+    max_windows_per_document: int = key(16, "Largest number of windows of one document.")
     k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
     selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
     lasso_masks: int = key(64, "Number of random visible sets that `lasso` is fitted to in each window.")

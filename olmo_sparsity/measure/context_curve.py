@@ -28,6 +28,8 @@ from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 logger = logging.getLogger(__name__)
 
 WINDOWS_PER_PART = 500
+# Keys of ``influence`` that the windows depend on.
+WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets")
 
 
 def visible_lengths(config: Config) -> list[int]:
@@ -101,7 +103,7 @@ def measure_context_curve(
         to_dict(config.context),
         opened_run.checkpoint.model_sha256,
         opened_run.text.store.tokens_sha256,
-        (settings.num_windows, settings.max_windows_per_document, settings.seed, settings.targets),
+        [getattr(settings, name) for name in WINDOW_KEYS],
     )
     folder = out or run / "context-curve" / f"{opened_run.text.split}-to{lengths[-1]}-{run_id[:6]}"
     plan = MeasurementPlan(
@@ -132,6 +134,7 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
         columns = {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
+            "weight": windows.weight_W[window_ids_W],
             "num_visible_tokens": [lengths] * len(window_ids_W),
             "loss_nats": list(losses_by_length(evaluator, rows_WT, lengths=lengths)),
         }
@@ -142,6 +145,7 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
         part_size=WINDOWS_PER_PART,
         measure_part=measure_part,
         manifest_entries={
+            "sampling": config.influence.sampling,
             "num_visible_tokens": lengths,
             "num_documents": num_documents,
             "windows_sha256": windows.sha256,

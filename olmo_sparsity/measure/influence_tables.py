@@ -70,6 +70,7 @@ class InfluenceTables:
         return {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
+            "weight": windows.weight_W[window_ids_W],
             "source": store.source_of(document_W),
             "split": [self.split] * len(window_ids_W),
             "start_token": windows.start_W[window_ids_W] - store.begins_G[document_W],

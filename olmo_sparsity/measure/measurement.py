@@ -43,6 +43,7 @@ MANIFEST_KEYS = (
     "split",
     "influence",
     "validation",
+    "sampling",
     "context",
     "num_visible_tokens",
     "num_windows",

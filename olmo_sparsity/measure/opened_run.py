@@ -81,6 +81,7 @@ class OpenedRun:
             num_windows=settings.num_windows,
             max_per_document=settings.max_windows_per_document,
             seed=settings.seed,
+            sampling=settings.sampling,
             exclude_ids=self.text.excluded_ids_G,
             target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
         )

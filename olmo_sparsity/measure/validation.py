@@ -36,7 +36,7 @@ from olmo_sparsity.text.vocabulary import token_texts
 logger = logging.getLogger(__name__)
 
 # The keys of `influence` that the natural windows and the scores depend on.
-WINDOW_KEYS = ("seed", "targets", "max_windows_per_document", "lasso_masks", "path")
+WINDOW_KEYS = ("seed", "targets", "sampling", "max_windows_per_document", "lasso_masks", "path")
 
 
 @dataclass(frozen=True)

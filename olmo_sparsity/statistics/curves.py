@@ -22,7 +22,7 @@ class CurvePoint:
 
     Attributes:
         num_visible_tokens: how many are visible.
-        loss_nats: mean loss.
+        loss_nats: mean loss, as all means here weighted.
         change_nats: the loss minus that with ``train_len`` visible tokens, window by window.
     """
 
@@ -77,7 +77,7 @@ def context_curve(folder: Path) -> ContextCurve:
     sums = _loss_sums(folder, visible)
 
     def quantities(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        means = {number: totals[number] / totals["windows"] for number in visible}
+        means = {number: totals[number] / totals["weights"] for number in visible}
         changes = {_Change(number): means[number] - means[lengths.train_len] for number in visible}
         return {**means, **changes}
 
@@ -96,14 +96,15 @@ def context_curve(folder: Path) -> ContextCurve:
 
 
 def _loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
-    """Return the number of ``windows`` and the sum of their losses at each number of visible tokens, float64 [U]."""
-    doc_ids, losses = [], []
-    for part in read_parts(folder, "curve", columns=["doc_id", "loss_nats"]):
+    """Return the sum of ``weights`` and the weighted sum of losses at each number of visible tokens, float64 [U]."""
+    doc_ids, weights, losses = [], [], []
+    for part in read_parts(folder, "curve", columns=["doc_id", "weight", "loss_nats"]):
         doc_ids.append(part["doc_id"].to_pandas())
+        weights.append(part["weight"].to_numpy())
         losses.append(list_rows(part["loss_nats"]))
-    losses_WN = np.concatenate(losses)
+    weight_W, losses_WN = np.concatenate(weights), np.concatenate(losses)
     units = document_units(pd.concat(doc_ids, ignore_index=True))
-    sums: dict[Any, np.ndarray] = {"windows": units.counts()}
+    sums: dict[Any, np.ndarray] = {"weights": units.sums(weight_W)}
     for i, number in enumerate(visible):
-        sums[number] = units.sums(losses_WN[:, i])
+        sums[number] = units.sums(weight_W * losses_WN[:, i])
     return sums

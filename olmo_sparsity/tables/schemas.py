@@ -45,6 +45,9 @@ ROW_MEANINGS = {
 _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
 _WINDOW_ID = Column("window_id", pa.int64(), "Number of the window, from 0.")
 _DOC_ID = Column("doc_id", pa.string(), "Hash of the text of the window's document, 16 hexadecimal digits.")
+_WEIGHT = Column(
+    "weight", pa.float64(), "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`."
+)
 _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
 _CONTEXT = Column("context", pa.string(), "`real`, or `null` for long-range tokens of another document.")
 _TEXTS = Column("token_texts", _STRINGS, "Text of each token of the window.")
@@ -57,6 +60,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "windows": (
         _WINDOW_ID,
         _DOC_ID,
+        _WEIGHT,
         Column("source", pa.string(), "Source of the document: a file name, or the name of a data set."),
         Column("split", pa.string(), "`validation`, or `held-out` for text given by `influence.data`."),
         Column("start_token", pa.int64(), "Index of the window's first token in its document."),
@@ -156,6 +160,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "curve": (
         _WINDOW_ID,
         _DOC_ID,
+        _WEIGHT,
         Column(
             "num_visible_tokens", _INT32S, "Numbers of visible tokens, the most recent ones; all others are hidden."
         ),

@@ -15,6 +15,7 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.store import TokenStore
+from olmo_sparsity.text.target_draw import draw_targets, possible_targets
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,15 @@ class Windows:
         full_len: tokens of a window, without the target.
         document_W: int64; number of each window's document in the store.
         start_W: int64; index in ``store.tokens`` of each window's first token.
-        null_start_W: int64; the same for the window of another document whose first tokens are the null context.
+        weight_W: float64; weight of each window in every mean over windows.
+        null_start_W: int64; as ``start_W``, for the window of another document whose first tokens are the null context.
     """
 
     store: TokenStore
     full_len: int
     document_W: np.ndarray
     start_W: np.ndarray
+    weight_W: np.ndarray
     null_start_W: np.ndarray
 
     def __len__(self) -> int:
@@ -49,8 +52,10 @@ class Windows:
 
     @property
     def sha256(self) -> str:
-        """Hash that identifies which windows of the store these are."""
-        return hashlib.sha256(np.stack([self.document_W, self.start_W]).tobytes()).hexdigest()
+        """Hash that identifies which windows of the store these are, and their weights."""
+        digest = hashlib.sha256(np.stack([self.document_W, self.start_W]).tobytes())
+        digest.update(self.weight_W.tobytes())
+        return digest.hexdigest()
 
     def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return the tokens of these windows, int64 [w, full_len + 1]; the target is the last one."""
@@ -70,12 +75,14 @@ def sample_windows(
     num_windows: int,
     max_per_document: int,
     seed: int,
+    sampling: str = "targets",
     exclude_ids: Optional[np.ndarray] = None,
     target_table_V: Optional[np.ndarray] = None,
 ) -> Windows:
-    """Draw windows: one of every eligible document in random order, then a second one of every document, and so on.
+    """Draw windows.
 
-    Window ``i`` does not depend on ``num_windows``. The windows of a document have different targets; EOS is never a target.
+    Window ``i`` does not depend on ``num_windows``; its weight may. The windows of a document have different targets; EOS is
+    never a target.
 
     Args:
         store: the text to draw from.
@@ -83,6 +90,9 @@ def sample_windows(
         num_windows: number of windows; fewer are returned if the store holds fewer.
         max_per_document: largest number of windows of one document.
         seed: seed of the draw.
+        sampling: ``targets``: every eligible target has the same chance, and weights make up for documents that are full
+            (``draw_targets``). ``documents``: one window of every eligible document in random order, then a second one of
+            every document, and so on; all weights are 1.
         exclude_ids: uint64 [any]; IDs of documents that must not be used, those that the model was trained on.
         target_table_V: bool; True for tokens that may be targets. None: all tokens may.
 
@@ -90,22 +100,28 @@ def sample_windows(
         UserError: no document holds a window, or only one does (the null context needs another).
     """
     eligible_g = _eligible_documents(store, full_len, exclude_ids=exclude_ids)
-    order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
-    # Documents and starts of each pass over the documents, in compact arrays: there may be millions of windows.
-    passes = [(array("q"), array("q")) for _ in range(max_per_document)]
-    for document in order_g.tolist():
-        targets = _possible_targets(store, full_len, document=document, target_table_V=target_table_V)
-        if len(targets) == 0:
-            continue
-        if len(passes[0][0]) == num_windows:
-            break  # the first pass has enough windows
-        rng = np.random.default_rng([seed, 1, document])
-        drawn = _draw_targets(targets, min(max_per_document, len(targets)), rng=rng)
-        for (documents, starts), target in zip(passes, drawn.tolist(), strict=False):
-            documents.append(document)
-            starts.append(target - full_len)
-    document_W = np.concatenate([np.array(documents, dtype=np.int64) for documents, _ in passes])[:num_windows]
-    start_W = np.concatenate([np.array(starts, dtype=np.int64) for _, starts in passes])[:num_windows]
+    if sampling == "targets":
+        drawn = draw_targets(
+            store,
+            full_len,
+            documents_g=eligible_g,
+            num_windows=num_windows,
+            max_per_document=max_per_document,
+            seed=seed,
+            target_table_V=target_table_V,
+        )
+        document_W, start_W, weight_W = drawn.document_W, drawn.target_W - full_len, drawn.weight_W
+    else:
+        document_W, start_W = _draw_from_documents(
+            store,
+            full_len,
+            eligible_g=eligible_g,
+            num_windows=num_windows,
+            max_per_document=max_per_document,
+            seed=seed,
+            target_table_V=target_table_V,
+        )
+        weight_W = np.ones(len(document_W))
     if len(document_W) == 0:
         raise UserError("influence.targets = word-start: no token of the measured text begins a word")
     return Windows(
@@ -113,8 +129,39 @@ def sample_windows(
         full_len=full_len,
         document_W=document_W,
         start_W=start_W,
+        weight_W=weight_W,
         null_start_W=_draw_null_starts(store, full_len, eligible_g=eligible_g, document_W=document_W, seed=seed),
     )
+
+
+def _draw_from_documents(
+    store: TokenStore,
+    full_len: int,
+    *,
+    eligible_g: np.ndarray,
+    num_windows: int,
+    max_per_document: int,
+    seed: int,
+    target_table_V: Optional[np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (document, first token) of windows that are drawn document by document, int64 [W] each."""
+    order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
+    # Documents and starts of each pass over the documents, in compact arrays: there may be millions of windows.
+    passes = [(array("q"), array("q")) for _ in range(max_per_document)]
+    for document in order_g.tolist():
+        targets = possible_targets(store, full_len, document=document, target_table_V=target_table_V)
+        if len(targets) == 0:
+            continue
+        if len(passes[0][0]) == num_windows:
+            break  # the first pass has enough windows
+        rng = np.random.default_rng([seed, 1, document])
+        drawn = _draw_from_stretches(targets, min(max_per_document, len(targets)), rng=rng)
+        for (documents, starts), target in zip(passes, drawn.tolist(), strict=False):
+            documents.append(document)
+            starts.append(target - full_len)
+    document_W = np.concatenate([np.array(documents, dtype=np.int64) for documents, _ in passes])[:num_windows]
+    start_W = np.concatenate([np.array(starts, dtype=np.int64) for _, starts in passes])[:num_windows]
+    return document_W, start_W
 
 
 def _eligible_documents(store: TokenStore, full_len: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
@@ -151,16 +198,7 @@ def _is_among(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
     return is_among[which]
 
 
-def _possible_targets(
-    store: TokenStore, full_len: int, *, document: int, target_table_V: Optional[np.ndarray]
-) -> np.ndarray:
-    """Return the indices in ``store.tokens`` of a document's tokens that may be targets, rising."""
-    begin, end = int(store.begins_G[document]) + full_len, int(store.ends_G[document]) - 1
-    targets = np.arange(begin, end)
-    return targets if target_table_V is None else targets[target_table_V[store.tokens[begin:end]]]
-
-
-def _draw_targets(targets: np.ndarray, count: int, *, rng: np.random.Generator) -> np.ndarray:
+def _draw_from_stretches(targets: np.ndarray, count: int, *, rng: np.random.Generator) -> np.ndarray:
     """Draw one target from each of ``count`` stretches of equal length, and return them in random order."""
     low = np.arange(count) * len(targets) // count
     high = (np.arange(count) + 1) * len(targets) // count

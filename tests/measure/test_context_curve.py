@@ -48,21 +48,31 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
 
 
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    folder = measure_context_curve(tiny_config, tiny_run, out=tmp_path / "curve")
+    one_each = dataclasses.replace(tiny_config.influence, max_windows_per_document=1)
+    config = dataclasses.replace(tiny_config, influence=one_each)
+    folder = measure_context_curve(config, tiny_run, out=tmp_path / "curve")
     table = read_table(folder, "curve").to_pandas()
     lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
     assert [table["num_visible_tokens"][0].tolist()] == [lengths]
-    losses = np.stack(table["loss_nats"].to_list())
+    losses, weights = np.stack(table["loss_nats"].to_list()), table["weight"].to_numpy()
+    assert weights.min() >= 1
+    assert weights.max() > 1  # documents are full, so a plain mean is another number
     numbers = context_curve(folder)
     assert [point.num_visible_tokens for point in numbers.points] == lengths
     for i, point in enumerate(numbers.points):
-        assert point.loss_nats.mean == pytest.approx(losses[:, i].mean(), abs=1e-6)
-        assert point.change_nats.mean == pytest.approx((losses[:, i] - losses[:, 5]).mean(), abs=1e-6)
+        assert point.loss_nats.mean == pytest.approx(np.average(losses[:, i], weights=weights), abs=1e-6)
+        assert point.change_nats.mean == pytest.approx(
+            np.average(losses[:, i] - losses[:, 5], weights=weights), abs=1e-6
+        )
     assert numbers.points[5].num_visible_tokens == numbers.lengths.train_len
     assert numbers.points[5].change_nats == Estimate(0.0, 0.0, 0.0)
     messages.clear()
-    measure_context_curve(tiny_config, tiny_run, out=tmp_path / "curve")
+    measure_context_curve(config, tiny_run, out=tmp_path / "curve")
     assert "already measured" in messages[-1]
+    for changed in ({"sampling": "documents"}, {"max_windows_per_document": 2}):
+        other = dataclasses.replace(config, influence=dataclasses.replace(one_each, **changed))
+        with pytest.raises(UserError, match="other settings"):
+            measure_context_curve(other, tiny_run, out=tmp_path / "curve")
     far = dataclasses.replace(tiny_config, context_curve=ContextCurveConfig(max_visible=4000))
     with pytest.raises(UserError, match="too small"):
         measure_context_curve(far, tiny_run, out=tmp_path / "far")

@@ -162,7 +162,8 @@ def test_more_windows_begin_with_the_same_ones(
     tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     fewer = measure(with_settings(tiny_config, num_windows=25), tiny_run, out=tmp_path / "fewer")
-    assert read_table(fewer, "windows").equals(read_table(tiny_tables, "windows").slice(0, 25))
+    first, of_all = (read_table(tables, "windows").drop_columns("weight") for tables in (fewer, tiny_tables))
+    assert first.equals(of_all.slice(0, 25))  # weights depend on how many draws there were
 
 
 def test_candidates_hold_every_single_token_unmasking(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
@@ -188,7 +189,11 @@ def test_other_text_is_measured_without_what_was_trained_on(
     own = Path(tiny_config.data.source)
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(own.read_text() + write_corpus(tmp_path / "new.jsonl", 40, seed=99).read_text())
-    tables = measure(with_settings(tiny_config, data=str(mixed), num_windows=5000), tiny_run, out=tmp_path / "t")
+    tables = measure(
+        with_settings(tiny_config, data=str(mixed), num_windows=5000, max_windows_per_document=1),
+        tiny_run,
+        out=tmp_path / "t",
+    )
     windows = rows_of(tables, "windows")
     training = {
         f"{i:016x}" for i in open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train").doc_ids_G

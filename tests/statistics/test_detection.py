@@ -147,7 +147,8 @@ def test_a_finished_validation_is_left_alone(messages: Messages, validated: tupl
     assert validate(config, run) == tables
     assert "already measured (200 windows)" in messages[-1]
     other = [dataclasses.replace(config, validation=dataclasses.replace(config.validation, seed=1))]
-    for key, value in (("max_windows_per_document", 1), ("lasso_masks", 7), ("seed", 9), ("path", "masked")):
+    changes = {"max_windows_per_document": 1, "sampling": "documents", "lasso_masks": 7, "seed": 9, "path": "masked"}
+    for key, value in changes.items():
         changed = dataclasses.replace(config.influence, **{key: value})
         other.append(dataclasses.replace(config, influence=changed))
     for one in other:

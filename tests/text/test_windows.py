@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
+from tiny_stores import tiny_store
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
@@ -20,8 +22,9 @@ def store(tiny_config: Config) -> TokenStore:
 
 
 def sample(store: TokenStore, num_windows: int, *, max_per_document: int = 4, seed: int = 0, **options: Any) -> Windows:
-    """Windows of 20 tokens."""
-    return sample_windows(store, 20, num_windows=num_windows, max_per_document=max_per_document, seed=seed, **options)
+    """Windows of 20 tokens, of all documents alike."""
+    settings = {"num_windows": num_windows, "max_per_document": max_per_document, "seed": seed, "sampling": "documents"}
+    return sample_windows(store, 20, **{**settings, **options})
 
 
 def test_windows_lie_inside_one_document_at_different_places(store: TokenStore) -> None:
@@ -33,13 +36,23 @@ def test_windows_lie_inside_one_document_at_different_places(store: TokenStore) 
     assert len({*zip(windows.document_W.tolist(), windows.start_W.tolist(), strict=True)}) == len(windows)
     assert max(Counter(windows.document_W.tolist()).values()) == 4
     assert sorted(windows.document_W[:eligible].tolist()) == np.flatnonzero(store.lengths_G - 1 >= 21).tolist()
+    assert (windows.weight_W == 1).all()
+
+
+def test_the_draw_by_documents_is_that_of_earlier_versions() -> None:
+    """The hash was computed before draws by targets existed."""
+    tiny = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + d % 9)] for d in range(30)])
+    windows = sample_windows(tiny, 4, num_windows=70, max_per_document=3, seed=5, sampling="documents")
+    drawn = np.stack([windows.document_W, windows.start_W, windows.null_start_W])
+    assert hashlib.sha256(drawn.tobytes()).hexdigest().startswith("3e33c6d37d91f2dc0b1293884625658a78a5bde0fd004ee8")
 
 
 def test_window_i_does_not_depend_on_the_number_of_windows(store: TokenStore) -> None:
-    few, many = (sample(store, num_windows, seed=3) for num_windows in (40, 400))
-    for name in ("document_W", "start_W", "null_start_W"):
-        assert getattr(many, name)[:40].tolist() == getattr(few, name).tolist()
-    assert sample(store, 40, seed=4).start_W.tolist() != few.start_W.tolist()
+    for sampling in ("targets", "documents"):
+        few, many = (sample(store, num_windows, seed=3, sampling=sampling) for num_windows in (40, 400))
+        for name in ("document_W", "start_W", "null_start_W"):
+            assert getattr(many, name)[:40].tolist() == getattr(few, name).tolist()
+        assert sample(store, 40, seed=4, sampling=sampling).start_W.tolist() != few.start_W.tolist()
 
 
 def test_all_tokens_of_a_document_are_targets_equally_often(store: TokenStore) -> None:
