@@ -82,7 +82,7 @@ def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> Non
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``classes``."""
     measurement = measured.measurement
-    classes = by_class(measurement)
+    classes = by_class(measurement, measured.summary)
     k, selectors = measurement.ks[-1], main_selectors(measurement)
     figure, axes = plt.subplots(
         1,

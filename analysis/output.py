@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import data_words, gate_reason, gate_words, length_words
+from olmo_sparsity.statistics.wording import data_words, gate_reason, gates_words, length_words
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -56,7 +56,7 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         handles: entries of the legend.
         columns: columns of the legend.
     """
-    data = f"{data_words(summary)}; {length_words(summary.lengths)} {gate_words(summary)}"
+    data = f"{data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
     caption_text(figure, f"{words} {data}", handles=handles, columns=columns)
     if not summary.gate_passed:
         _write_gate_failed_above(figure, summary)

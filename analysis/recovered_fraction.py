@@ -53,7 +53,7 @@ PANELS = (
     Panel("gain_sparse_nats", "sparse gain", "mean sparse gain, nats", ("real", "null")),
     Panel("recovered_fraction", "R(k)", "recovered fraction of the long gain", ("real", "null")),
     Panel("gain_over_random_nats", "gain over random", "sparse gain minus that of random, nats"),
-    Panel("excess_recovered_fraction", "excess over the null context", "excess recovered fraction"),
+    Panel("excess_gain_nats", "excess over the null context", "excess gain, nats"),
 )
 
 

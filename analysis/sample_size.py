@@ -23,7 +23,7 @@ WORDS = (
 )
 
 
-def _draw_smallest(axis: Axes, summaries: list[Summary], *, excess: bool, selectors: list[str]) -> None:
+def _draw_smallest(axis: Axes, summaries: list[Summary], *, selectors: list[str]) -> None:
     """Draw the smallest k as steps of equal height, the last for more than the largest measured k; intervals as bars."""
     ks = summaries[-1].ks
     height = {k: i for i, k in enumerate(ks)} | {None: len(ks)}
@@ -31,8 +31,7 @@ def _draw_smallest(axis: Axes, summaries: list[Summary], *, excess: bool, select
         offset = number - (len(selectors) - 1) / 2
         sizes, values, below, above = [], [], [], []
         for summary in summaries:
-            entry = summary.sparsity_at(selector, FRACTION)
-            smallest = entry.smallest_k_excess if excess else entry.smallest_k
+            smallest = summary.sparsity_at(selector, FRACTION).smallest_k
             if smallest is not None:
                 sizes.append(summary.num_windows * (1 + 0.05 * offset))
                 value, low, high = height[smallest.value], height[smallest.low], height[smallest.high]
@@ -45,7 +44,7 @@ def _draw_smallest(axis: Axes, summaries: list[Summary], *, excess: bool, select
         )  # fmt: skip
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
     axis.set_ylim(-0.5, len(ks) + 0.5)
-    axis.set_title(f"smallest k with {'excess fraction' if excess else 'R(k)'} at least {FRACTION}")
+    axis.set_title(f"smallest k with R(k) at least {FRACTION}")
     axis.set_ylabel("k, long-range tokens")
     axis.set_xlabel("windows")
 
@@ -89,8 +88,8 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     axes = list(places.flat)
     _draw_long_gain(axes[0], summaries)
     _draw_recovered_fraction(axes[1], summaries, selectors=selectors)
-    _draw_smallest(axes[2], summaries, excess=False, selectors=selectors)
-    _draw_smallest(axes[3], summaries, excess=True, selectors=selectors)
+    _draw_smallest(axes[2], summaries, selectors=selectors)
+    axes[3].axis("off")
     for axis in axes:
         axis.set_xscale("log")
         axis.set_xticks(sizes, [str(size) for size in sizes], rotation=45)

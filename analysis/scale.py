@@ -114,16 +114,15 @@ def _draw_panel(axis: Axes, panel: Panel, *, rungs: list[Rung], selectors: list[
     axis.set_ylabel(panel.label)
 
 
-def _draw_smallest(axis: Axes, rungs: list[Rung], *, excess: bool, selectors: list[str]) -> None:
+def _draw_smallest(axis: Axes, rungs: list[Rung], *, selectors: list[str]) -> None:
     """Draw the smallest k and its interval; more than the largest measured k stands at twice that."""
     ks = rungs[0].measurement.ks
     for selector, shift in _shifts(selectors).items():
         for rung in rungs:
-            entry = rung.summary.sparsity_at(selector, FRACTION)
-            smallest = entry.smallest_k_excess if excess else entry.smallest_k
+            smallest = rung.summary.sparsity_at(selector, FRACTION).smallest_k
             if smallest is not None:
                 _draw_smallest_k(axis, rung.num_parameters * shift, smallest=smallest, max_k=ks[-1], selector=selector)
-    axis.set_title(f"smallest k with {'excess fraction' if excess else 'R(k)'} at least {FRACTION}")
+    axis.set_title(f"smallest k with R(k) at least {FRACTION}")
     axis.set_yscale("log", base=2)
     axis.set_yticks([*ks, 2 * ks[-1]], [*map(str, ks), f">{ks[-1]}"])
     axis.set_ylim(ks[0] / 1.3, 2.6 * ks[-1])
@@ -185,12 +184,12 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     excess_title, random_title = f"excess over null, k = {last}", f"gain over random, k = {first}"
     for axis, panel in (
         (axes[0, 1], Panel("recovered_fraction", last, ("real", "null"), f"R({last})", "recovered fraction")),
-        (axes[0, 2], Panel("excess_recovered_fraction", last, ("real",), excess_title, "excess fraction")),
+        (axes[0, 2], Panel("excess_gain_nats", last, ("real",), excess_title, "nats")),
         (axes[1, 0], Panel("gain_over_random_nats", first, ("real",), random_title, "nats")),
     ):
         _draw_panel(axis, panel, rungs=rungs, selectors=selectors)
-    _draw_smallest(axes[1, 1], rungs, excess=False, selectors=selectors)
-    _draw_smallest(axes[1, 2], rungs, excess=True, selectors=selectors)
+    _draw_smallest(axes[1, 1], rungs, selectors=selectors)
+    axes[1, 2].axis("off")
     _set_axes(axes, rungs)
     caption_text(figure, _words(rungs), handles=[legend_entry(name) for name in selectors])
     return save(figure, out, name="scale")

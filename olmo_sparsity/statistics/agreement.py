@@ -137,19 +137,24 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
         return []
     num_windows = len(measurement.windows)
     units = document_units(measurement.windows["doc_id"])
-    sums: dict[Any, np.ndarray] = {"windows": units.counts()}
+    weights_W = measurement.weights_W
+    sums: dict[Any, np.ndarray] = {"weight": units.sums(weights_W)}
+    num_ranked = dict.fromkeys((_Ranked(a, b) for a, b in pairs), 0)
     for a, b in pairs:
         for key in (*(_Common(a, b, k) for k in ks), _Ranked(a, b), _Correlation(a, b)):
             sums[key] = units.zeros()
     for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "positions", "scores"]):
         windows_w, terms = _agreement_of_part(part, measurement, context=context)
         for key, values_w in terms.items():
-            np.add.at(sums[key], units.unit_W[windows_w], values_w)  # a part has few windows, and the units are many
+            # A part has few windows, and the units are many.
+            np.add.at(sums[key], units.unit_W[windows_w], weights_W[windows_w] * values_w)
+            if isinstance(key, _Ranked):
+                num_ranked[key] += int(values_w.sum())
 
     def means(totals: Mapping[Any, np.ndarray]) -> dict[_PairKey, np.ndarray]:
         values: dict[_PairKey, np.ndarray] = {}
         for a, b in pairs:
-            values |= {_Common(a, b, k): totals[_Common(a, b, k)] / totals["windows"] for k in ks}
+            values |= {_Common(a, b, k): totals[_Common(a, b, k)] / totals["weight"] for k in ks}
             values[_Correlation(a, b)] = totals[_Correlation(a, b)] / totals[_Ranked(a, b)]
         return values
 
@@ -160,7 +165,7 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
             context,
             tuple(Overlap(k, k / num_long_range, estimate_of[_Common(a, b, k)]) for k in ks),
             estimate_of[_Correlation(a, b)],
-            num_windows - int(sums[_Ranked(a, b)].sum()),
+            num_windows - num_ranked[_Ranked(a, b)],
         )
         for a, b in pairs
     ]

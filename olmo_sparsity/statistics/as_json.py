@@ -6,23 +6,21 @@ from dataclasses import asdict
 from typing import Any, Optional
 
 from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary, DistanceShares
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
-from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, SmallestK
+from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.screening import ScreeningLoss
-from olmo_sparsity.statistics.summary import ESTIMATES, SelectionSummary, Summary
+from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, SelectionSummary, Summary
 
 Json = dict[str, Any]
 
 
 def estimate_json(estimate: Optional[Estimate]) -> Optional[Json]:
-    """``{mean, low, high}``, or None."""
-    if estimate is None:
-        return None
-    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    """``{mean, low, high, standard_error}``, or None."""
+    return None if estimate is None else asdict(estimate)
 
 
 def lengths_json(lengths: Lengths) -> Json:
@@ -57,22 +55,14 @@ def selection_json(selection: SelectionSummary) -> Json:
     }
 
 
-def _smallest_json(smallest: Optional[SmallestK]) -> Optional[Json]:
-    return None if smallest is None else asdict(smallest)
-
-
 def effective_sparsity_json(entry: EffectiveSparsity) -> Json:
     """An entry of ``effective_sparsity``; it is of the real context."""
-    shares = entry.window_shares
     return {
         "selector": entry.selector,
         "context": "real",
         "fraction": entry.fraction,
         "max_k": entry.max_k,
-        "smallest_k": _smallest_json(entry.smallest_k),
-        "smallest_k_excess": _smallest_json(entry.smallest_k_excess),
-        "smallest_k_median_window": _smallest_json(entry.smallest_k_median_window),
-        "window_shares": shares and [{"k": share.k, **(estimate_json(share.share) or {})} for share in shares],
+        "smallest_k": entry.smallest_k and asdict(entry.smallest_k),
     }
 
 
@@ -80,13 +70,13 @@ def summary_json(summary: Summary) -> Json:
     """A summary, as a part of ``summary --json``, of ``compare --json`` and of the report."""
     return {
         "gate": summary.gate,
+        "beyond_gate": summary.beyond_gate,
+        "is_fragile": summary.is_fragile,
+        "estimand": summary.estimand,
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
-        "loss_short_nats": estimate_json(summary.loss_short_nats),
-        "loss_long_nats": estimate_json(summary.loss_long_nats),
-        "long_gain_nats": estimate_json(summary.long_gain_nats),
-        "null_long_gain_nats": estimate_json(summary.null_long_gain_nats),
-        "content_gain_nats": estimate_json(summary.content_gain_nats),
+        "overlap_percent": summary.overlap_percent,
+        **{name: estimate_json(summary.of_windows(name)) for name in WINDOW_ESTIMATES},
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,
@@ -102,7 +92,19 @@ def class_json(entry: ClassSummary) -> Json:
     return {
         "target_class": entry.target_class,
         "window_share": estimate_json(entry.window_share),
+        "contrast": _contrast_json(entry.contrast),
         **summary_json(entry.summary),
+    }
+
+
+def _contrast_json(contrast: Optional[ClassContrast]) -> Optional[Json]:
+    if contrast is None:
+        return None
+    return {
+        "others_gain_nats": estimate_json(contrast.others_gain_nats),
+        "null_num_windows": contrast.null_num_windows,
+        "null_gain_nats": estimate_json(contrast.null_gain_nats),
+        "null_others_gain_nats": estimate_json(contrast.null_others_gain_nats),
     }
 
 

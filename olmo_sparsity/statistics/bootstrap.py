@@ -12,6 +12,9 @@ have the same mean width and coverage. Only the noise of the width is that of ``
 standard error is below 1%. This holds for statistics that do not change when all totals are doubled, such as means, ratios
 and slopes. Up to the limit, each document is a unit.
 
+Intervals are percentiles of the resamples, or BCa intervals (bias-corrected and accelerated; Efron 1987), which are better for
+the few documents of a class of targets.
+
 Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quantities.
 """
 
@@ -20,18 +23,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional, TypeVar
+from typing import Any, Generic, Literal, Optional, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy.stats import DegenerateDataWarning, bootstrap
+from scipy.stats import DegenerateDataWarning, bootstrap, norm
 
 from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 20  # with fewer, a percentile interval is much too narrow, and the gate would pass by luck
+MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by luck
 MAX_UNITS = 10_000  # units that are drawn: documents, or random groups of documents
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies
@@ -40,6 +43,7 @@ SumKey = TypeVar("SumKey", bound=Hashable)
 QuantityKey = TypeVar("QuantityKey", bound=Hashable)
 # Totals of all documents, one value a resample, to the values of quantities, elementwise.
 Quantities = Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, np.ndarray]]
+IntervalMethod = Literal["percentile", "bca"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Units:
     num_units: int
 
     def sums(self, values_W: Any) -> np.ndarray:
-        """Return the sum of ``values_W`` over the windows of each unit, float64 [U]."""
+        """Return the sum of ``values_W`` over the windows of each unit, float64 [U]; weighted values, for weighted means."""
         return np.bincount(self.unit_W, weights=np.asarray(values_W, dtype=np.float64), minlength=self.num_units)
 
     def counts(self) -> np.ndarray:
@@ -85,13 +89,75 @@ def document_units(doc_ids: pd.Series) -> Units:
     return Units(unit_W, num_units)
 
 
+@dataclass(frozen=True)
+class _Resampled(Generic[QuantityKey]):
+    """Quantities, and what the bootstrap says of them.
+
+    Attributes:
+        keys: of the quantities.
+        values_Q: their values over all documents, [Q].
+        values_of_totals: returns the quantities [Q, ...] of totals [sums, ...]; NaN where they are undefined.
+        sums_VU: the sums of every unit, [sums, U].
+        result: of scipy's bootstrap, with a distribution [Q, X]; None with fewer than ``MIN_DOCUMENTS`` units.
+    """
+
+    keys: list[QuantityKey]
+    values_Q: np.ndarray
+    values_of_totals: Callable[[np.ndarray], np.ndarray]
+    sums_VU: np.ndarray
+    result: Optional[Any]
+
+    def bounds(self, method: IntervalMethod) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper ends of the intervals, [Q] each."""
+        if self.result is None:
+            undefined_Q = np.full(len(self.keys), np.nan)
+            return undefined_Q, undefined_Q
+        if method == "percentile":
+            return self.result.confidence_interval.low, self.result.confidence_interval.high
+        totals_V1 = self.sums_VU.sum(axis=1, keepdims=True)
+        without_one_QU = self.values_of_totals(totals_V1 - self.sums_VU)
+        return _bca_bounds(self.result.bootstrap_distribution, self.values_Q, without_one_QU=without_one_QU)
+
+    def standard_errors(self) -> np.ndarray:
+        """Return the standard deviations over the resamples, [Q]."""
+        return np.full(len(self.keys), np.nan) if self.result is None else np.asarray(self.result.standard_error)
+
+
+def _bca_bounds(
+    resampled_QX: np.ndarray, values_Q: np.ndarray, *, without_one_QU: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of BCa intervals, [Q] each; NaN where a resample or a jackknife value is undefined.
+
+    Args:
+        resampled_QX: the quantities of every resample.
+        values_Q: the quantities over all documents.
+        without_one_QU: the quantities without one of the units (jackknife).
+    """
+    influence_QU = without_one_QU.mean(axis=1, keepdims=True) - without_one_QU
+    squares_Q = (influence_QU**2).sum(axis=1)
+    cubes_Q = (influence_QU**3).sum(axis=1)
+    acceleration_Q = np.divide(cubes_Q, 6 * squares_Q**1.5, out=np.zeros_like(cubes_Q), where=squares_Q != 0)
+    value_Q1 = values_Q[:, None]
+    share_Q = ((resampled_QX < value_Q1).mean(axis=1) + (resampled_QX <= value_Q1).mean(axis=1)) / 2
+    smallest = 0.5 / resampled_QX.shape[1]
+    bias_Q = norm.ppf(share_Q.clip(smallest, 1 - smallest))
+    ends = []
+    for tail in ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2):
+        shifted_Q = bias_Q + norm.ppf(tail)
+        level_Q = norm.cdf(bias_Q + shifted_Q / (1 - acceleration_Q * shifted_Q))
+        defined_Q = np.isfinite(resampled_QX).all(axis=1) & np.isfinite(level_Q)
+        end_Q = [
+            np.quantile(row_X, level) if defined else np.nan
+            for row_X, level, defined in zip(resampled_QX, level_Q, defined_Q, strict=True)
+        ]
+        ends.append(np.array(end_Q))
+    return ends[0], ends[1]
+
+
 def _resample(
     sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey], *, num_resamples: int
-) -> tuple[list[QuantityKey], np.ndarray, Optional[Any]]:
-    """Return the keys of the quantities, their values [Q], and scipy's bootstrap result with a distribution [Q, X].
-
-    The result is None with fewer than ``MIN_DOCUMENTS`` units.
-    """
+) -> _Resampled[QuantityKey]:
+    """Return the quantities over all documents and over each resample."""
     keys, sums_VU = list(sums), np.stack([np.asarray(sums_U, dtype=np.float64) for sums_U in sums.values()])
     num_units = sums_VU.shape[1]
 
@@ -99,14 +165,16 @@ def _resample(
         with np.errstate(divide="ignore", invalid="ignore"):
             return quantities(dict(zip(keys, totals, strict=True)))
 
+    def values_of_totals(totals: np.ndarray) -> np.ndarray:
+        values = np.stack(list(of_totals(totals).values())).astype(np.float64)
+        return np.where(np.isfinite(values), values, np.nan)
+
     def of_drawn(drawn_XU: np.ndarray, axis: int) -> np.ndarray:
         """Return the quantities [Q, X] of some resamples. Each unit's sums are weighted by how often it was drawn."""
         offsets = np.arange(len(drawn_XU))[:, None] * num_units
         drawn = (drawn_XU.astype(np.int64) + offsets).ravel()
         counts_XU = np.bincount(drawn, minlength=drawn_XU.size).reshape(drawn_XU.shape)
-        totals_VX = sums_VU @ counts_XU.T.astype(np.float64)
-        values_QX = np.stack(list(of_totals(totals_VX).values())).astype(np.float64)
-        return np.where(np.isfinite(values_QX), values_QX, np.nan)
+        return values_of_totals(sums_VU @ counts_XU.T.astype(np.float64))
 
     values = of_totals(sums_VU.sum(axis=1))
     result = None
@@ -124,15 +192,16 @@ def _resample(
                 method="percentile",
                 rng=np.random.default_rng(SEED),
             )
-    return list(values), np.array([float(value) for value in values.values()]), result
+    values_Q = np.array([float(value) for value in values.values()])
+    return _Resampled(list(values), values_Q, values_of_totals, sums_VU, result)
 
 
-def _estimate(mean: float, *, low: float, high: float) -> Optional[Estimate]:
+def _estimate(mean: float, *, low: float, high: float, standard_error: float) -> Optional[Estimate]:
     if not np.isfinite(mean):
         return None
     if not (np.isfinite(low) and np.isfinite(high)):
         return Estimate(float(mean))
-    return Estimate(float(mean), float(low), float(high))
+    return Estimate(float(mean), float(low), float(high), float(standard_error))
 
 
 def estimates(
@@ -140,25 +209,26 @@ def estimates(
     quantities: Quantities[SumKey, QuantityKey],
     *,
     num_resamples: int = NUM_RESAMPLES,
+    method: IntervalMethod = "percentile",
 ) -> dict[QuantityKey, Optional[Estimate]]:
-    """Estimate functions of sums over documents, with 95% percentile intervals that all share the same resamples.
+    """Estimate functions of sums over documents, with 95% intervals that all share the same resamples.
 
     Args:
         sums: key -> float [U], a sum over the windows of each unit (``document_units``).
         quantities: takes the totals over all documents, key -> float [...] (one value a resample), and returns the values
             of the quantities, key -> float [...], computed elementwise.
         num_resamples: number of resamples; fewer are faster and give coarser intervals.
+        method: the kind of interval.
 
     Returns:
         key -> estimate. It has no interval with fewer than ``MIN_DOCUMENTS`` documents, or where the quantity is undefined
         in some resample. It is None where the quantity itself is undefined (such as a slope without variance).
     """
-    keys, values_Q, result = _resample(sums, quantities, num_resamples=num_resamples)
-    undefined_Q = np.full(len(keys), np.nan)
-    low_Q, high_Q = (undefined_Q, undefined_Q) if result is None else result.confidence_interval
+    resampled = _resample(sums, quantities, num_resamples=num_resamples)
+    columns = (resampled.values_Q, *resampled.bounds(method), resampled.standard_errors())
     return {
-        key: _estimate(value, low=low, high=high)
-        for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)
+        key: _estimate(value, low=low, high=high, standard_error=error)
+        for key, value, low, high, error in zip(resampled.keys, *columns, strict=True)
     }
 
 
@@ -181,11 +251,12 @@ def attained_estimates(
 ) -> dict[QuantityKey, WholeEstimate]:
     """As ``estimates``, for whole numbers. The bounds are order statistics: numbers that some resample attained, never
     numbers between two of them."""
-    keys, values_Q, result = _resample(sums, quantities, num_resamples=num_resamples)
-    if result is None:
+    resampled = _resample(sums, quantities, num_resamples=num_resamples)
+    keys, values_Q = resampled.keys, resampled.values_Q
+    if resampled.result is None:
         return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low_Q, high_Q = np.quantile(result.bootstrap_distribution, tails, axis=-1, method="inverted_cdf")
+    low_Q, high_Q = np.quantile(resampled.result.bootstrap_distribution, tails, axis=-1, method="inverted_cdf")
     return {
         key: WholeEstimate(int(value), int(low), int(high))
         for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)

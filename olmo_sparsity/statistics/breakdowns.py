@@ -13,13 +13,35 @@ import pandas as pd
 
 from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, window_rows
+from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Measurement, SelectionKey, window_rows
 from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
 MAX_BINS = 16
+# Classes whose rule looks for the target among the long-range tokens, so that being in the class is part of the outcome.
+CONDITIONED_CLASSES = ("induction", "repeat")
+
+
+@dataclass(frozen=True)
+class ClassContrast:
+    """What the long gain of a class is compared with whose rule looks for the target among the long-range tokens.
+
+    A long context that holds the target makes a model predict it more often, and one that does not hold it less often, whether
+    or not the context is the target's own. Each number is None where there is no such window.
+
+    Attributes:
+        others_gain_nats: mean long gain of the targets of all other classes.
+        null_num_windows: windows that the same rule puts into the class by the tokens of the null context.
+        null_gain_nats: their mean long gain under the null context.
+        null_others_gain_nats: mean long gain under the null context of all other windows.
+    """
+
+    others_gain_nats: Optional[Estimate]
+    null_num_windows: int
+    null_gain_nats: Optional[Estimate]
+    null_others_gain_nats: Optional[Estimate]
 
 
 @dataclass(frozen=True)
@@ -29,12 +51,15 @@ class ClassSummary:
     Attributes:
         target_class: name of the class.
         window_share: share of all windows that belong to the class.
-        summary: their numbers, with a gate of their own; intervals are over the documents that hold such windows.
+        summary: their numbers, with a gate of their own; BCa intervals over the documents that hold such windows. There is no
+            R(k) where the gate of all windows failed.
+        contrast: of the classes ``CONDITIONED_CLASSES``; None for others.
     """
 
     target_class: str
     window_share: Estimate
     summary: Summary
+    contrast: Optional[ClassContrast]
 
 
 @dataclass(frozen=True)
@@ -77,24 +102,60 @@ class _BinOfSelection:
     bin: int
 
 
-def by_class(measurement: Measurement) -> list[ClassSummary]:
+def by_class(measurement: Measurement, whole: Summary) -> list[ClassSummary]:
     """Return the summary of the windows of each target class, the highest mean long gain first.
 
     Each class has a gate of its own, so that no R(k) is shown of a class that does not gain from the long context. A gate has
-    a 2.5% chance to pass without any long gain: of eight such classes, one passes in about one measurement of six.
+    a 2.5% chance to pass without any long gain: of eight such classes, one passes in about one measurement of six. So there is
+    no R(k) of any class where the gate of all windows failed.
+
+    Args:
+        measurement: the windows and their numbers.
+        whole: the summary of the same measurement.
     """
     units = document_units(measurement.windows["doc_id"])
     class_W, class_names = pd.factorize(measurement.windows["target_class"])
     inside = {str(name): class_W == i for i, name in enumerate(class_names)}
     names = sorted(inside)
-    sums = {name: units.sums(inside[name]) for name in names}
+    sums = {name: units.sums(measurement.weights_W * inside[name]) for name in names}
 
     def shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: totals[name] / sum(totals.values()) for name in names}
 
     share_of = defined_estimates(sums, shares)
-    classes = [ClassSummary(name, share_of[name], summarize(measurement.restrict(inside[name]))) for name in names]
+    classes = []
+    for name in names:
+        summary = summarize(measurement.restrict(inside[name]), method="bca")
+        if not whole.gate_passed:
+            summary = summary.without_recovered_fractions()
+        contrast = _contrast(measurement, name) if name in CONDITIONED_CLASSES else None
+        classes.append(ClassSummary(name, share_of[name], summary, contrast))
     return sorted(classes, key=lambda entry: -entry.summary.long_gain_nats.mean)
+
+
+def _contrast(measurement: Measurement, name: str) -> ClassContrast:
+    windows = measurement.windows
+    is_inside_W, is_null_W = ((windows[column] == name).to_numpy() for column in ("target_class", "null_target_class"))
+    return ClassContrast(
+        others_gain_nats=_mean_of_some(measurement, LONG_GAIN["real"], keep_W=~is_inside_W),
+        null_num_windows=int(is_null_W.sum()),
+        null_gain_nats=_mean_of_some(measurement, LONG_GAIN["null"], keep_W=is_null_W),
+        null_others_gain_nats=_mean_of_some(measurement, LONG_GAIN["null"], keep_W=~is_null_W),
+    )
+
+
+def _mean_of_some(measurement: Measurement, column: str, *, keep_W: np.ndarray) -> Optional[Estimate]:
+    """Return the weighted mean of a column over some windows, with a BCa interval over their documents."""
+    if not keep_W.any():
+        return None
+    windows, weights_w = measurement.windows[keep_W], measurement.weights_W[keep_W]
+    units = document_units(windows["doc_id"])
+    sums = {"weight": units.sums(weights_w), "value": units.sums(weights_w * windows[column].to_numpy(np.float64))}
+
+    def mean(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"mean": totals["value"] / totals["weight"]}
+
+    return estimates(sums, mean, method="bca")["mean"]
 
 
 def sample_sizes(num_windows: int) -> list[int]:
@@ -105,13 +166,17 @@ def sample_sizes(num_windows: int) -> list[int]:
 def by_sample_size(measurement: Measurement) -> list[Summary]:
     """Return the summary of the first n windows, for each n of ``sample_sizes``.
 
-    It is what a measurement of n windows of the same text gives: window i does not depend on how many are measured.
+    It is what a measurement of n windows of the same text gives: window i does not depend on how many are measured. Where the
+    gate of all windows failed, no number of windows has an R(k).
     """
-    return [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
+    summaries = [summarize(measurement.restrict(slice(size))) for size in sample_sizes(len(measurement.windows))]
+    if summaries[-1].gate_passed:
+        return summaries
+    return [summary.without_recovered_fractions() for summary in summaries]
 
 
 def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
-    """Return how far from the target the chosen tokens lie, for every selector, context and k.
+    """Return how far from the target the chosen tokens lie, for every selector and k, in the real and the null context.
 
     Args:
         folder: the tables that the measurement was loaded from.
@@ -122,7 +187,7 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
     edges = np.floor(np.linspace(lengths.local_len, lengths.full_len, num_bins + 1)).astype(int)
 
     def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: totals[key] / (key.selection.k * totals["windows"]) for key in totals if key != "windows"}
+        return {key: totals[key] / (key.selection.k * totals["weight"]) for key in totals if key != "weight"}
 
     share_of = estimates(_counts_by_distance(folder, measurement, edges=edges), shares)
     bounds = list(pairwise(edges.tolist()))
@@ -136,16 +201,22 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
                 for b, (low, high) in enumerate(bounds)
             ),
         )
-        for key in measurement.keys
+        for key in _keys_by_distance(measurement)
     ]
 
 
+def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
+    return [key for key in measurement.keys if key.context in CONTEXTS]
+
+
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
-    """Count the ``windows`` and the chosen tokens in each bin of distance, in every bootstrap unit; float64 [U]."""
+    """Sum the ``weight`` of the windows, and of the chosen tokens in each bin of distance, in every unit; float64 [U]."""
     num_bins = len(edges) - 1
-    units = document_units(measurement.windows["doc_id"])
-    counts: dict[Any, np.ndarray] = {"windows": units.counts()}
-    counts |= {_BinOfSelection(key, b): units.zeros() for key in measurement.keys for b in range(num_bins)}
+    units, weights_W = document_units(measurement.windows["doc_id"]), measurement.weights_W
+    counts: dict[Any, np.ndarray] = {"weight": units.sums(weights_W)}
+    counts |= {
+        _BinOfSelection(key, b): units.zeros() for key in _keys_by_distance(measurement) for b in range(num_bins)
+    }
     for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "distance_tokens"]):
         windows_R, distances_RK = (
             window_rows(measurement.windows, part["window_id"]),
@@ -159,5 +230,6 @@ def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.nda
             for k in measurement.ks:
                 for b in range(num_bins):
                     key = _BinOfSelection(SelectionKey(selector, context, k), b)
-                    np.add.at(counts[key], units.unit_W[windows_R[rows_r]], (bins_RK[rows_r, :k] == b).sum(axis=1))
+                    in_bin_r = (bins_RK[rows_r, :k] == b).sum(axis=1)
+                    np.add.at(counts[key], units.unit_W[windows_R[rows_r]], weights_W[windows_R[rows_r]] * in_bin_r)
     return counts

@@ -19,6 +19,7 @@ LOSSES = {
     "loss_short_nats": "L_short, nats",
     "loss_long_nats": "L_long, nats",
     "long_gain_nats": "long gain, nats",
+    "gain_beyond_nats": "gain beyond the training row, nats",
     "null_long_gain_nats": "long gain, null context, nats",
 }
 QUANTITIES = {
@@ -26,7 +27,7 @@ QUANTITIES = {
     "gain_sparse_nats": "sparse gain, nats",
     "recovered_fraction": "R(k)",
     "excess_gain_nats": "excess gain, nats",
-    "excess_over_random_nats": "excess over random, nats",
+    "real_minus_luck_nats": "real minus luck, nats",
 }
 
 

@@ -15,11 +15,13 @@ class Estimate:
         low: lower end of the interval; None where there is no interval (too few documents, or the quantity is undefined
             in some resample).
         high: upper end of the interval; None where ``low`` is None.
+        standard_error: standard deviation over the resamples; None where ``low`` is None.
     """
 
     mean: float
     low: Optional[float] = None
     high: Optional[float] = None
+    standard_error: Optional[float] = None
 
     @property
     def bounds(self) -> Optional[tuple[float, float]]:

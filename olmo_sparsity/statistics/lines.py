@@ -40,7 +40,7 @@ def _variance(sum_x: np.ndarray, sum_xx: np.ndarray, *, n: np.ndarray) -> np.nda
 def line_of_sums(
     n: np.ndarray, *, x: np.ndarray, y: np.ndarray, xx: np.ndarray, yy: np.ndarray, xy: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return correlation and slopes of y on x from the sums of n points; NaN where undefined.
+    """Return correlation and slopes of y on x from the (weighted) sums of n points; NaN where undefined.
 
     ``ols_slope`` is ``Sxy / Sxx``. ``tls_slope`` belongs to the line through the mean with the smallest sum of squared
     orthogonal distances. That line has the direction of the first eigenvector of the covariance matrix, whose slope is
@@ -49,7 +49,7 @@ def line_of_sums(
     Without variance in x there is no slope; without variance in x or y there is no correlation.
 
     Args:
-        n: number of points, float [...].
+        n: number of points, or the sum of their weights, float [...].
         x: sum of x, float [...].
         y: sum of y, float [...].
         xx: sum of x squared, float [...].

@@ -5,18 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
+from olmo_sparsity.tables.schemas import COLUMNS
 
 CONTEXTS = ("real", "null")
-LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}  # the column of ``windows`` for each context
-NUMBERS = ("loss_short_nats", "loss_long_nats", *LONG_GAIN.values())
+MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
+# Columns of ``windows`` that belong to a context.
+LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
+SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
+NUMBERS = (
+    "loss_short_nats",
+    "loss_long_nats",
+    "loss_train_len_nats",
+    "gain_beyond_nats",
+    *LONG_GAIN.values(),
+    "kl_short_nats",
+    "null_kl_short_nats",
+)
+CLASS_COLUMNS = ("target_class", "null_target_class")
+SELECTION_COLUMNS = [
+    "window_id",
+    "selector",
+    "context",
+    "draw",
+    "sees_target",
+    "num_evaluations",
+    "k",
+    "gain_sparse_nats",
+    "kl_sparse_nats",
+]
+
+Estimand = Literal["targets", "documents"]
 
 
 class SelectionKey(NamedTuple):
@@ -24,7 +51,7 @@ class SelectionKey(NamedTuple):
 
     Attributes:
         selector: name of the selector.
-        context: ``real`` or ``null``.
+        context: ``real``, ``null`` or ``mimicry``.
         k: number of unmasked long-range tokens.
     """
 
@@ -82,14 +109,20 @@ class Measurement:
     """What statistics and figures read from one influence folder.
 
     Attributes:
-        windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, losses and gains.
+        windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, null_target_class, losses,
+            gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known.
         gains: sparse gains in nats, float32; rows as in ``windows``, columns (selector, context, k).
+        divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
+        lucks: selection luck in nats, float32; rows as in ``windows``, columns (selector, k), of selectors that see the target.
+            It is the sparse gain on resampled targets, mean over the draws; of `unmask-one` at k = 1 its expectation.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
     """
 
     windows: pd.DataFrame
     gains: pd.DataFrame
+    divergences: pd.DataFrame
+    lucks: pd.DataFrame
     selectors: dict[str, SelectorInfo]
     manifest: dict[str, Any]
 
@@ -108,6 +141,17 @@ class Measurement:
         """Lengths and positions of the experiment."""
         return Lengths.from_manifest(self.manifest)
 
+    @cached_property
+    def weights_W(self) -> np.ndarray:
+        """The weight of each window in every mean, float64 [W]."""
+        return self.windows["weight"].to_numpy(np.float64)
+
+    @property
+    def estimand(self) -> Estimand:
+        """Whose mean is estimated: ``targets``, all eligible targets alike, or ``documents``, all documents alike."""
+        estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "documents")
+        return estimand
+
     @property
     def num_documents(self) -> int:
         """Number of documents that the windows come from."""
@@ -115,7 +159,28 @@ class Measurement:
 
     def restrict(self, keep: np.ndarray | slice) -> Measurement:
         """Return the measurement of some windows; ``keep`` is bool [W], or a slice, which copies nothing."""
-        return replace(self, windows=self.windows[keep], gains=self.gains[keep])
+        return replace(
+            self,
+            windows=self.windows[keep],
+            gains=self.gains[keep],
+            divergences=self.divergences[keep],
+            lucks=self.lucks[keep],
+        )
+
+    def restrict_selectors(self, names: dict[str, str]) -> Measurement:
+        """Return the measurement of some selectors, under new names; ``names``: old name -> new name, for each to keep."""
+
+        def kept(frame: pd.DataFrame) -> pd.DataFrame:
+            of_selector = frame.columns.get_level_values("selector")
+            return frame.loc[:, of_selector.isin(list(names))].rename(columns=names, level="selector")
+
+        return replace(
+            self,
+            gains=kept(self.gains),
+            divergences=kept(self.divergences),
+            lucks=kept(self.lucks),
+            selectors={new: self.selectors[old] for old, new in names.items()},
+        )
 
 
 def window_rows(windows: pd.DataFrame, window_ids: Any) -> np.ndarray:
@@ -128,75 +193,134 @@ def window_rows(windows: pd.DataFrame, window_ids: Any) -> np.ndarray:
 def load(folder: Path) -> Measurement:
     """Read the numbers of a finished influence folder, without positions and scores.
 
-    The tables are read part by part. The result takes 4 bytes a window for every column of ``gains`` and some 50 bytes for
-    its row of ``windows`` (half of them for the document's name of 16 characters). A million windows with six selectors, two
-    contexts and four k take 240 MB.
+    The tables are read part by part. The result takes 4 bytes a window for every column of ``gains``, ``divergences`` and
+    ``lucks``, and some 80 bytes for its row of ``windows`` (a third of them for the document's name of 16 characters). A
+    million windows with six selectors, two contexts and four k take 510 MB.
 
     Raises:
         UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.
     """
     manifest = read_manifest(folder)
     windows = _load_windows(folder)
-    gains, selectors = _load_gains(folder, windows)
-    return Measurement(windows, gains, selectors, manifest)
-
-
-def _load_gains(folder: Path, windows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, SelectorInfo]]:
-    """Return ``Measurement.gains`` and ``Measurement.selectors``."""
-    choices: list[tuple[str, str]] = []
-    ks: list[int] = []
+    single_luck_W = windows.pop("single_luck_nats")
+    gains, divergences, lucks = _Gathered(len(windows)), _Gathered(len(windows)), _Gathered(len(windows))
     selectors: dict[str, SelectorInfo] = {}
-    gains_FKW = np.empty((0, 0, len(windows)), np.float32)
-    filled_FW = np.empty((0, len(windows)), bool)
-    columns = ["window_id", "selector", "context", "sees_target", "num_evaluations", "k", "gain_sparse_nats"]
-    for part in read_parts(folder, "selections", columns=columns):
-        rows_R, gains_RK = window_rows(windows, part["window_id"]), list_rows(part["gain_sparse_nats"])
-        rows_of_choices = list(rows_by_choice(part))
-        if not choices:  # all windows have the same choices, so those of the first part are all
-            choices = [(selector, context) for selector, context, _ in rows_of_choices]
-            ks = part["k"][0].as_py()
-            gains_FKW = np.empty((len(choices), len(ks), len(windows)), np.float32)
-            filled_FW = np.zeros((len(choices), len(windows)), bool)
-        for selector, context, rows_r in rows_of_choices:
-            if (selector, context) not in choices or (rows_R[rows_r] < 0).any():
-                raise UserError(f"{folder}: its parts belong to different measurements; measure again with --overwrite")
-            choice = choices.index((selector, context))
-            gains_FKW[choice][:, rows_R[rows_r]] = gains_RK[rows_r].T
-            filled_FW[choice, rows_R[rows_r]] = True
-            first = int(rows_r[0])
-            selectors.setdefault(
-                selector, SelectorInfo(part["sees_target"][first].as_py(), part["num_evaluations"][first].as_py())
-            )
-    if not filled_FW.all():
+    for part in read_parts(folder, "selections", columns=SELECTION_COLUMNS):
+        resampled = part.filter(pc.field("context") == "resampled")
+        measured = part.filter(pc.field("context") != "resampled")
+        try:
+            gains.add(measured, "gain_sparse_nats", windows=windows)
+            divergences.add(measured, "kl_sparse_nats", windows=windows)
+            lucks.add(resampled, "gain_sparse_nats", windows=windows)
+        except KeyError:
+            raise UserError(
+                f"{folder}: its parts belong to different measurements; measure again with --overwrite"
+            ) from None
+        for choice in rows_by_choice(measured):
+            first = int(choice.rows_r[0])
+            info = SelectorInfo(measured["sees_target"][first].as_py(), measured["num_evaluations"][first].as_py())
+            selectors.setdefault(choice.selector, info)
+    if not (gains.is_complete and lucks.is_complete):
         raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
-    keys = [(selector, context, k) for selector, context in choices for k in ks]
-    gains = pd.DataFrame(
-        gains_FKW.reshape(len(keys), -1).T,  # a column is contiguous; no copy
-        index=pd.Index(windows["window_id"]),
-        columns=pd.MultiIndex.from_tuples(keys, names=list(SelectionKey._fields)),
-        copy=False,
+    luck_frame = lucks.frame(windows["window_id"]).droplevel("context", axis=1)
+    if single_luck_W.notna().all() and ("unmask-one", "real", 1) in gains.keys:
+        luck_frame["unmask-one", 1] = single_luck_W.to_numpy()
+    return Measurement(
+        windows,
+        gains.frame(windows["window_id"]),
+        divergences.frame(windows["window_id"]),
+        luck_frame,
+        selectors,
+        manifest,
     )
-    return gains, selectors
+
+
+class _Gathered:
+    """One number of every window, selector, context and k, gathered from the parts; the mean over the draws.
+
+    All windows have the same choices (selector and context), so those of the first part are all.
+    """
+
+    def __init__(self, num_windows: int) -> None:
+        self._num_windows = num_windows
+        self._choices: list[tuple[str, str]] = []
+        self._ks: list[int] = []
+        self._sums_FKW = np.empty((0, 0, num_windows), np.float32)
+        self._draws_FW = np.empty((0, num_windows), np.int32)
+
+    def add(self, part: pa.Table, column: str, *, windows: pd.DataFrame) -> None:
+        """Add a column of some rows of ``selections``.
+
+        Raises:
+            KeyError: a window or a choice is unknown.
+        """
+        if len(part) == 0:
+            return
+        rows_R, values_RK = window_rows(windows, part["window_id"]), list_rows(part[column])
+        draw_R = part["draw"].to_numpy()
+        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, "resampled")))
+        if not self._choices:
+            self._choices = [(selector, context) for selector, context, _ in rows_of_choices]
+            self._ks = part["k"][0].as_py()
+            self._sums_FKW = np.zeros((len(self._choices), len(self._ks), self._num_windows), np.float32)
+            self._draws_FW = np.zeros((len(self._choices), self._num_windows), np.int32)
+        for selector, context, rows_r in rows_of_choices:
+            if (selector, context) not in self._choices or (rows_R[rows_r] < 0).any():
+                raise KeyError(selector)
+            choice = self._choices.index((selector, context))
+            for draw in np.unique(draw_R[rows_r]):  # no window has two rows of one draw
+                of_draw_r = rows_r[draw_R[rows_r] == draw]
+                self._sums_FKW[choice][:, rows_R[of_draw_r]] += values_RK[of_draw_r].T
+                self._draws_FW[choice, rows_R[of_draw_r]] += 1
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all windows have all choices, with the same number of draws."""
+        return bool((self._draws_FW == self._draws_FW.max(initial=1)).all())
+
+    @property
+    def keys(self) -> list[tuple[str, str, int]]:
+        """Selector, context and k of every column."""
+        return [(selector, context, k) for selector, context in self._choices for k in self._ks]
+
+    def frame(self, window_ids: pd.Series) -> pd.DataFrame:
+        """Return the numbers, one row a window and one column a key."""
+        draws = self._draws_FW.max(initial=1)
+        means_FKW = self._sums_FKW if draws == 1 else self._sums_FKW / np.float32(draws)
+        columns = [pd.Index(values) for values in zip(*self.keys, strict=True)] or [[], [], []]
+        return pd.DataFrame(
+            means_FKW.reshape(len(self.keys), self._num_windows).T,  # a column is contiguous; no copy
+            index=pd.Index(window_ids),
+            columns=pd.MultiIndex.from_arrays(columns, names=list(SelectionKey._fields)),
+            copy=False,
+        )
 
 
 def _load_windows(folder: Path) -> pd.DataFrame:
-    """Return ``Measurement.windows``: window_id int64, rising; doc_id as Arrow strings; target_class categorical; float32."""
-    chunks_of: dict[str, list[Any]] = {name: [] for name in ("window_id", "doc_id", "target_class", *NUMBERS)}
-    for part in read_parts(folder, "windows", columns=list(chunks_of)):
+    """Return ``Measurement.windows`` and the column single_luck_nats (NaN where it was not measured).
+
+    window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool; others float32.
+    """
+    known = {column.name for column in COLUMNS["windows"]}
+    optional = [name for name in ("weight", "train_overlap") if name in known]
+    names = ["window_id", "doc_id", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", *optional]
+    chunks_of: dict[str, list[Any]] = {name: [] for name in names}
+    for part in read_parts(folder, "windows", columns=names):
         for name, chunks in chunks_of.items():
-            chunks += part[name].chunks if name in ("doc_id", "target_class") else [part[name].to_numpy()]
+            chunks += part[name].chunks if name in ("doc_id", *CLASS_COLUMNS) else [part[name].to_numpy()]
     columns: dict[str, Any] = {}
-    for name in list(chunks_of):
+    for name in names:
         chunks = chunks_of.pop(name)
         if name == "doc_id":
             # In one chunk: each access would go through as many chunks as there are parts.
             columns[name] = pd.array(
                 pa.chunked_array(chunks).cast(pa.large_string()).combine_chunks(), "string[pyarrow]"
             )
-        elif name == "target_class":
+        elif name in CLASS_COLUMNS:
             columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
         else:
             columns[name] = np.concatenate(chunks)
+    columns.setdefault("weight", np.ones(len(columns["window_id"])))
     windows = pd.DataFrame(columns, copy=False)
     return (
         windows if windows["window_id"].is_monotonic_increasing else windows.sort_values("window_id", ignore_index=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import list_rows, read_table
 
 COLUMNS = ("recall", "gain_lost_nats")
@@ -51,25 +51,26 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
 
     Args:
         folder: the tables that the measurement was loaded from.
-        measurement: names the k.
+        measurement: has all windows; it names the k.
     """
     if measurement.manifest.get("influence", {}).get("screen") is None:
         return []
     table = read_table(folder, "screening")
     units = document_units(table["doc_id"].to_pandas())
     selector_R, context_R = (table[name].to_numpy() for name in ("selector", "context"))
+    weights_R = measurement.weights_W[window_rows(measurement.windows, table["window_id"])]
     columns = {name: list_rows(table[name]) for name in COLUMNS}
 
     def means(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: value / totals["windows"] for key, value in totals.items() if key != "windows"}
+        return {key: value / totals["weight"] for key, value in totals.items() if key != "weight"}
 
     losses = []
     for selector, context in dict.fromkeys(zip(selector_R, context_R, strict=True)):
         is_choice_R = (selector_R == selector) & (context_R == context)
-        sums: dict[Any, np.ndarray] = {"windows": units.sums(is_choice_R)}
+        sums: dict[Any, np.ndarray] = {"weight": units.sums(weights_R * is_choice_R)}
         for i, k in enumerate(measurement.ks):
             for name, values_RK in columns.items():
-                values_R = np.where(is_choice_R, values_RK[:, i], 0.0)
+                values_R = np.where(is_choice_R, weights_R * values_RK[:, i], 0.0)
                 sums[_ColumnAtK(name, k)] = units.sums(values_R)
         estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         losses += [

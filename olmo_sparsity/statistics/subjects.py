@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-import pandas as pd
-
 from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
@@ -39,7 +37,7 @@ class Subject:
         """A warning for a subject that is compared by a selector that sees the target, else empty."""
         if self.selector is None or not self.measurement.selectors[CHOSEN].sees_target:
             return ""
-        return f"{self.selector} sees the target: its sparse gain, R(k) and gain over random are mostly selection luck."
+        return f"{self.selector} sees the target: its sparse gain, R(k) and gain over random include selection luck."
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,10 @@ def _split(text: str) -> tuple[Path, Optional[str]]:
 
 def _with_chosen(measurement: Measurement, selector: str) -> Measurement:
     """Return the measurement of one selector, named ``CHOSEN``, and of `random`, from which gains over random are counted."""
-    gains, selectors = {CHOSEN: measurement.gains[selector]}, {CHOSEN: measurement.selectors[selector]}
-    if "random" in measurement.selectors:
-        gains["random"] = measurement.gains["random"]
-        selectors["random"] = measurement.selectors["random"]
-    columns = list(SelectionKey._fields)
-    return replace(measurement, gains=pd.concat(gains, axis=1, names=columns), selectors=selectors)
+    names = {selector: CHOSEN} | {
+        name: name for name in ("random",) if name in measurement.selectors and name != selector
+    }
+    return measurement.restrict_selectors(names)
 
 
 def _labels(texts: list[str], subjects: list[Subject]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The summary of one measurement: R(k), excess over the null context, gain over random, Figure 4's slopes, the gate.
+"""The summary of one measurement: the two gates, gains with their controls, R(k), D(k), Figure 4's slopes.
 
 Every number has a 95% interval by bootstrap over documents. All share the same resamples (``bootstrap``), so that differences
-and ratios are paired.
+and ratios are paired. Every mean over windows is weighted (``Measurement.weights_W``).
 """
 
 from __future__ import annotations
@@ -11,25 +11,41 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Optional
 
-from olmo_sparsity.statistics.bootstrap import estimates
+import numpy as np
+
+from olmo_sparsity.statistics.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, effective_sparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import Lengths, Measurement, SelectionKey, SelectorInfo
+from olmo_sparsity.statistics.measurement import Estimand, Lengths, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed"]
 MAIN_SELECTORS = ("unmask-one", "kl", "attention", "random")  # shown where there is no room for all nine
+# The estimates of all windows, in the order in which they are listed.
+WINDOW_ESTIMATES = (
+    "loss_short_nats",
+    "loss_train_len_nats",
+    "loss_long_nats",
+    "long_gain_nats",
+    "gain_beyond_nats",
+    "null_long_gain_nats",
+    "content_gain_nats",
+    "kl_short_nats",
+    "null_kl_short_nats",
+)
 # The estimates of a selection, in the order in which they are listed.
 ESTIMATES = (
     "gain_sparse_nats",
     "recovered_fraction",
     "gain_over_random_nats",
     "excess_gain_nats",
-    "excess_recovered_fraction",
-    "excess_over_random_nats",
+    "luck_nats",
+    "real_minus_luck_nats",
+    "prediction_recovered",
 )
-FRACTIONS = ("recovered_fraction", "excess_recovered_fraction")  # those that a failed gate hides
+FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
+ROBUST_RATIO = 3  # long gain over its standard error: below it R(k) is fragile
 
 
 @dataclass(frozen=True)
@@ -38,20 +54,21 @@ class SelectionSummary:
 
     Attributes:
         selector: name of the selector.
-        context: ``real`` or ``null``.
+        context: ``real``; ``null``; or ``mimicry``, for tokens of the null context that were chosen to imitate the real
+            prediction: a floor for D(k).
         k: number of unmasked long-range tokens.
         info: whether the selector sees the target, and what it costs.
         gain_sparse_nats: mean sparse gain.
-        recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context (in both contexts). None where
-            the gate failed.
-        gain_over_random_nats: sparse gain minus that of `random`, window by window. In the real context, and of a selector
-            that does not see the target, it shows whether the selector selects anything. None for `random` itself and
-            where `random` was not measured.
+        recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
+            where the gate failed. Of a selector that sees the target it includes luck.
+        gain_over_random_nats: sparse gain minus that of `random`, window by window; real and null context. Of a selector that
+            does not see the target it shows whether the selector selects anything. None for `random` itself and where
+            `random` was not measured.
         excess_gain_nats: sparse gain minus that of the null context, window by window; real context only.
-        excess_recovered_fraction: excess gain over the mean long gain; real context only, None where the gate failed.
-        excess_over_random_nats: excess gain minus that of `random`. Foreign tokens mislead a model, so that `random` has an
-            excess as well.
-        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window.
+        luck_nats: mean sparse gain on resampled targets; real context of selectors that see the target, where it was measured.
+        real_minus_luck_nats: sparse gain minus luck, window by window; where ``luck_nats`` is.
+        prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
+        figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
     """
 
     selector: str
@@ -62,8 +79,9 @@ class SelectionSummary:
     recovered_fraction: Optional[Estimate]
     gain_over_random_nats: Optional[Estimate]
     excess_gain_nats: Optional[Estimate]
-    excess_recovered_fraction: Optional[Estimate]
-    excess_over_random_nats: Optional[Estimate]
+    luck_nats: Optional[Estimate]
+    real_minus_luck_nats: Optional[Estimate]
+    prediction_recovered: Optional[Estimate]
     figure4: LineFit
 
     @property
@@ -77,9 +95,28 @@ class SelectionSummary:
         value: Optional[Estimate] = getattr(self, name)
         return value
 
-    def without_fractions(self) -> SelectionSummary:
-        """Return the same numbers without those that a failed gate hides."""
-        return replace(self, recovered_fraction=None, excess_recovered_fraction=None)
+    def without_recovered_fraction(self) -> SelectionSummary:
+        """Return the same numbers without R(k), which a failed gate hides."""
+        return replace(self, recovered_fraction=None)
+
+
+@dataclass(frozen=True)
+class PredictionRecovered:
+    """D(k) of one selector in the real context, with the numbers that it must not be shown without. Missing ones are None.
+
+    Attributes:
+        real: D(k).
+        random: D(k) of as many random tokens.
+        null: D(k) of the selector under the null context.
+        mimicry: D(k) of foreign tokens that were chosen to imitate the real prediction.
+        mimicry_selector: the selector that chose them: the same one if it did, else `greedy-kl` or `kl`.
+    """
+
+    real: Optional[Estimate]
+    random: Optional[Estimate]
+    null: Optional[Estimate]
+    mimicry: Optional[Estimate]
+    mimicry_selector: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -89,13 +126,24 @@ class Summary:
     Attributes:
         gate: ``passed`` where the 95% interval of the mean long gain lies above 0: the model uses the long context. Where it
             failed, there are no recovered fractions and no effective sparsity.
+        beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
+            from more tokens than a training row has. Where it failed, the measurement shows selection, not length
+            generalization.
+        is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
+            passed, the interval of R(k) then misses low too often.
+        estimand: whose mean every number is.
         num_windows: number of windows.
         num_documents: number of documents that they come from.
+        overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has.
         loss_long_nats: mean loss with all tokens.
-        long_gain_nats: mean of the first minus the second.
-        null_long_gain_nats: the same under the null context.
+        long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
+        gain_beyond_nats: ``loss_train_len_nats`` minus ``loss_long_nats``.
+        null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
+        kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
+        null_kl_short_nats: the same under the null context.
         lengths: lengths and positions of the experiment.
         source: the text that was measured.
         split: the part of it.
@@ -106,13 +154,21 @@ class Summary:
     """
 
     gate: Gate
+    beyond_gate: Gate
+    is_fragile: bool
+    estimand: Estimand
     num_windows: int
     num_documents: int
+    overlap_percent: Optional[float]
     loss_short_nats: Estimate
+    loss_train_len_nats: Estimate
     loss_long_nats: Estimate
     long_gain_nats: Estimate
+    gain_beyond_nats: Estimate
     null_long_gain_nats: Estimate
     content_gain_nats: Estimate
+    kl_short_nats: Estimate
+    null_kl_short_nats: Estimate
     lengths: Lengths
     source: str
     split: str
@@ -133,6 +189,23 @@ class Summary:
         """
         return self._by_key[SelectionKey(selector, context, k)]
 
+    def prediction_recovered(self, selector: str, k: int) -> PredictionRecovered:
+        """Return D(k) of a measured selector in the real context, with the numbers that belong beside it."""
+
+        def of(name: str, context: str) -> Optional[Estimate]:
+            entry = self._by_key.get(SelectionKey(name, context, k))
+            return None if entry is None else entry.prediction_recovered
+
+        mimics = (name for name in (selector, "greedy-kl", "kl") if SelectionKey(name, "mimicry", k) in self._by_key)
+        mimic = next(mimics, None)
+        return PredictionRecovered(
+            real=of(selector, "real"),
+            random=of("random", "real"),
+            null=of(selector, "null"),
+            mimicry=None if mimic is None else of(mimic, "mimicry"),
+            mimicry_selector=mimic,
+        )
+
     def of_windows(self, name: str) -> Estimate:
         """Return a mean over all windows, such as ``long_gain_nats``, by its name."""
         value: Estimate = getattr(self, name)
@@ -142,10 +215,24 @@ class Summary:
         """Return the effective sparsity of one selector at one of the fractions ``RECOVERED``."""
         return next(e for e in self.effective_sparsity if (e.selector, e.fraction) == (selector, fraction))
 
+    def without_recovered_fractions(self) -> Summary:
+        """Return the same numbers as where the gate failed: without R(k) and what follows from it."""
+        return replace(
+            self,
+            is_fragile=False,
+            selections=tuple(selection.without_recovered_fraction() for selection in self.selections),
+            effective_sparsity=tuple(replace(entry, smallest_k=None) for entry in self.effective_sparsity),
+        )
+
     @property
     def gate_passed(self) -> bool:
         """True if the model uses the long context."""
         return self.gate == "passed"
+
+    @property
+    def beyond_gate_passed(self) -> bool:
+        """True if the model gains from more tokens than a training row has."""
+        return self.beyond_gate == "passed"
 
     @property
     def selectors(self) -> list[str]:
@@ -153,20 +240,52 @@ class Summary:
         return list(dict.fromkeys(selection.selector for selection in self.selections))
 
     @property
+    def blind_selectors(self) -> list[str]:
+        """The measured selectors that do not see the target, without `random`; the headline is theirs."""
+        return [name for name in self.selectors if name != "random" and not self.sees_target(name)]
+
+    @property
+    def seeing_selectors(self) -> list[str]:
+        """The measured selectors that see the target."""
+        return [name for name in self.selectors if self.sees_target(name)]
+
+    def sees_target(self, selector: str) -> bool:
+        """Return True if a measured selector sees the target."""
+        return next(entry for entry in self.selections if entry.selector == selector).info.sees_target
+
+    @property
     def ks(self) -> list[int]:
         """The measured k, rising."""
         return sorted({selection.k for selection in self.selections})
 
 
-def gate_of(long_gain: Estimate) -> Gate:
-    """Return ``passed`` if the 95% interval of the mean long gain lies above 0: the model uses the long context."""
-    return "passed" if long_gain.is_above_zero else "failed"
+def gate_of(gain: Estimate) -> Gate:
+    """Return ``passed`` if the 95% interval of a mean gain lies above 0."""
+    return "passed" if gain.is_above_zero else "failed"
 
 
-def summarize(measurement: Measurement) -> Summary:
-    """Return the numbers of one measurement, with intervals by bootstrap over documents."""
+def _is_fragile(long_gain: Estimate) -> bool:
+    """Return True if the gate passed with less than ``ROBUST_RATIO`` standard errors."""
+    error = long_gain.standard_error
+    return long_gain.is_above_zero and error is not None and long_gain.mean < ROBUST_RATIO * error
+
+
+def _overlap_percent(measurement: Measurement) -> Optional[float]:
+    windows = measurement.windows
+    if "train_overlap" not in windows:
+        return None
+    return 100 * float(np.average(windows["train_overlap"].to_numpy(np.float64), weights=measurement.weights_W))
+
+
+def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -> Summary:
+    """Return the numbers of one measurement, with intervals by bootstrap over documents.
+
+    Args:
+        measurement: the windows and their numbers.
+        method: the kind of interval; ``bca`` for few documents.
+    """
     sums = sums_by_unit(measurement)
-    numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys))
+    numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys), method=method)
 
     def of_windows(name: str) -> Estimate:
         estimate = numbers[name]
@@ -179,17 +298,25 @@ def summarize(measurement: Measurement) -> Summary:
         _selection_summary(key, measurement.selectors[key.selector], numbers=numbers) for key in measurement.keys
     ]
     if gate == "failed":
-        selections = [selection.without_fractions() for selection in selections]
+        selections = [selection.without_recovered_fraction() for selection in selections]
     manifest = measurement.manifest
     return Summary(
         gate=gate,
+        beyond_gate=gate_of(of_windows("gain_beyond_nats")),
+        is_fragile=_is_fragile(long_gain),
+        estimand=measurement.estimand,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
+        overlap_percent=_overlap_percent(measurement),
         loss_short_nats=of_windows("loss_short_nats"),
+        loss_train_len_nats=of_windows("loss_train_len_nats"),
         loss_long_nats=of_windows("loss_long_nats"),
         long_gain_nats=long_gain,
+        gain_beyond_nats=of_windows("gain_beyond_nats"),
         null_long_gain_nats=of_windows("null_long_gain_nats"),
         content_gain_nats=of_windows("content_gain_nats"),
+        kl_short_nats=of_windows("kl_short_nats"),
+        null_kl_short_nats=of_windows("null_kl_short_nats"),
         lengths=measurement.lengths,
         source=manifest["source"],
         split=manifest["split"],
@@ -215,7 +342,8 @@ def _selection_summary(
         recovered_fraction=estimate("recovered_fraction"),
         gain_over_random_nats=estimate("gain_over_random_nats"),
         excess_gain_nats=estimate("excess_gain_nats"),
-        excess_recovered_fraction=estimate("excess_recovered_fraction"),
-        excess_over_random_nats=estimate("excess_over_random_nats"),
+        luck_nats=estimate("luck_nats"),
+        real_minus_luck_nats=estimate("real_minus_luck_nats"),
+        prediction_recovered=estimate("prediction_recovered"),
         figure4=LineFit(estimate("ols_slope"), estimate("tls_slope"), estimate("correlation")),
     )

@@ -1,7 +1,7 @@
 """Sums over documents, and the quantities that are functions of these sums.
 
-The sums of all windows have strings as keys: ``windows``, their number, and the names of loss and gain columns. Sums and
-quantities of one selection have a ``SelectionNumber`` as key.
+The sums of all windows have strings as keys: ``weight``, and the names of columns. Sums and quantities of one selection have a
+``SelectionNumber`` as key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from olmo_sparsity.statistics.bootstrap import Units, document_units
 from olmo_sparsity.statistics.lines import line_of_sums
-from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, Measurement, SelectionKey
+from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, SHORT_DIVERGENCE, Measurement, SelectionKey
 
 
 @dataclass(frozen=True)
@@ -35,69 +35,87 @@ def _squared(name: str) -> str:
 def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dict[Key, np.ndarray]:
     """Return everything that the quantities depend on, summed over each document (or group of documents).
 
+    Every window counts with its weight.
+
     Args:
-        measurement: the windows and their gains.
+        measurement: the windows, their gains, divergences and lucks.
         units: the units of the windows; None: those of this measurement alone.
 
     Returns:
-        key -> float64 [U]. Of the windows: their number, each column of ``NUMBERS``, and the long gain of each context
-        squared. Of each selection: its sparse gain (``gain``), that squared (``gain squared``), and times the long gain of
-        the same context (``gain times long gain``).
+        key -> float64 [U]. Of the windows: their ``weight``, each column of ``NUMBERS``, the long gain of each context squared,
+        and ``train_overlap`` where it is known. Of each selection: its sparse gain (``gain``), its divergence, and in the
+        contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context; of the real context the ``luck``,
+        where it was measured.
     """
-    windows = measurement.windows
+    windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
-    sums: dict[Key, np.ndarray] = {"windows": units.counts()}
-    for name in NUMBERS:
-        sums[name] = units.sums(windows[name])
+
+    def weighted(values: Any) -> np.ndarray:
+        return units.sums(weights_W * np.asarray(values, dtype=np.float64))
+
+    sums: dict[Key, np.ndarray] = {"weight": units.sums(weights_W)}
+    for name in (*NUMBERS, *(["train_overlap"] if "train_overlap" in windows else [])):
+        sums[name] = weighted(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, long_gain_W in long_gains.items():
-        sums[_squared(LONG_GAIN[context])] = units.sums(long_gain_W**2)
+        sums[_squared(LONG_GAIN[context])] = weighted(long_gain_W**2)
     for key in measurement.keys:
         gain_W = measurement.gains[key].to_numpy(np.float64)
-        sums[SelectionNumber(key, "gain")] = units.sums(gain_W)
-        sums[SelectionNumber(key, "gain squared")] = units.sums(gain_W**2)
-        sums[SelectionNumber(key, "gain times long gain")] = units.sums(gain_W * long_gains[key.context])
+        sums[SelectionNumber(key, "gain")] = weighted(gain_W)
+        sums[SelectionNumber(key, "divergence")] = weighted(measurement.divergences[key])
+        if key.context in long_gains:
+            sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
+            sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
+        if key.context == "real" and (key.selector, key.k) in measurement.lucks:
+            sums[SelectionNumber(key, "luck")] = weighted(measurement.lucks[key.selector, key.k])
     return sums
 
 
 def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``."""
-    n, long_gain = totals["windows"], totals["gain_long_nats"]
+    weight, long_gain = totals["weight"], totals["gain_long_nats"]
     return {
-        "loss_short_nats": totals["loss_short_nats"] / n,
-        "loss_long_nats": totals["loss_long_nats"] / n,
-        "long_gain_nats": long_gain / n,
-        "null_long_gain_nats": totals["null_gain_long_nats"] / n,
-        "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / n,
+        "loss_short_nats": totals["loss_short_nats"] / weight,
+        "loss_long_nats": totals["loss_long_nats"] / weight,
+        "loss_train_len_nats": totals["loss_train_len_nats"] / weight,
+        "long_gain_nats": long_gain / weight,
+        "gain_beyond_nats": totals["gain_beyond_nats"] / weight,
+        "null_long_gain_nats": totals["null_gain_long_nats"] / weight,
+        "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
+        "kl_short_nats": totals["kl_short_nats"] / weight,
+        "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
     }
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, np.ndarray]:
     """Return the quantities of one selection that ``SelectionSummary`` holds, as far as they are defined for it."""
     selector, context, k = key
-    n, long_gain = totals["windows"], totals["gain_long_nats"]
+    weight = totals["weight"]
     gain = totals[SelectionNumber(key, "gain")]
-    random = totals.get(SelectionNumber(SelectionKey("random", context, k), "gain"))
+    divergence, from_short = totals[SelectionNumber(key, "divergence")], totals[SHORT_DIVERGENCE[context]]
+    values = {"gain_sparse_nats": gain / weight, "prediction_recovered": 1 - divergence / from_short}
+    if context not in LONG_GAIN:
+        return values
     name = LONG_GAIN[context]
-    values = {"gain_sparse_nats": gain / n, "recovered_fraction": gain / long_gain}
+    values["recovered_fraction"] = gain / totals["gain_long_nats"]
     values |= line_of_sums(
-        n,
+        weight,
         x=gain,
         y=totals[name],
         xx=totals[SelectionNumber(key, "gain squared")],
         yy=totals[_squared(name)],
         xy=totals[SelectionNumber(key, "gain times long gain")],
     )
-    is_over_random = random is not None and selector != "random"
-    if is_over_random:
-        values["gain_over_random_nats"] = (gain - random) / n
+    random = totals.get(SelectionNumber(SelectionKey("random", context, k), "gain"))
+    if random is not None and selector != "random":
+        values["gain_over_random_nats"] = (gain - random) / weight
     if context == "real":
-        excess = gain - totals[SelectionNumber(SelectionKey(selector, "null", k), "gain")]
-        values["excess_gain_nats"] = excess / n
-        values["excess_recovered_fraction"] = excess / long_gain
-        if is_over_random:
-            excess_of_random = random - totals[SelectionNumber(SelectionKey("random", "null", k), "gain")]
-            values["excess_over_random_nats"] = (excess - excess_of_random) / n
+        null_gain = totals[SelectionNumber(SelectionKey(selector, "null", k), "gain")]
+        values["excess_gain_nats"] = (gain - null_gain) / weight
+        luck = totals.get(SelectionNumber(key, "luck"))
+        if luck is not None:
+            values["luck_nats"] = luck / weight
+            values["real_minus_luck_nats"] = (gain - luck) / weight
     return values
 
 

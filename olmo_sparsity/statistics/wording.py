@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Optional, Union
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.bootstrap import CONFIDENCE, MIN_DOCUMENTS
+from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 
 NO_LONG_GAIN = "this model does not profit from the long context"
+SELECTION_ONLY = "the run shows selection, not length generalization"
+FRAGILE = "fragile"
+GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
+ESTIMAND_WORDS = {"targets": "mean over eligible targets", "documents": "mean over documents"}
 # What the chunks of a training row hold, where it is not consecutive text.
 CONTENTS_WORDS = {
     "matched": ", with chunks of text as far apart as their positions",
@@ -43,28 +48,89 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
 
 
 def data_words(result: Union[Summary, ContextCurve]) -> str:
-    """Return how much was measured, and of which text."""
-    return f"{result.num_windows} windows of {result.num_documents} documents ({result.source}, {result.split})"
+    """Return how much was measured, of which text, and for a summary whose mean its numbers are."""
+    words = f"{result.num_windows} windows of {result.num_documents} documents ({result.source}, {result.split})"
+    return f"{words}, {estimand_words(result)}" if isinstance(result, Summary) else words
+
+
+def estimand_words(summary: Summary) -> str:
+    """Return whose mean the numbers are."""
+    return ESTIMAND_WORDS[summary.estimand]
+
+
+def overlap_words(summary: Summary) -> str:
+    """Return how many windows share text with training, in one sentence; empty where it is not known."""
+    if summary.overlap_percent is None:
+        return ""
+    return f"{summary.overlap_percent:.1f}% of the windows share a run of tokens with the training text."
+
+
+def _signed(gain: Estimate) -> str:
+    """Return a gain that has an interval, in nats, with signs."""
+    assert gain.low is not None and gain.high is not None
+    return f"{gain.mean:+.4f} nats, 95% interval [{gain.low:+.4f}, {gain.high:+.4f}]"
 
 
 def gate_words(summary: Summary) -> str:
-    """Return the validity gate in one sentence."""
+    """Return the validity gate in one sentence; see ``gates_words`` for both gates."""
     gain = summary.long_gain_nats
-    if gain.bounds is None:
+    if not gain.has_interval:
         return f"GATE FAILED: fewer than {MIN_DOCUMENTS} documents are too few for an interval; no recovered fraction is shown."
-    low, high = gain.bounds
-    numbers = f"{gain.mean:+.4f} nats, 95% interval [{low:+.4f}, {high:+.4f}]"
     if summary.gate_passed:
-        return f"Gate passed: the long context is worth {numbers}."
+        return f"Gate passed: the long context is worth {_signed(gain)}."
     return (
-        f"GATE FAILED: the mean long gain ({numbers}) is not above 0. {NO_LONG_GAIN.capitalize()}, "
+        f"GATE FAILED: the mean long gain ({_signed(gain)}) is not above 0. {NO_LONG_GAIN.capitalize()}, "
         "so no recovered fraction is shown."
     )
+
+
+def beyond_gate_words(summary: Summary) -> str:
+    """Return the gate beyond the training row in one sentence."""
+    gain, lengths = summary.gain_beyond_nats, summary.lengths
+    row, full = lengths.train_len, lengths.full_len
+    if summary.beyond_gate_passed:
+        return (
+            f"Gate beyond the training row passed: all {full} tokens instead of the last {row}, as many as a training row "
+            f"has, are worth {_signed(gain)}."
+        )
+    if row >= full:
+        reason = f"a training row has all {full} tokens, so nothing lies beyond it"
+    elif not gain.has_interval:
+        reason = f"fewer than {MIN_DOCUMENTS} documents are too few for an interval"
+    else:
+        reason = (
+            f"what all {full} tokens instead of the last {row}, as many as a training row has, are worth ({_signed(gain)}) "
+            "is not above 0"
+        )
+    return f"GATE BEYOND THE TRAINING ROW FAILED: {reason}; {SELECTION_ONLY}."
+
+
+def fragile_words(summary: Summary) -> str:
+    """Return the warning about a fragile R(k) in one sentence; empty where it is not."""
+    gain = summary.long_gain_nats
+    if not summary.is_fragile or not gain.standard_error:
+        return ""
+    return (
+        f"R(k) is {FRAGILE}: the long gain is {gain.mean / gain.standard_error:.1f} standard errors above 0, fewer than "
+        f"{ROBUST_RATIO}. Given that the gate passed, such an R(k) misses low: the truth may lie above its interval."
+    )
+
+
+def gates_words(summary: Summary) -> str:
+    """Return both gates, and the warning about a fragile R(k), in one or more sentences."""
+    words = (gate_words(summary), beyond_gate_words(summary), fragile_words(summary))
+    return " ".join(sentence for sentence in words if sentence)
 
 
 def gate_reason(long_gain: Estimate) -> str:
     """Return why a gate failed, in a few words."""
     return NO_LONG_GAIN if long_gain.has_interval else "too few documents to tell"
+
+
+def recovered_words(summary: Summary, recovered: Optional[Estimate], digits: int = 2) -> str:
+    """Return an R(k) with its interval, marked where it is fragile; a dash where the gate failed."""
+    mark = f" {FRAGILE}" if summary.is_fragile and recovered is not None else ""
+    return f"{interval(recovered, digits)}{mark}"
 
 
 def positions_words(lengths: Lengths) -> str:
@@ -87,6 +153,110 @@ def length_words(lengths: Lengths) -> str:
     if lengths.train_len == lengths.local_len:
         return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
+
+
+def tokens_words(k: int) -> str:
+    """Return ``one token``, or ``8 tokens``."""
+    return "one token" if k == 1 else f"{k} tokens"
+
+
+def _ends(ks: list[int]) -> list[int]:
+    """Return the smallest and the largest k, once if they are the same."""
+    return sorted({ks[0], ks[-1]})
+
+
+def value_words(summary: Summary) -> str:
+    """Return what the long context is worth, and what that of the null context, in one sentence."""
+    gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
+    harm = ", so it does harm" if null_gain.is_below_zero else ""
+    return (
+        f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
+        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place is worth {interval(null_gain, 3)} "
+        f"nats{harm}."
+    )
+
+
+def blind_words(summary: Summary, selector: str) -> str:
+    """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest k
+    alike: gain over random, and R(k) where the gate passed."""
+    clauses = []
+    for k in _ends(summary.ks):
+        entry = summary.at(selector, "real", k)
+        over = entry.gain_over_random_nats
+        gained = (
+            f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+            if over is None
+            else f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(over, 3)} nats over {tokens_words(k)} at random, "
+            f"{against_zero(over)}"
+        )
+        recovered = entry.recovered_fraction
+        clauses.append(gained if recovered is None else f"{gained}, R({k}) = {recovered_words(summary, recovered)}")
+    words = f"Of {selector}, which does not see the target, {'; '.join(clauses)}"
+    return f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
+
+
+def seeing_words(summary: Summary, selector: str) -> str:
+    """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
+    and the largest k alike."""
+    clauses = []
+    for k in _ends(summary.ks):
+        entry = summary.at(selector, "real", k)
+        gained = f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+        rest = entry.real_minus_luck_nats
+        if rest is None:
+            clauses.append(f"{gained}, of which an unknown part is luck")
+        else:
+            clauses.append(
+                f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
+                f"{interval(rest, 3)} nats, {against_zero(rest)}"
+            )
+    return f"Of {selector}, which sees the target, {'; '.join(clauses)}."
+
+
+def prediction_words(summary: Summary, selector: str) -> str:
+    """Return D(k) of a selector with the numbers that belong beside it, in two sentences."""
+    clauses = []
+    for k in _ends(summary.ks):
+        of = summary.prediction_recovered(selector, k)
+        beside = [("random", of.random), ("null context", of.null)]
+        if of.mimicry_selector is not None:
+            beside.append((f"mimicry by {of.mimicry_selector}", of.mimicry))
+        company = ", ".join(f"{name} {interval(value, 2)}" for name, value in beside)
+        clauses.append(f"D({k}) = {interval(of.real, 2)} ({company})")
+    return (
+        f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}. "
+        "D is no evidence that the context helps."
+    )
+
+
+def headline(summary: Summary) -> list[str]:
+    """Return the result in sentences: the value of the long context, what each selector that does not see the target finds,
+    and what is left of the first one that does."""
+    sentences = [value_words(summary), *(blind_words(summary, name) for name in summary.blind_selectors)]
+    return sentences + [seeing_words(summary, name) for name in summary.seeing_selectors[:1]]
+
+
+def multiplicity_words(num_classes: int) -> str:
+    """Return how often some class passes its gate by chance, in one sentence."""
+    chance = 1 - (1 - GATE_CHANCE) ** num_classes
+    return (
+        f"Each class has a gate of its own, which passes by chance in {GATE_CHANCE:.1%} of measurements: of {num_classes} "
+        f"classes without long gain, at least one passes in {chance:.0%}."
+    )
+
+
+def contrast_words(entry: ClassSummary) -> str:
+    """Return what the long gain of a class is to be compared with, in one sentence; empty for classes without contrast."""
+    contrast = entry.contrast
+    if contrast is None:
+        return ""
+    return (
+        f"{entry.target_class}: its rule looks for the target among the long-range tokens, so compare its long gain, "
+        f"{interval(entry.summary.long_gain_nats, 3)} nats, with the same rule on foreign text: "
+        f"{interval(contrast.null_gain_nats, 3)} under the null context ({contrast.null_num_windows} windows), where other "
+        f"targets have {interval(contrast.null_others_gain_nats, 3)}; targets of other classes have "
+        f"{interval(contrast.others_gain_nats, 3)} under the real one."
+    )
 
 
 def verdict(difference: Optional[Estimate]) -> str:

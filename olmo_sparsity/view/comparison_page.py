@@ -8,7 +8,7 @@ from typing import Any
 from olmo_sparsity.statistics.as_json import comparison_row_json
 from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.wording import gate_words, length_words, verdict
+from olmo_sparsity.statistics.wording import gates_words, length_words, verdict
 from olmo_sparsity.view import pages
 
 
@@ -35,7 +35,7 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         data=_page_data(comparison),
         subjects=comparison.subjects,
         pairings=comparison.pairings,
-        gate_words=gate_words,
+        gates_words=gates_words,
         length_words=length_words,
     )
     pages.write_page(out, page)

@@ -28,7 +28,7 @@ from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.screening import screening
 from olmo_sparsity.statistics.subjects import Subject
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import data_words, gate_words, interval, length_words, verdict
+from olmo_sparsity.statistics.wording import data_words, gates_words, interval, length_words, verdict
 from olmo_sparsity.view.summary_tables import (
     REFERENCE,
     agreement_table,
@@ -69,7 +69,7 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
         _print_json(
             {
                 **summary_json(summary),
-                "classes": [class_json(entry) for entry in by_class(measurement)],
+                "classes": [class_json(entry) for entry in by_class(measurement, summary)],
                 "agreement": [agreement_json(pair) for pair in pairs],
                 "screening": [screening_json(loss) for loss in losses],
             }
@@ -80,14 +80,14 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
     console.print(f"{escape(data_words(summary))}; {INTERVALS}")
     console.print(length_words(summary.lengths))
     console.print(loss_table(summary))
-    console.print(escape(gate_words(summary)), style="bold")
+    console.print(escape(gates_words(summary)), style="bold")
     console.print(selector_table(summary, pairs))
     if losses:
         console.print(screening_table(losses, measurement.manifest["influence"], every=every))
     if every:
         console.print(every_selection_table(summary))
         console.print(effective_sparsity_table(summary))
-        console.print(class_table(by_class(measurement)))
+        console.print(class_table(by_class(measurement, summary)))
         console.print(agreement_table(pairs))
 
 
@@ -164,7 +164,7 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
         summary = subject.summary
         console.print(f"[bold]{escape(subject.label)}[/bold]: {escape(str(subject.tables))}")
         console.print(f"  {escape(data_words(summary))}; {length_words(summary.lengths)}")
-        console.print(f"  {escape(gate_words(summary))}")
+        console.print(f"  {escape(gates_words(summary))}")
         if subject.warning:
             console.print(f"  {subject.warning}", style="bold")
     first, *later = comparison.labels

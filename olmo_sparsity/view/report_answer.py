@@ -70,9 +70,9 @@ def _selection_luck(summary: Summary, selector: str) -> str:
         f"{selector}, which sees the target, gains {_number(real.gain_sparse_nats)} nats with its {_tokens(k)}, but "
         f"{_number(null.gain_sparse_nats)} nats with foreign text in their place, which is the luck of its choice"
     )
-    excess = real.excess_over_random_nats
-    if excess is not None:
-        text += f"; its excess over that of random is {_number(excess)} nats, {against_zero(excess)}"
+    rest = real.real_minus_luck_nats
+    if rest is not None:
+        text += f"; its gain minus that on resampled targets is {_number(rest)} nats, {against_zero(rest)}"
     return text + "."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -93,24 +93,12 @@ def read_report(tables: Path, *, num_windows: int = NUM_WINDOWS, seed: int = SEE
     return Report(
         measurement=measurement,
         summary=summary,
-        classes=classes_shown(measurement, gate_passed=summary.gate_passed),
+        classes=by_class(measurement, summary),
         distances=by_distance(tables, measurement),
         sample=excerpts[: len(sample)],
         largest=excerpts[len(sample) :],
         seed=seed,
     )
-
-
-def classes_shown(measurement: Measurement, *, gate_passed: bool) -> list[ClassSummary]:
-    """Return the classes of targets. Where the gate of all windows failed, no class has recovered fractions: of several
-    classes, one may pass its own gate by luck."""
-    classes = by_class(measurement)
-    return classes if gate_passed else [_without_fractions(entry) for entry in classes]
-
-
-def _without_fractions(entry: ClassSummary) -> ClassSummary:
-    selections = tuple(selection.without_fractions() for selection in entry.summary.selections)
-    return replace(entry, summary=replace(entry.summary, selections=selections))
 
 
 def page_json(report: Report) -> Json:

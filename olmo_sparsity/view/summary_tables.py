@@ -36,7 +36,7 @@ def selector_table(summary: Summary, pairs: list[Agreement]) -> Table:
     table = Table(
         "selector", "sees\ntarget", "cost", f"R({first})", f"R({last})", f"R({last})\nnull context",
         f"sparse gain\nk = {last}, nats", f"excess gain\nk = {last}, nats", f"gain over random\nk = {first}, nats",
-        f"excess over random\nk = {last}, nats",
+        f"real minus luck\nk = {last}, nats",
         *([f"overlap with\n{REFERENCE}, k = {last}"] if is_compared else []),
         caption="cost: evaluations of the model for the scores of one window. excess: real minus null context. over random: "
         "minus the same quantity of `random`.",
@@ -53,7 +53,7 @@ def selector_table(summary: Summary, pairs: list[Agreement]) -> Table:
             interval(at_last.gain_sparse_nats, 3),
             interval(at_last.excess_gain_nats, 3),
             interval(at_first.gain_over_random_nats, 3),
-            interval(at_last.excess_over_random_nats, 3),
+            interval(at_last.real_minus_luck_nats, 3),
         ]
         if is_compared:
             pair = next((pair for pair in pairs if set(pair.selectors) == {name, REFERENCE}), None)
@@ -86,7 +86,8 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
 def every_selection_table(summary: Summary) -> Table:
     """One row a selector, context and k."""
     table = Table(
-        "selector", "context", "k", "sparse gain, nats", "R(k)", "over random, nats", "excess gain, nats", "excess fraction",
+        "selector", "context", "k", "sparse gain, nats", "R(k)", "over random, nats", "excess gain, nats",
+        "real minus luck, nats",
         "correlation", "OLS slope", "TLS slope", title="every k; correlation and slopes are those of Figure 4",
     )  # fmt: skip
     for selection in summary.selections:
@@ -98,7 +99,7 @@ def every_selection_table(summary: Summary) -> Table:
             interval(selection.recovered_fraction, 2),
             interval(selection.gain_over_random_nats, 3),
             interval(selection.excess_gain_nats, 3),
-            interval(selection.excess_recovered_fraction, 2),
+            interval(selection.real_minus_luck_nats, 3),
             interval(selection.figure4.correlation, 2),
             interval(selection.figure4.ols_slope, 2),
             interval(selection.figure4.tls_slope, 2),
@@ -109,7 +110,7 @@ def every_selection_table(summary: Summary) -> Table:
 def effective_sparsity_table(summary: Summary) -> Table:
     """One row a selector and fraction of the long gain."""
     table = Table(
-        "selector", "fraction", "smallest k: R(k)", "smallest k: excess fraction", "smallest k: median window",
+        "selector", "fraction", "smallest k",
         title="effective sparsity: the smallest measured k that recovers this fraction of the long gain",
     )  # fmt: skip
     for entry in summary.effective_sparsity:
@@ -117,8 +118,6 @@ def effective_sparsity_table(summary: Summary) -> Table:
             entry.selector,
             f"{entry.fraction:.0%}",
             smallest_k_words(entry.smallest_k, entry.max_k),
-            smallest_k_words(entry.smallest_k_excess, entry.max_k),
-            smallest_k_words(entry.smallest_k_median_window, entry.max_k),
         )
     return table
 

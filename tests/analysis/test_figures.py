@@ -231,7 +231,7 @@ def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figu
 def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
     classes.draw(measured(tables, measurement), tmp_path)
-    entries = by_class(measurement)
+    entries = by_class(measurement, summarize(measurement))
     axes = figures[0].axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
     assert labels == [entry.target_class for entry in entries]
@@ -278,13 +278,11 @@ def test_sample_size_shows_the_prefixes(tables: Path, tmp_path: Path, figures: l
     fractions = [summary.at("kl", "real", 8).recovered_fraction for summary in summaries]
     expected = [np.nan if fraction is None else fraction.mean for fraction in fractions]
     assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axes[1].lines)
-    entries = [summary.sparsity_at("kl", 0.8) for summary in summaries]
-    smallest, excess = [e.smallest_k for e in entries], [e.smallest_k_excess for e in entries]
-    for axis, values in zip(axes[2:], (smallest, excess), strict=True):
-        heights = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
-        assert heights
-        (line,) = (line for line in axis.lines if line.get_marker() == "s")
-        assert [round(y) for y in line.get_ydata()] == heights
+    smallest = [summary.sparsity_at("kl", 0.8).smallest_k for summary in summaries]
+    heights = [[1, 2, 8, None].index(value.value) for value in smallest if value is not None]
+    assert heights
+    (line,) = (line for line in axes[2].lines if line.get_marker() == "s")
+    assert [round(y) for y in line.get_ydata()] == heights
 
 
 def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:

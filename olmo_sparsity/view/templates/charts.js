@@ -11,7 +11,7 @@ const CURVES = [
     words: "Only selectors that do not see the target, so it holds no selection luck.",
   },
   {
-    quantity: "excess_over_random_nats",
+    quantity: "real_minus_luck_nats",
     title: "Excess over random",
     unit: "excess over random, nats",
     contexts: ["real"],
@@ -26,7 +26,7 @@ const CURVES = [
     words: "Mostly luck for selectors that see the target: look at their null context.",
   },
   {
-    quantity: "excess_recovered_fraction",
+    quantity: "excess_gain_nats",
     title: "Excess over the null context",
     unit: "excess fraction",
     contexts: ["real"],
@@ -159,8 +159,8 @@ function curvesTable(data) {
     interval(e.recovered_fraction),
     interval(e.gain_over_random_nats, 3),
     interval(e.excess_gain_nats, 3),
-    interval(e.excess_recovered_fraction),
-    interval(e.excess_over_random_nats, 3),
+    interval(e.excess_gain_nats, 3),
+    interval(e.real_minus_luck_nats, 3),
   ]);
   return numbersTable(
     "Every selector, context and k",

@@ -167,8 +167,8 @@ function drawFigure4(data, limits, state, place, words, passes, open) {
     (real.gain_over_random_nats
       ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`
       : "") +
-    (real.excess_over_random_nats
-      ? `; excess over that of random: ${interval(real.excess_over_random_nats, 3)} nats`
+    (real.real_minus_luck_nats
+      ? `; real minus luck: ${interval(real.real_minus_luck_nats, 3)} nats`
       : "") +
     (border ? `. Open points at the border (${border}) lie beyond the frame` : "") +
     (state.k !== k ? `. k = ${state.k} was not measured: k = ${k} is shown` : "") +
