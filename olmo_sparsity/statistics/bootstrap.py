@@ -141,17 +141,18 @@ def _bca_bounds(
     share_Q = ((resampled_QX < value_Q1).mean(axis=1) + (resampled_QX <= value_Q1).mean(axis=1)) / 2
     smallest = 0.5 / resampled_QX.shape[1]
     bias_Q = norm.ppf(share_Q.clip(smallest, 1 - smallest))
-    ends = []
-    for tail in ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2):
+    ordered_QX, last = np.sort(resampled_QX, axis=1), resampled_QX.shape[1] - 1
+    rows_Q, is_defined_Q = np.arange(len(values_Q)), np.isfinite(resampled_QX).all(axis=1)
+
+    def end(tail: float) -> np.ndarray:
         shifted_Q = bias_Q + norm.ppf(tail)
-        level_Q = norm.cdf(bias_Q + shifted_Q / (1 - acceleration_Q * shifted_Q))
-        defined_Q = np.isfinite(resampled_QX).all(axis=1) & np.isfinite(level_Q)
-        end_Q = [
-            np.quantile(row_X, level) if defined else np.nan
-            for row_X, level, defined in zip(resampled_QX, level_Q, defined_Q, strict=True)
-        ]
-        ends.append(np.array(end_Q))
-    return ends[0], ends[1]
+        place_Q = norm.cdf(bias_Q + shifted_Q / (1 - acceleration_Q * shifted_Q)) * last
+        is_known_Q = is_defined_Q & np.isfinite(place_Q)
+        before_Q = np.where(is_known_Q, place_Q, 0).astype(int)
+        step_Q = ordered_QX[rows_Q, np.minimum(before_Q + 1, last)] - ordered_QX[rows_Q, before_Q]
+        return np.where(is_known_Q, ordered_QX[rows_Q, before_Q] + (place_Q - before_Q) * step_Q, np.nan)
+
+    return end((1 - CONFIDENCE) / 2), end((1 + CONFIDENCE) / 2)
 
 
 def _resample(

@@ -22,6 +22,7 @@ from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, s
 
 Gate = Literal["passed", "failed"]
 MAIN_SELECTORS = ("unmask-one", "kl", "attention", "random")  # shown where there is no room for all nine
+FIRST_SELECTORS = {"unmask-one": 0, "kl": 1, "greedy-kl": 2, "attention": 3}  # others follow in the order of the tables
 # The estimates of all windows, in the order in which they are listed.
 WINDOW_ESTIMATES = (
     "loss_short_nats",
@@ -241,13 +242,15 @@ class Summary:
 
     @property
     def blind_selectors(self) -> list[str]:
-        """The measured selectors that do not see the target, without `random`; the headline is theirs."""
-        return [name for name in self.selectors if name != "random" and not self.sees_target(name)]
+        """The measured selectors that do not see the target, without `random`; the headline is theirs. `kl` is the first."""
+        blind = [name for name in self.selectors if name != "random" and not self.sees_target(name)]
+        return sorted(blind, key=lambda name: FIRST_SELECTORS.get(name, len(FIRST_SELECTORS)))
 
     @property
     def seeing_selectors(self) -> list[str]:
-        """The measured selectors that see the target."""
-        return [name for name in self.selectors if self.sees_target(name)]
+        """The measured selectors that see the target; `unmask-one` is the first."""
+        seeing = [name for name in self.selectors if self.sees_target(name)]
+        return sorted(seeing, key=lambda name: FIRST_SELECTORS.get(name, len(FIRST_SELECTORS)))
 
     def sees_target(self, selector: str) -> bool:
         """Return True if a measured selector sees the target."""

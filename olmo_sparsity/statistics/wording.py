@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional, Union
 
 from olmo_sparsity.statistics.bootstrap import CONFIDENCE, MIN_DOCUMENTS
-from olmo_sparsity.statistics.breakdowns import ClassSummary
+from olmo_sparsity.statistics.breakdowns import CONDITIONED_CLASSES, ClassSummary
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
@@ -17,6 +17,21 @@ SELECTION_ONLY = "the run shows selection, not length generalization"
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
 ESTIMAND_WORDS = {"targets": "mean over eligible targets", "documents": "mean over documents"}
+BLIND_CAPTION = (
+    "Means at the smallest and the largest k alike. These selectors choose without the target, so their gain over random has no "
+    "selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to the "
+    "long context that k tokens reproduce, useful or not; no evidence that the context helps. null context: D of the same "
+    "selector there. mimicry: D of tokens of the null context that were chosen to imitate the real prediction. cost: evaluations "
+    "of the model for the scores of one window."
+)
+SEEING_CAPTION = (
+    "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
+    "the selector chooses again for each."
+)
+EVERY_CAPTION = (
+    "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
+    "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
+)
 # What the chunks of a training row hold, where it is not consecutive text.
 CONTENTS_WORDS = {
     "matched": ", with chunks of text as far apart as their positions",
@@ -88,6 +103,13 @@ def beyond_gate_words(summary: Summary) -> str:
     """Return the gate beyond the training row in one sentence."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
     row, full = lengths.train_len, lengths.full_len
+    if row == lengths.local_len and gain.has_interval:
+        same = f"it is the same gate, since a training row has as many tokens as the local context, {row}"
+        return (
+            f"Gate beyond the training row passed: {same}."
+            if summary.beyond_gate_passed
+            else f"GATE BEYOND THE TRAINING ROW FAILED: {same}; {SELECTION_ONLY}."
+        )
     if summary.beyond_gate_passed:
         return (
             f"Gate beyond the training row passed: all {full} tokens instead of the last {row}, as many as a training row "
@@ -242,6 +264,16 @@ def multiplicity_words(num_classes: int) -> str:
     return (
         f"Each class has a gate of its own, which passes by chance in {GATE_CHANCE:.1%} of measurements: of {num_classes} "
         f"classes without long gain, at least one passes in {chance:.0%}."
+    )
+
+
+def classes_caption(whole: Summary, num_classes: int) -> str:
+    """Return what a reader of a table or figure of classes must know."""
+    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
+    return (
+        f"{multiplicity_words(num_classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
+        "target among the long-range tokens, so a model that merely repeats words gains there: compare the long gain under the "
+        "null context of the windows that the same rule picks there, and of the other windows. BCa intervals."
     )
 
 

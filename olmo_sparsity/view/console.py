@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from olmo_sparsity.statistics.agreement import agreement
+from olmo_sparsity.statistics.agreement import Agreement, agreement
 from olmo_sparsity.statistics.as_json import (
     agreement_json,
     class_json,
@@ -24,20 +24,32 @@ from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.detection import Detection, detection
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.screening import screening
 from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import data_words, gates_words, interval, length_words, verdict
+from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.wording import (
+    beyond_gate_words,
+    data_words,
+    fragile_words,
+    gate_words,
+    gates_words,
+    interval,
+    length_words,
+    overlap_words,
+    verdict,
+)
 from olmo_sparsity.view.summary_tables import (
     REFERENCE,
     agreement_table,
+    blind_table,
     class_table,
     effective_sparsity_table,
     every_selection_table,
+    figure4_table,
     loss_table,
     screening_table,
-    selector_table,
+    seeing_table,
 )
 
 WIDTH_OF_FILES = 260  # columns where the output is no terminal, so that no table is wrapped
@@ -53,11 +65,11 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -> None:
-    """Print one measurement: losses, the gate, and one row a selector.
+    """Print one measurement: losses, both gates, and each selector at the smallest and the largest k.
 
     Args:
         tables: an influence folder.
-        every: also print one row a selector, context and k, the smallest k, the target classes, and the agreement of selectors.
+        every: also print one row a selector, context and k, effective sparsity, target classes, and the agreement of selectors.
         as_json: print all of it as JSON instead.
     """
     measurement = load(tables)
@@ -79,16 +91,31 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
     console.print(f"[bold]{escape(str(tables))}[/bold]")
     console.print(f"{escape(data_words(summary))}; {INTERVALS}")
     console.print(length_words(summary.lengths))
+    if overlap_words(summary):
+        console.print(overlap_words(summary))
     console.print(loss_table(summary))
-    console.print(escape(gates_words(summary)), style="bold")
-    console.print(selector_table(summary, pairs))
+    for sentence in (gate_words(summary), beyond_gate_words(summary), fragile_words(summary)):
+        if sentence:
+            console.print(escape(sentence), style="bold")
+    if summary.blind_selectors:
+        console.print(blind_table(summary, pairs))
+    if summary.seeing_selectors:
+        console.print(seeing_table(summary, pairs))
     if losses:
         console.print(screening_table(losses, measurement.manifest["influence"], every=every))
     if every:
-        console.print(every_selection_table(summary))
+        _print_every(measurement, summary, pairs=pairs)
+
+
+def _print_every(measurement: Measurement, summary: Summary, *, pairs: list[Agreement]) -> None:
+    """Print what ``summary --every`` adds."""
+    console = _console()
+    console.print(every_selection_table(summary))
+    console.print(figure4_table(summary))
+    if summary.gate_passed:
         console.print(effective_sparsity_table(summary))
-        console.print(class_table(by_class(measurement, summary)))
-        console.print(agreement_table(pairs))
+    console.print(class_table(by_class(measurement, summary), summary))
+    console.print(agreement_table(pairs))
 
 
 def print_detection(tables: Path, as_json: bool = False) -> None:

@@ -54,14 +54,14 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
     assert summary["gate"] in ("passed", "failed")
     assert summary["num_windows"] == 30
     for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
-        assert summary[key]["low"] <= summary[key]["mean"] <= summary[key]["high"]
-    assert {(e["selector"], e["context"], e["k"]) for e in summary["selections"]} == {
-        (s, c, k) for s in CHEAP_SELECTORS for c in ("real", "null") for k in (1, 2, 4, 8)
-    }
+        assert summary[key]["mean"] is not None and summary[key]["low"] is None  # too few documents
+    choices = {(s, c) for s in CHEAP_SELECTORS for c in ("real", "null")} | {("kl", "mimicry")}
+    found = {(e["selector"], e["context"], e["k"]) for e in summary["selections"]}
+    assert found == {(*choice, k) for choice in choices for k in (1, 2, 4, 8)}
     assert sum(entry["num_windows"] for entry in summary["classes"]) == 30
     assert len(summary["agreement"]) == 15
     shown = run_cli("summary", "--run", "runs/tiny", "--every", cwd=workplace).stdout
-    for heading in ("every k", "effective sparsity", "kinds of dependency", "agreement between selectors"):
+    for heading in ("every k", "Figure 4", "kinds of dependency", "agreement between selectors"):
         assert heading in shown
     for name in CHEAP_SELECTORS:
         assert name in shown

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from scipy.stats import linregress
 
 from olmo_sparsity.statistics import bootstrap
@@ -60,6 +61,29 @@ def test_any_function_of_sums_by_brute_force() -> None:
             "standard_error": np.std(by_hand, ddof=1),
         }
     )
+
+
+def test_bca_intervals_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(11)
+    x, y = rng.lognormal(0, 1, 60), rng.uniform(1, 2, 60)
+    ours = estimates({"x": x, "y": y}, ratio, num_resamples=500, method="bca")["ratio"]
+
+    def ratio_of_drawn(drawn: np.ndarray, axis: int) -> np.ndarray:
+        return x[drawn].sum(axis=axis) / y[drawn].sum(axis=axis)
+
+    units, seed = (np.arange(60),), np.random.default_rng(0)
+    expected = scipy.stats.bootstrap(units, ratio_of_drawn, n_resamples=500, method="BCa", vectorized=True, rng=seed)
+    assert ours is not None
+    assert (ours.low, ours.high) == pytest.approx(tuple(expected.confidence_interval), rel=1e-9)
+    assert ours.standard_error == pytest.approx(expected.standard_error)
+    percentile = estimates({"x": x, "y": y}, ratio, num_resamples=500)["ratio"]
+    assert percentile is not None and percentile.high is not None and ours.high is not None
+    assert ours.high > percentile.high  # the long tail of x lies above
+
+
+def test_a_quantity_without_variance_has_a_bca_interval_of_no_width() -> None:
+    same = {"x": np.full(60, 2.0), "y": np.full(60, 4.0)}
+    assert estimates(same, ratio, method="bca") == {"ratio": Estimate(0.5, 0.5, 0.5, 0.0)}
 
 
 def test_dependent_windows_widen_the_interval_as_they_should() -> None:

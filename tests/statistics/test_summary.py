@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_up import DRAWS, KS, LENGTHS, MIMICRY, SEES_TARGET, made_up_tables
 from pandas.testing import assert_frame_equal
+from planted_gains import SELECTORS, made_up, mean, width
 from scipy.stats import linregress
 
 from olmo_sparsity.errors import UserError
@@ -20,79 +20,21 @@ from olmo_sparsity.statistics import bootstrap
 from olmo_sparsity.statistics.as_json import summary_json
 from olmo_sparsity.statistics.bootstrap import estimates
 from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measurement import (
     CLASS_COLUMNS,
     NUMBERS,
     Lengths,
-    Measurement,
     SelectionKey,
     SelectorInfo,
     load,
     window_rows,
 )
 from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
-from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words, length_words, smallest_k_words
+from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
-
-SELECTORS = {"unmask-one": True, "kl": False, "random": False}
-
-
-def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
-    """Return windows with known gains: sparse gain = luck * k (+ signal under the real context), each with noise.
-
-    `random` gains nothing in the real context and loses 0.05 in the null one; `kl` gains only the signal. Windows weigh 1 to 3.
-    """
-    rng = np.random.default_rng(seed)
-    document = np.repeat(np.arange(num_documents), rng.integers(1, 4, num_documents))
-    num = len(document)
-    shift = rng.normal(0, 0.3, num_documents)[document]  # windows of one document are alike
-    gain = long_gain + shift + rng.normal(0, 0.5, num)
-    windows = pd.DataFrame({"window_id": np.arange(num), "doc_id": [f"{d:016x}" for d in document]})
-    windows["target_class"] = windows["null_target_class"] = "other"
-    windows["weight"] = rng.integers(1, 4, num).astype(float)
-    windows["train_overlap"] = rng.random(num) < 0.2
-    windows["loss_short_nats"] = 4.0 + shift
-    windows["loss_long_nats"] = windows["loss_short_nats"] - gain
-    windows["gain_long_nats"] = gain
-    windows["null_gain_long_nats"] = -0.1 + rng.normal(0, 0.5, num)
-    windows["gain_beyond_nats"] = gain / 2 + rng.normal(0, 0.2, num)
-    windows["loss_train_len_nats"] = windows["loss_long_nats"] + windows["gain_beyond_nats"]
-    windows["kl_short_nats"], windows["null_kl_short_nats"] = rng.gamma(2, 0.1, num), rng.gamma(2, 0.15, num)
-    gains = {}
-    for selector, sees_target in SELECTORS.items():
-        for context in ("real", "null"):
-            for k in (1, 4):
-                mean = luck * k * sees_target
-                if selector == "random":
-                    mean -= 0.05 * (context == "null")
-                else:
-                    mean += signal * (context == "real")
-                gains[selector, context, k] = mean + shift + rng.normal(0, 0.1, num)
-    frame = pd.DataFrame(gains)
-    frame["kl", "mimicry", 1], frame["kl", "mimicry", 4] = rng.normal(0, 0.1, num), rng.normal(0, 0.1, num)
-    frame.columns.names = ["selector", "context", "k"]
-    divergences = pd.DataFrame(rng.gamma(1, 0.05, frame.shape), columns=frame.columns)
-    lucks = pd.DataFrame({("unmask-one", k): luck * k + shift + rng.normal(0, 0.1, num) for k in (1, 4)})
-    lucks.columns.names = ["selector", "k"]
-    manifest: dict[str, Any] = {"context": LENGTHS, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
-    manifest["influence"] = {"sampling": "targets"}
-    selectors = {name: SelectorInfo(sees, num_evaluations=7) for name, sees in SELECTORS.items()}
-    return Measurement(windows, frame, divergences, lucks, selectors, manifest)
-
-
-def width(estimate: Estimate | None) -> float:
-    assert estimate is not None and estimate.bounds is not None
-    low, high = estimate.bounds
-    return high - low
-
-
-def mean(estimate: Estimate | None) -> float:
-    assert estimate is not None
-    return estimate.mean
 
 
 def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
@@ -420,27 +362,3 @@ def test_the_smallest_k_by_brute_force() -> None:
         assert bounds == (ordered[49], ordered[1949])
         values_seen |= set(dataclasses.astuple(entry.smallest_k))
     assert values_seen == {1, 4, None}  # the made-up data cover every case
-
-
-def test_a_smallest_k_in_words() -> None:
-    assert smallest_k_words(SmallestK(2, 1, 8), 8) == "2 [1, 8]"
-    assert smallest_k_words(SmallestK(2, 1, None), 8) == "2 [1, > 8]"
-    assert smallest_k_words(SmallestK(None, None, None), 8) == "> 8 [> 8, > 8]"
-    assert smallest_k_words(None, 8) == "-"
-
-
-def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
-    lengths = Lengths(local_len=16, full_len=48, train_len=32, num_long_range=32, max_position=64, num_chunks=2)
-
-    def words(**changes: Any) -> str:
-        return length_words(dataclasses.replace(lengths, **changes))
-
-    assert "only 16 of the 48 tokens lie beyond" in words()
-    assert "all 32 long-range tokens lie beyond" in words(train_len=16)
-    assert "PoSE positions below 64." in words()
-    assert "PoSE positions below 64." in words(pose_method="pose", pose_contents="contiguous")
-    assert "PoSE positions below 64, with chunks of text as far apart as their positions" in words(
-        pose_contents="matched"
-    )
-    assert "random positions (RandPos) below 64" in words(pose_method="randpos")
-    assert "ordinary positions, no PoSE" in words(num_chunks=1)

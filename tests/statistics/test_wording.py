@@ -1,0 +1,236 @@
+"""Sentences about results: each number and each verdict in them is that of the summary."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from planted_gains import made_up
+
+from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary
+from olmo_sparsity.statistics.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.summary import Summary, gate_of, summarize
+from olmo_sparsity.statistics.wording import (
+    SELECTION_ONLY,
+    against_zero,
+    beyond_gate_words,
+    blind_words,
+    classes_caption,
+    contrast_words,
+    data_words,
+    fragile_words,
+    gate_words,
+    gates_words,
+    headline,
+    interval,
+    length_words,
+    multiplicity_words,
+    overlap_words,
+    prediction_words,
+    recovered_words,
+    seeing_words,
+    smallest_k_words,
+    value_words,
+    verdict,
+)
+
+
+@pytest.fixture(scope="module")
+def passed() -> Summary:
+    return summarize(made_up(200, long_gain=0.5))
+
+
+@pytest.fixture(scope="module")
+def failed() -> Summary:
+    return summarize(made_up(200, long_gain=0.0))
+
+
+def with_lengths(summary: Summary, **lengths: Any) -> Summary:
+    return dataclasses.replace(summary, lengths=dataclasses.replace(summary.lengths, **lengths))
+
+
+def with_beyond(summary: Summary, gain: Estimate) -> Summary:
+    """Return a summary of rows of 14 tokens, beyond which the gain is this."""
+    return dataclasses.replace(with_lengths(summary, train_len=14), gain_beyond_nats=gain, beyond_gate=gate_of(gain))
+
+
+def test_the_gate_in_words(passed: Summary, failed: Summary) -> None:
+    assert gate_words(passed).startswith("Gate passed: the long context is worth +0.")
+    assert gate_words(failed).startswith("GATE FAILED: the mean long gain (")
+    assert "no recovered fraction is shown" in gate_words(failed)
+    low = passed.long_gain_nats.low
+    assert low is not None and f"[{low:+.4f}, " in gate_words(passed)
+
+
+def test_the_gate_beyond_the_training_row_in_words(passed: Summary) -> None:
+    clear, unclear = Estimate(0.02, 0.01, 0.03, 0.005), Estimate(0.002, -0.001, 0.005, 0.0015)
+    words = beyond_gate_words(with_beyond(passed, clear))
+    assert words.startswith("Gate beyond the training row passed: all 20 tokens instead of the last 14")
+    assert "+0.0200 nats, 95% interval [+0.0100, +0.0300]" in words and SELECTION_ONLY not in words
+    words = beyond_gate_words(with_beyond(passed, unclear))
+    assert words.startswith("GATE BEYOND THE TRAINING ROW FAILED")
+    assert "+0.0020 nats, 95% interval [-0.0010, +0.0050]" in words and "is not above 0" in words
+    assert words.endswith(f"{SELECTION_ONLY}.")
+    words = beyond_gate_words(with_beyond(passed, Estimate(0.1)))
+    assert "fewer than 50 documents" in words and SELECTION_ONLY in words
+    whole_row = with_lengths(with_beyond(passed, Estimate(0.0, 0.0, 0.0, 0.0)), train_len=20)
+    assert "a training row has all 20 tokens" in beyond_gate_words(whole_row) and SELECTION_ONLY in beyond_gate_words(
+        whole_row
+    )
+
+
+def test_where_rows_are_as_long_as_the_local_context_both_gates_are_one(passed: Summary, failed: Summary) -> None:
+    assert passed.lengths.train_len == passed.lengths.local_len
+    assert "passed: it is the same gate" in beyond_gate_words(passed)
+    failed = dataclasses.replace(failed, gain_beyond_nats=failed.long_gain_nats, beyond_gate="failed")
+    words = beyond_gate_words(failed)
+    assert "FAILED: it is the same gate" in words and SELECTION_ONLY in words
+
+
+def test_a_fragile_recovered_fraction_is_marked(passed: Summary) -> None:
+    assert not passed.is_fragile and fragile_words(passed) == ""
+    entry = passed.at("kl", "real", 1).recovered_fraction
+    assert recovered_words(passed, entry) == interval(entry)
+    near = Estimate(0.25, 0.05, 0.45, 0.1)
+    fragile = dataclasses.replace(passed, long_gain_nats=near, is_fragile=True)
+    assert "R(k) is fragile: the long gain is 2.5 standard errors above 0, fewer than 3" in fragile_words(fragile)
+    assert "misses low" in fragile_words(fragile)
+    assert recovered_words(fragile, entry) == f"{interval(entry)} fragile"
+    assert recovered_words(fragile, None) == "-"
+    assert "fragile" in gates_words(fragile) and "fragile" in blind_words(fragile, "kl")
+
+
+def test_the_gates_together(failed: Summary) -> None:
+    unclear = with_beyond(failed, Estimate(0.002, -0.001, 0.005, 0.0015))
+    assert gates_words(unclear) == f"{gate_words(unclear)} {beyond_gate_words(unclear)}"
+
+
+def test_the_text_and_the_estimand_are_named(passed: Summary) -> None:
+    assert data_words(passed).endswith("windows of 200 documents (s, validation), mean over eligible targets")
+    assert data_words(dataclasses.replace(passed, estimand="documents")).endswith(", mean over documents")
+
+
+def test_the_overlap_with_training(passed: Summary) -> None:
+    assert overlap_words(dataclasses.replace(passed, overlap_percent=12.34)).startswith("12.3% of the windows")
+    assert overlap_words(dataclasses.replace(passed, overlap_percent=None)) == ""
+
+
+def test_the_value_of_the_long_context(passed: Summary) -> None:
+    words = value_words(passed)
+    assert "all 12 long-range tokens in addition to the 8 local ones" in words
+    assert f"{interval(passed.long_gain_nats, 3)} nats, clearly above 0" in words
+    assert interval(passed.null_long_gain_nats, 3) in words and words.endswith("nats, so it does harm.")
+    harmless = dataclasses.replace(passed, null_long_gain_nats=Estimate(-0.1, -0.2, 0.1))
+    assert "harm" not in value_words(harmless)
+
+
+def test_a_selector_that_does_not_see_the_target_is_described_alike_at_both_ends(
+    passed: Summary, failed: Summary
+) -> None:
+    words = blind_words(passed, "kl")
+    for k in (1, 4):
+        entry = passed.at("kl", "real", k)
+        over = entry.gain_over_random_nats
+        assert over is not None
+        assert (
+            f"{interval(over, 3)} nats over {'one token' if k == 1 else '4 tokens'} at random, {against_zero(over)}"
+            in words
+        )
+        assert f"R({k}) = {interval(entry.recovered_fraction)}" in words
+    words = blind_words(failed, "kl")
+    assert "R(1)" not in words and "R(4)" not in words and "no R(k) is shown, since the gate failed" in words
+    alone = summarize(made_up(200, long_gain=0.5).restrict_selectors({"kl": "kl"}))
+    assert "over" not in blind_words(alone, "kl") and interval(
+        alone.at("kl", "real", 1).gain_sparse_nats, 3
+    ) in blind_words(alone, "kl")
+
+
+def test_luck_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
+    words = seeing_words(passed, "unmask-one")
+    for k in (1, 4):
+        entry = passed.at("unmask-one", "real", k)
+        for estimate in (entry.gain_sparse_nats, entry.luck_nats, entry.real_minus_luck_nats):
+            assert interval(estimate, 3) in words
+    assert "R(" not in words
+    without = dataclasses.replace(
+        passed,
+        selections=tuple(dataclasses.replace(e, luck_nats=None, real_minus_luck_nats=None) for e in passed.selections),
+    )
+    assert seeing_words(without, "unmask-one").count("of which an unknown part is luck") == 2
+
+
+def test_d_is_never_without_its_company(passed: Summary) -> None:
+    words = prediction_words(passed, "unmask-one")
+    for k in (1, 4):
+        of = passed.prediction_recovered("unmask-one", k)
+        assert of.mimicry_selector == "kl"
+        for estimate in (of.real, of.random, of.null, of.mimicry):
+            assert estimate is not None and interval(estimate) in words
+    assert words.endswith("D is no evidence that the context helps.")
+    assert passed.prediction_recovered("kl", 1).mimicry == passed.at("kl", "mimicry", 1).prediction_recovered
+
+
+def test_the_headline_begins_with_selectors_that_do_not_see_the_target(passed: Summary) -> None:
+    assert headline(passed) == [value_words(passed), blind_words(passed, "kl"), seeing_words(passed, "unmask-one")]
+
+
+@pytest.mark.parametrize(("num_classes", "percent"), [(2, "5%"), (4, "10%"), (8, "18%")])
+def test_the_chance_that_some_class_passes(num_classes: int, percent: str) -> None:
+    """It is 1 - 0.975^n."""
+    assert f"at least one passes in {percent}." in multiplicity_words(num_classes)
+
+
+def test_the_caption_of_classes(passed: Summary, failed: Summary) -> None:
+    assert "No class has an R(k)" in classes_caption(failed, 8)
+    assert "No class has an R(k)" not in classes_caption(passed, 8)
+    assert "18%" in classes_caption(passed, 8) and "induction and repeat" in classes_caption(passed, 8)
+
+
+def test_the_contrast_of_a_class(passed: Summary) -> None:
+    share = Estimate(0.1, 0.05, 0.15, 0.02)
+    contrast = ClassContrast(Estimate(0.011, 0.0, 0.02), 37, Estimate(0.148, 0.04, 0.28), Estimate(-0.321, -0.4, -0.2))
+    words = contrast_words(ClassSummary("repeat", share, passed, contrast))
+    for number in (interval(passed.long_gain_nats, 3), "0.148 [0.040, 0.280]", "(37 windows)", "-0.321", "0.011"):
+        assert number in words
+    assert contrast_words(ClassSummary("other", share, passed, None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words", "position"),
+    [
+        (Estimate(0.2, 0.1, 0.3), "higher", "clearly above 0"),
+        (Estimate(-0.2, -0.3, -0.1), "lower", "clearly below 0"),
+        (Estimate(0.2, -0.1, 0.5), "no clear difference", "not clearly different from 0"),
+        (Estimate(0.2), "fewer than 50 documents", "from too few documents to tell it from 0"),
+    ],
+)
+def test_where_an_interval_lies_in_words(estimate: Estimate, words: str, position: str) -> None:
+    assert verdict(estimate) == words
+    assert against_zero(estimate) == position
+
+
+def test_a_smallest_k_in_words() -> None:
+    assert smallest_k_words(SmallestK(2, 1, 8), 8) == "2 [1, 8]"
+    assert smallest_k_words(SmallestK(2, 1, None), 8) == "2 [1, > 8]"
+    assert smallest_k_words(SmallestK(None, None, None), 8) == "> 8 [> 8, > 8]"
+    assert smallest_k_words(None, 8) == "-"
+
+
+def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
+    lengths = Lengths(local_len=16, full_len=48, train_len=32, num_long_range=32, max_position=64, num_chunks=2)
+
+    def words(**changes: Any) -> str:
+        return length_words(dataclasses.replace(lengths, **changes))
+
+    assert "only 16 of the 48 tokens lie beyond" in words()
+    assert "all 32 long-range tokens lie beyond" in words(train_len=16)
+    assert "PoSE positions below 64." in words()
+    assert "PoSE positions below 64." in words(pose_method="pose", pose_contents="contiguous")
+    assert "PoSE positions below 64, with chunks of text as far apart as their positions" in words(
+        pose_contents="matched"
+    )
+    assert "random positions (RandPos) below 64" in words(pose_method="randpos")
+    assert "ordinary positions, no PoSE" in words(num_chunks=1)

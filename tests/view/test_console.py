@@ -1,0 +1,150 @@
+"""What ``summary`` prints: both gates, blind and seeing selectors apart, and no R(k) where the gate failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from made_up import KS, SEES_TARGET, made_up_tables
+
+from olmo_sparsity.statistics.breakdowns import by_class
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval
+from olmo_sparsity.view import console
+from olmo_sparsity.view.console import print_summary
+
+ENDS = (KS[0], KS[-1])
+TABLES = ("selectors that do not see the target", "selectors that see the target", "every k", "Figure 4",
+          "effective sparsity", "kinds of dependency", "agreement between selectors")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("console")
+    return {
+        "passed": made_up_tables(folder / "passed", num_documents=240, gain_beyond=0.2),
+        "beyond failed": made_up_tables(folder / "beyond", num_documents=60, gain_beyond=-0.1),
+        "failed": made_up_tables(folder / "failed", num_documents=90, long_gain=-0.5),
+    }
+
+
+@pytest.fixture(scope="module")
+def summaries(folders: dict[str, Path]) -> dict[str, Summary]:
+    return {name: summarize(load(folder)) for name, folder in folders.items()}
+
+
+def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = False) -> str:
+    print_summary(folder, every=every)
+    return capsys.readouterr().out
+
+
+def rows_of(shown: str, title: str) -> list[list[str]]:
+    """Return the cells of a printed table, row by row."""
+    body = shown[shown.index(f" {title}") :]
+    lines = body[: body.index("└")].splitlines()
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+
+
+def test_the_gates_are_printed_first(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [(s.gate, s.beyond_gate) for s in summaries.values()] == [
+        ("passed", "passed"), ("passed", "failed"), ("failed", "failed"),
+    ]  # fmt: skip
+    for name, folder in folders.items():
+        shown, summary = printed(folder, capsys), summaries[name]
+        assert gate_words(summary) in shown and beyond_gate_words(summary) in shown
+        assert (SELECTION_ONLY in shown) == (name != "passed")
+        assert shown.index("mean over documents") < shown.index("ate passed" if summary.gate_passed else "GATE FAILED")
+        assert shown.index(beyond_gate_words(summary)) < shown.index(TABLES[0])
+        for quantity in ("gain_beyond_nats", "loss_train_len_nats", "null_long_gain_nats"):
+            assert interval(summary.of_windows(quantity), 4) in shown
+
+
+def test_selectors_that_do_not_see_the_target_are_shown_alike_at_both_ends(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = summaries["passed"]
+    rows = rows_of(printed(folders["passed"], capsys), TABLES[0])
+    names = [name for name in SEES_TARGET if not SEES_TARGET[name] and name != "random"]
+    assert {(row[0], int(row[2])) for row in rows} == {(name, k) for name in names for k in ENDS}
+    for row in rows:
+        name, k = row[0], int(row[2])
+        entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
+        assert row[3:9] == [
+            interval(entry.gain_over_random_nats, 3),
+            interval(entry.recovered_fraction),
+            interval(prediction.real),
+            interval(summary.at("random", "real", k).prediction_recovered),
+            interval(summary.at(name, "null", k).prediction_recovered),
+            interval(summary.at("kl" if name == "kl" else "greedy-kl", "mimicry", k).prediction_recovered),
+        ]
+
+
+def test_luck_is_taken_off_selectors_that_see_the_target(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = summaries["passed"]
+    shown = printed(folders["passed"], capsys)
+    rows = rows_of(shown, TABLES[1])
+    assert {(row[0], int(row[2])) for row in rows} == {
+        (name, k) for name, sees in SEES_TARGET.items() if sees for k in ENDS
+    }
+    for row in rows:
+        entry = summary.at(row[0], "real", int(row[2]))
+        assert row[3:7] == [
+            interval(entry.real_minus_luck_nats, 3),
+            interval(entry.gain_sparse_nats, 3),
+            interval(entry.luck_nats, 3),
+            interval(entry.recovered_fraction),
+        ]
+    assert "includes luck" in shown
+
+
+def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even of the class `repeat`, which alone gains, so that its own gate passes."""
+    measurement = load(folders["passed"])
+    windows = measurement.windows.copy()
+    windows.loc[windows["target_class"] != "repeat", "gain_long_nats"] -= 2.0
+    monkeypatch.setattr(console, "load", lambda folder: dataclasses.replace(measurement, windows=windows))
+    shown = printed(folders["passed"], capsys, every=True)
+    assert "GATE FAILED" in shown
+    assert TABLES[4] not in shown
+    for title, column in ((TABLES[0], 4), (TABLES[1], 6), (TABLES[2], 4)):
+        rows = rows_of(shown, title)
+        assert rows and {row[column] for row in rows} == {"-"}
+    (header,) = (line for line in shown.splitlines() if "class of target" in line)
+    names = [cell.strip() for cell in re.split("[┃│]", header)[1:-1]]
+    columns = [i for i, name in enumerate(names) if re.fullmatch(r"R\(\d\)", name)]
+    rows = rows_of(shown, TABLES[5])
+    assert [row[names.index("gate")] for row in rows if row[0] == "repeat"] == ["passed"]
+    assert len(columns) == 2 and {row[i] for row in rows for i in columns} == {"-"}
+    print_summary(folders["passed"], as_json=True)
+    values = json.loads(capsys.readouterr().out)
+    for part in (values, *values["classes"]):
+        assert {e["recovered_fraction"] for e in part["selections"]} == {None}
+        assert {e["smallest_k"] for e in part["effective_sparsity"]} == {None}
+
+
+def test_every_prints_all_tables_and_the_contrast_of_classes(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(folders["passed"], capsys, every=True)
+    assert [title for title in TABLES if title not in shown] == []
+    assert "of 4 classes without long gain, at least one passes in 10%" in re.sub(r"\s+", " ", shown)
+    classes = by_class(load(folders["passed"]), summaries["passed"])
+    rows = {row[0]: row for row in rows_of(shown, TABLES[5])}
+    assert set(rows) == {entry.target_class for entry in classes}
+    for entry in classes:
+        contrast = entry.contrast
+        assert (contrast is not None) == (entry.target_class in ("induction", "repeat"))
+        expected = (contrast.null_gain_nats, contrast.null_others_gain_nats) if contrast else (None, None)
+        assert rows[entry.target_class][4:6] == [interval(gain, 3) for gain in expected]
+    every = rows_of(shown, TABLES[2])
+    assert len(every) == len(summaries["passed"].selections)
