@@ -1,0 +1,285 @@
+"""Simulations of what the statistics promise: false-pass rates of the gates, coverage of intervals, the control of luck.
+
+Many experiments share one call of ``estimates``: each has sums of its own, and given the resamples they are independent.
+Documents have one to four windows with a common effect, and windows weigh 1 to 3. Counts of passes and of covered truths are
+binomial; the bounds leave out 1 in 1,000 on either side, at rates that are derived beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from made_up import LENGTHS
+
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, Units, estimates
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import NUMBERS, Measurement, SelectionKey, SelectorInfo
+from olmo_sparsity.statistics.summary import ROBUST_RATIO, gate_of, summarize
+from olmo_sparsity.statistics.sums import SelectionNumber, selection_quantities, window_quantities
+
+AT_ONCE = 250  # experiments in one call
+NUM_RESAMPLES = 800
+KEY = SelectionKey("unmask-one", "real", 1)
+NULL = SelectionKey("unmask-one", "null", 1)
+
+
+@dataclass
+class Text:
+    """Documents, and windows in them with weights."""
+
+    num_documents: int
+    rng: np.random.Generator
+    document_W: np.ndarray = field(init=False)
+    weight_W: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.document_W = np.repeat(np.arange(self.num_documents), self.rng.integers(1, 5, self.num_documents))
+        self.weight_W = self.rng.integers(1, 4, len(self.document_W)).astype(float)
+
+    def clustered(self, scale: float) -> np.ndarray:
+        """Return values of mean 0; half of their variance is common to the windows of a document. [E, W]"""
+        of_document = self.rng.normal(0, scale, (AT_ONCE, self.num_documents))[:, self.document_W]
+        return of_document + self.rng.normal(0, scale, (AT_ONCE, len(self.document_W)))
+
+    def standard_error(self, scale: float) -> float:
+        """Return the standard error of the weighted mean of ``clustered(scale)``."""
+        of_document = np.bincount(self.document_W, weights=self.weight_W)
+        return float(scale * np.sqrt((of_document**2).sum() + (self.weight_W**2).sum()) / self.weight_W.sum())
+
+
+def simulate(
+    text: Text,
+    values: Mapping[Any, np.ndarray],
+    quantities: Callable[[Any], Mapping[Any, np.ndarray]],
+    *,
+    wanted: Sequence[str],
+) -> list[dict[str, Optional[Estimate]]]:
+    """Return the wanted estimates of every experiment. ``values``: sum key -> value of every window, [E, W]; others are 0."""
+    units = Units(text.document_W, text.num_documents)
+    sums: dict[Any, np.ndarray] = {"weight": units.sums(text.weight_W), "none": units.zeros()}
+    for name, values_EW in values.items():
+        for e in range(AT_ONCE):
+            sums[name, e] = units.sums(text.weight_W * values_EW[e])
+
+    def of_all(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        unused = (*NUMBERS, "gain_long_nats squared", "null_gain_long_nats squared")
+        of_experiments = dict.fromkeys(unused, totals["none"]) | {"weight": totals["weight"]}
+        for name in values:
+            of_experiments[name] = np.stack([totals[name, e] for e in range(AT_ONCE)])
+        found = {name: value for name, value in quantities(of_experiments).items() if name in wanted}
+        return {(name, e): value[e] for name, value in found.items() for e in range(AT_ONCE)}
+
+    found = estimates(sums, of_all, num_resamples=NUM_RESAMPLES)
+    return [{name: found[name, e] for name in wanted} for e in range(AT_ONCE)]
+
+
+def false_pass_rate(num_documents: int) -> float:
+    """Return how often a percentile interval of normal data lies above a mean of 0: its ends are 1.96 times the standard
+    deviation with divisor n, a little inside those of Student's t."""
+    return float(scipy.stats.t.sf(1.96 * np.sqrt((num_documents - 1) / num_documents), num_documents - 1))
+
+
+@pytest.mark.parametrize("num_documents", [MIN_DOCUMENTS, 300])
+def test_gates_pass_without_any_gain_as_rarely_as_they_should(num_documents: int) -> None:
+    """Unequal documents count as fewer of equal weight, so the rate is that of between half as many documents and infinity."""
+    rng, num, passes = np.random.default_rng(20), 8 * AT_ONCE, {"long_gain_nats": 0, "gain_beyond_nats": 0}
+    for _ in range(num // AT_ONCE):
+        text = Text(num_documents, rng)
+        values = {"gain_long_nats": text.clustered(0.5), "gain_beyond_nats": text.clustered(0.2)}
+        for numbers in simulate(text, values, window_quantities, wanted=list(passes)):
+            for name in passes:
+                estimate = numbers[name]
+                assert estimate is not None
+                passes[name] += gate_of(estimate) == "passed"
+    low = scipy.stats.binom.ppf(0.001, num, 0.025)
+    high = scipy.stats.binom.ppf(0.999, num, false_pass_rate(num_documents // 2))
+    for name, count in passes.items():
+        assert low <= count <= high, (name, count)
+
+
+TRUE_R, TRUE_D, TRUE_REST = 0.4, 0.6, 0.05
+
+
+def experiments(
+    num: int, true_ratio: float, *, wanted: Sequence[str], seed: int
+) -> list[dict[str, Optional[Estimate]]]:
+    """Return experiments whose true long gain is ``true_ratio`` standard errors, with known R(k), D(k) and real minus luck."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(num // AT_ONCE):
+        text = Text(300, rng)
+        noise = text.clustered(0.5)
+        long_gain = true_ratio * text.standard_error(0.5) + noise
+        # A window that gains more from the long context gains more from few tokens, with noise of its own.
+        gain = TRUE_R * (long_gain - noise) + 0.1 * noise + text.clustered(0.05)
+        luck = TRUE_R * (long_gain - noise) - TRUE_REST + text.clustered(0.05)
+        kl_short = np.exp(text.clustered(0.5))
+        share = rng.beta(
+            2 * (1 - TRUE_D), 2 * TRUE_D, kl_short.shape
+        )  # of the divergence that is left, independent of it
+        values = {
+            "gain_long_nats": long_gain,
+            "kl_short_nats": kl_short,
+            SelectionNumber(KEY, "gain"): gain,
+            SelectionNumber(KEY, "luck"): luck,
+            SelectionNumber(KEY, "divergence"): kl_short * share,
+            SelectionNumber(KEY, "gain squared"): gain**2,
+            SelectionNumber(KEY, "gain times long gain"): gain * long_gain,
+            SelectionNumber(NULL, "gain"): np.zeros_like(gain),
+        }
+
+        def quantities(totals: Any) -> dict[Any, np.ndarray]:
+            return {**window_quantities(totals), **selection_quantities(totals, KEY)}
+
+        found += simulate(text, values, quantities, wanted=("long_gain_nats", *wanted))
+    return found
+
+
+def bounds_of(estimate: Optional[Estimate]) -> tuple[float, float]:
+    assert estimate is not None and estimate.bounds is not None
+    return estimate.bounds
+
+
+def is_covered(estimate: Optional[Estimate], truth: float) -> bool:
+    low, high = bounds_of(estimate)
+    return low <= truth <= high
+
+
+def long_gain_of(numbers: Mapping[Any, Optional[Estimate]]) -> Estimate:
+    estimate = numbers["long_gain_nats"]
+    assert estimate is not None
+    return estimate
+
+
+def covers_95_percent(covered: int, num: int) -> bool:
+    """Return True if a number of covered truths fits a rate of 94 to 96%: percentile intervals of 300 documents are off by
+    about 1 / sqrt(300) of their tails, and 2 * 2.5% / sqrt(300) is below 1%."""
+    return bool(scipy.stats.binom.ppf(0.001, num, 0.94) <= covered <= scipy.stats.binom.ppf(0.999, num, 0.96))
+
+
+@pytest.mark.parametrize("true_ratio", [3.0, 5.0])
+def test_r_covers_the_truth_where_the_gate_passed_far_from_0(true_ratio: float) -> None:
+    found = [
+        n
+        for n in experiments(2000, true_ratio, wanted=["recovered_fraction"], seed=21)
+        if gate_of(long_gain_of(n)) == "passed"
+    ]
+    covered = sum(is_covered(numbers["recovered_fraction"], TRUE_R) for numbers in found)
+    assert covers_95_percent(covered, len(found)), (covered, len(found))
+
+
+def test_near_the_gate_r_misses_low() -> None:
+    """What ``fragile_words`` says: given that the gate passed, the truth lies above the interval far too often, and below it
+    hardly ever. A passed gate is fragile there in most cases."""
+    passed = [
+        n
+        for n in experiments(4000, 0.5, wanted=["recovered_fraction"], seed=22)
+        if gate_of(long_gain_of(n)) == "passed"
+    ]
+    bounds = [bounds_of(numbers["recovered_fraction"]) for numbers in passed]
+    misses_low = sum(high < TRUE_R for _, high in bounds)
+    assert len(passed) > 200
+    assert misses_low > scipy.stats.binom.ppf(0.999, len(passed), 0.1), (misses_low, len(passed))
+    assert sum(low > TRUE_R for low, _ in bounds) <= scipy.stats.binom.ppf(0.999, len(passed), 0.025)
+    gains = [long_gain_of(numbers) for numbers in passed]
+    fragile = sum(gain.mean < ROBUST_RATIO * (gain.standard_error or 0) for gain in gains)
+    assert fragile > 0.8 * len(passed)
+
+
+def test_d_and_real_minus_luck_cover_the_truth_with_or_without_a_long_gain() -> None:
+    truths = {"prediction_recovered": TRUE_D, "real_minus_luck_nats": TRUE_REST}
+    for true_ratio in (0.0, 5.0):
+        found = experiments(2000, true_ratio, wanted=list(truths), seed=23)
+        for name, truth in truths.items():
+            covered = sum(is_covered(numbers[name], truth) for numbers in found)
+            assert covers_95_percent(covered, len(found)), (name, true_ratio, covered)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return log probabilities over the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+class ToyModel:
+    """A model whose prediction is a softmax of the local tokens' logits plus what each visible long-range token adds.
+
+    Letters: W windows, M long-range tokens, V entries of the vocabulary.
+    """
+
+    def __init__(self, num_windows: int, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.short_WV = rng.normal(0, 1.5, (num_windows, 20))
+        self.added_WMV = rng.normal(0, 0.4, (num_windows, 12, 20))
+
+    def log_p(self, chosen_WK: np.ndarray) -> np.ndarray:
+        """Return the log prediction that sees the chosen tokens, [W, V]."""
+        chosen = np.take_along_axis(self.added_WMV, chosen_WK[:, :, None], axis=1)
+        return log_softmax(self.short_WV + chosen.sum(axis=1))
+
+    def drawn(self, log_p_WV: np.ndarray) -> np.ndarray:
+        """Return a label of each window, drawn from a prediction; [W]."""
+        gumbel = self.rng.gumbel(size=log_p_WV.shape)
+        return np.argmax(log_p_WV + gumbel, axis=1)
+
+    def single_gains(self) -> np.ndarray:
+        """Return the gain of unmasking each token alone, for every label, [W, M, V]."""
+        return log_softmax(self.short_WV[:, None] + self.added_WMV) - log_softmax(self.short_WV)[:, None]
+
+    def gains(self, label_W: np.ndarray, ks: tuple[int, ...]) -> dict[int, np.ndarray]:
+        """Return the sparse gain of `unmask-one` for a label, at each k, [W]."""
+        rows_W = np.arange(len(label_W))
+        scores_WM = self.single_gains()[rows_W, :, label_W]
+        ranked_WM = np.argsort(-scores_WM, axis=1)
+        short_WV = log_softmax(self.short_WV)
+        return {k: (self.log_p(ranked_WM[:, :k]) - short_WV)[rows_W, label_W] for k in ks}
+
+
+def toy_measurement(is_informative: bool, num_windows: int = 4000, draws: int = 2) -> Measurement:
+    """Return what is measured of the toy model, where the truth is its short-context prediction, or its full-context one."""
+    model, ks = ToyModel(num_windows, np.random.default_rng(24)), (1, 4)
+    every = np.tile(np.arange(12), (num_windows, 1))
+    log_short, log_all = log_softmax(model.short_WV), model.log_p(every)
+    real = model.gains(model.drawn(log_all if is_informative else log_short), ks)
+    resampled = [model.gains(model.drawn(log_short), ks) for _ in range(draws)]
+    expected = (np.exp(log_short) * model.single_gains().max(axis=1)).sum(axis=1)
+    windows = pd.DataFrame(dict.fromkeys(NUMBERS, np.ones(num_windows)))
+    windows["doc_id"] = [f"{w:016x}" for w in range(num_windows)]
+    windows["weight"] = 1.0
+    keys = [SelectionKey("unmask-one", context, k) for context in ("real", "null") for k in ks]
+    gains = pd.DataFrame({tuple(key): real[key.k] for key in keys})
+    gains.columns.names = list(SelectionKey._fields)
+    lucks = pd.DataFrame({("unmask-one", k): np.mean([draw[k] for draw in resampled], axis=0) for k in ks})
+    lucks["greedy", 1] = expected  # the expectation over the vocabulary, under a name that keeps the draws
+    manifest: dict[str, Any] = {"context": LENGTHS, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
+    infos = {"unmask-one": SelectorInfo(sees_target=True, num_evaluations=13)}
+    return Measurement(windows, gains, gains * 0 + 0.5, lucks, infos, manifest)
+
+
+def test_the_resampled_target_is_unbiased_where_the_long_context_cannot_matter() -> None:
+    """The truth is the short-context prediction itself. All of the selected gain is luck, and resampling finds just as much."""
+    measurement = toy_measurement(is_informative=False)
+    summary = summarize(measurement)
+    for k in (1, 4):
+        entry = summary.at("unmask-one", "real", k)
+        rest, gain = entry.real_minus_luck_nats, entry.gain_sparse_nats
+        assert rest is not None and rest.standard_error is not None and gain is not None
+        assert gain.mean > 0.2 and gain.mean > 30 * rest.standard_error
+        assert abs(rest.mean) < 4 * rest.standard_error
+    draws, expected = measurement.lucks["unmask-one", 1], measurement.lucks["greedy", 1]
+    difference = (draws - expected).to_numpy()
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(len(difference))
+    assert expected.std() < draws.std()  # the expectation has no noise of drawing
+
+
+def test_real_minus_luck_finds_what_the_long_context_holds() -> None:
+    """The truth is the full-context prediction: a label that it makes likely is more often helped than a resampled one."""
+    summary = summarize(toy_measurement(is_informative=True))
+    for k in (1, 4):
+        rest = summary.at("unmask-one", "real", k).real_minus_luck_nats
+        assert rest is not None and rest.is_above_zero
