@@ -301,9 +301,8 @@ def _load_windows(folder: Path) -> pd.DataFrame:
 
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool; others float32.
     """
-    known = {column.name for column in COLUMNS["windows"]}
-    optional = [name for name in ("weight", "train_overlap") if name in known]
-    names = ["window_id", "doc_id", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", *optional]
+    optional = [column.name for column in COLUMNS["windows"] if column.name == "train_overlap"]
+    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", *optional]
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
     for part in read_parts(folder, "windows", columns=names):
         for name, chunks in chunks_of.items():
@@ -320,7 +319,6 @@ def _load_windows(folder: Path) -> pd.DataFrame:
             columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
         else:
             columns[name] = np.concatenate(chunks)
-    columns.setdefault("weight", np.ones(len(columns["window_id"])))
     windows = pd.DataFrame(columns, copy=False)
     return (
         windows if windows["window_id"].is_monotonic_increasing else windows.sort_values("window_id", ignore_index=True)

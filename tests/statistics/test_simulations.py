@@ -194,7 +194,7 @@ def test_near_the_gate_r_misses_low() -> None:
 def test_d_and_real_minus_luck_cover_the_truth_with_or_without_a_long_gain() -> None:
     truths = {"prediction_recovered": TRUE_D, "real_minus_luck_nats": TRUE_REST}
     for true_ratio in (0.0, 5.0):
-        found = experiments(2000, true_ratio, wanted=list(truths), seed=23)
+        found = experiments(1500, true_ratio, wanted=list(truths), seed=23)
         for name, truth in truths.items():
             covered = sum(is_covered(numbers[name], truth) for numbers in found)
             assert covers_95_percent(covered, len(found)), (name, true_ratio, covered)

@@ -79,9 +79,9 @@ def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
     assert_frame_equal(even.windows, uneven.windows, check_categorical=False)
     assert_frame_equal(even.gains, uneven.gains[even.gains.columns])
     files = {name: str(tmp_path / "uneven" / name / "*.parquet") for name in ("windows", "selections")}
-    columns = [name for name in uneven.windows.columns if name != "weight"]
+    columns = list(uneven.windows.columns)
     rows = duckdb.sql(f"select {', '.join(columns)} from '{files['windows']}' order by window_id").fetchall()
-    assert [tuple(row) for row in uneven.windows[columns].itertuples(index=False)] == rows
+    assert [tuple(row) for row in uneven.windows.itertuples(index=False)] == rows
     for selector, context, k in uneven.keys:
         found = duckdb.sql(
             f"select gain_sparse_nats[{KS.index(k) + 1}] from '{files['selections']}' "
