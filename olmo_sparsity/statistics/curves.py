@@ -12,7 +12,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.measurement import Estimand, Lengths
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
 
 
@@ -39,6 +39,7 @@ class ContextCurve:
         run: name of the run.
         source: the text that was measured.
         split: the part of it.
+        estimand: whose mean every number is.
         num_windows: number of windows.
         num_documents: number of documents that they come from.
         windows_sha256: fingerprint of the choice of windows.
@@ -50,6 +51,7 @@ class ContextCurve:
     run: str
     source: str
     split: str
+    estimand: Estimand
     num_windows: int
     num_documents: int
     windows_sha256: str
@@ -86,6 +88,7 @@ def context_curve(folder: Path) -> ContextCurve:
         run=manifest["run"],
         source=manifest["source"],
         split=manifest["split"],
+        estimand=manifest.get("sampling", "documents"),
         num_windows=manifest["num_windows"],
         num_documents=manifest["num_documents"],
         windows_sha256=manifest["windows_sha256"],

@@ -63,14 +63,14 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
 
 
 def data_words(result: Union[Summary, ContextCurve]) -> str:
-    """Return how much was measured, of which text, and for a summary whose mean its numbers are."""
-    words = f"{result.num_windows} windows of {result.num_documents} documents ({result.source}, {result.split})"
-    return f"{words}, {estimand_words(result)}" if isinstance(result, Summary) else words
+    """Return how much was measured, of which text, and whose mean the numbers are."""
+    measured = f"{result.num_windows} windows of {result.num_documents} documents"
+    return f"{measured} ({result.source}, {result.split}), {estimand_words(result)}"
 
 
-def estimand_words(summary: Summary) -> str:
+def estimand_words(result: Union[Summary, ContextCurve]) -> str:
     """Return whose mean the numbers are."""
-    return ESTIMAND_WORDS[summary.estimand]
+    return ESTIMAND_WORDS[result.estimand]
 
 
 def overlap_words(summary: Summary) -> str:

@@ -74,6 +74,71 @@ def test_classes_against_groupby(measurement: Measurement) -> None:
                 assert mean(selection.recovered_fraction) == pytest.approx(gain / means[entry.target_class])
 
 
+@pytest.fixture(scope="module")
+def weighted(measurement: Measurement) -> Measurement:
+    """The same windows with weights of 1 to 3."""
+    weights = np.random.default_rng(3).integers(1, 4, len(measurement.windows)).astype(float)
+    return dataclasses.replace(measurement, windows=measurement.windows.assign(weight=weights))
+
+
+def test_classes_and_their_contrasts_are_weighted(weighted: Measurement) -> None:
+    windows, weights = weighted.windows, weighted.weights_W
+    for entry in by_class(weighted, summarize(weighted)):
+        inside = (windows["target_class"] == entry.target_class).to_numpy()
+        assert entry.window_share.mean == pytest.approx(weights[inside].sum() / weights.sum())
+        gains = windows["gain_long_nats"].to_numpy(float)
+        assert entry.summary.long_gain_nats.mean == pytest.approx(np.average(gains[inside], weights=weights[inside]))
+        assert (entry.contrast is not None) == (entry.target_class in ("induction", "repeat"))
+        if entry.contrast is None:
+            continue
+        by_null = (windows["null_target_class"] == entry.target_class).to_numpy()
+        null_gains = windows["null_gain_long_nats"].to_numpy(float)
+        assert entry.contrast.null_num_windows == by_null.sum()
+        for estimate, values, keep in (
+            (entry.contrast.others_gain_nats, gains, ~inside),
+            (entry.contrast.null_gain_nats, null_gains, by_null),
+            (entry.contrast.null_others_gain_nats, null_gains, ~by_null),
+        ):
+            assert mean(estimate) == pytest.approx(np.average(values[keep], weights=weights[keep]))
+            low, high = bounds_of(estimate)
+            assert low < mean(estimate) < high
+
+
+def test_a_class_without_windows_of_its_rule_under_the_null_context_has_no_contrast_there(
+    measurement: Measurement,
+) -> None:
+    changed = dataclasses.replace(measurement, windows=measurement.windows.assign(null_target_class="other"))
+    (repeat,) = (e for e in by_class(changed, summarize(changed)) if e.target_class == "repeat")
+    assert repeat.contrast is not None
+    assert (repeat.contrast.null_gain_nats, repeat.contrast.null_num_windows) == (None, 0)
+    json.dumps(class_json(repeat), allow_nan=False)
+
+
+def test_intervals_of_classes_are_bca(measurement: Measurement) -> None:
+    (repeat,) = (e for e in by_class(measurement, summarize(measurement)) if e.target_class == "repeat")
+    inside = measurement.restrict((measurement.windows["target_class"] == "repeat").to_numpy())
+    assert repeat.summary == summarize(inside, method="bca") != summarize(inside)
+
+
+def test_agreement_and_distances_are_weighted(tables: Path, weighted: Measurement) -> None:
+    weight_of = dict(zip(weighted.windows["window_id"], weighted.weights_W, strict=True))
+    rows: dict[str, dict[int, Any]] = {"kl": {}, "lasso": {}}
+    for row in read_table(tables, "selections").to_pylist():
+        if row["context"] == "real" and row["selector"] in rows:
+            rows[row["selector"]][row["window_id"]] = row
+    (pair,) = agreement(tables, weighted.restrict_selectors({"kl": "kl", "lasso": "lasso"}))
+    weights = np.array([weight_of[w] for w in rows["kl"]])
+    common = [len(set(rows["kl"][w]["positions"]) & set(rows["lasso"][w]["positions"])) / 8 for w in rows["kl"]]
+    assert mean(pair.overlap[-1].share) == pytest.approx(np.average(common, weights=weights))
+    assert pair.num_windows_left_out == sum(len(set(row["scores"])) == 1 for row in rows["lasso"].values()) > 0
+    (entry,) = (e for e in by_distance(tables, weighted) if (e.selector, e.context, e.k) == ("kl", "real", 2))
+    for b in entry.bins:
+        in_bin = [
+            sum(b.from_tokens <= d <= b.to_tokens for d in rows["kl"][w]["distance_tokens"][:2]) / 2 for w in rows["kl"]
+        ]
+        assert mean(b.share) == pytest.approx(np.average(in_bin, weights=weights))
+
+
 def test_each_class_has_its_own_gate(measurement: Measurement) -> None:
     assert summarize(measurement).gate == "passed"
     of_class = {entry.target_class: entry.summary for entry in by_class(measurement, summarize(measurement))}
