@@ -195,7 +195,7 @@ def load(folder: Path) -> Measurement:
 
     The tables are read part by part. The result takes 4 bytes a window for every column of ``gains``, ``divergences`` and
     ``lucks``, and some 80 bytes for its row of ``windows`` (a third of them for the document's name of 16 characters). A
-    million windows with six selectors, two contexts and four k take 510 MB.
+    million windows with six selectors, two contexts and four k take 520 MB.
 
     Raises:
         UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.
