@@ -29,8 +29,6 @@ QUANTITIES = {
     "excess_gain_nats": "excess gain, nats",
     "real_minus_luck_nats": "real minus luck, nats",
 }
-# Quantities that include selection luck, if the selector sees the target.
-WITH_LUCK = ("gain_over_random_nats", "gain_sparse_nats", "recovered_fraction")
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,6 @@ def _rows_of_selection(
 ) -> list[ComparisonRow]:
     """Return the rows of one selection. A fraction has no difference where either gate failed."""
     rows = []
-    sees_target = any(summary.sees_target(key.selector) for summary in summaries)
     for name, words in QUANTITIES.items():
         values = tuple(summary.at(*key).estimate(name) for summary in summaries)
         is_fraction = name in FRACTIONS
@@ -160,7 +157,7 @@ def _rows_of_selection(
             continue
         rows.append(
             ComparisonRow(
-                f"{words} (includes luck)" if sees_target and name in WITH_LUCK else words,
+                words,
                 name,
                 selector=key.selector,
                 k=key.k,
@@ -177,7 +174,11 @@ def _rows_of_selection(
 
 
 def main_rows(comparison: Comparison) -> list[ComparisonRow]:
-    """Return the rows that answer most questions: the losses, and the main selectors at the smallest and the largest k."""
+    """Return the rows that answer most questions.
+
+    These are the losses, and of the main selectors the gain over random at the smallest k and the other quantities at the
+    largest.
+    """
     rows = comparison.rows
     selectors = list(dict.fromkeys(row.selector for row in rows if row.selector is not None))
     shown = [name for name in selectors if name in (*MAIN_SELECTORS, CHOSEN)] or selectors
@@ -186,6 +187,7 @@ def main_rows(comparison: Comparison) -> list[ComparisonRow]:
     def is_main(row: ComparisonRow) -> bool:
         if row.selector is None:
             return True
-        return row.selector in shown and row.k in (ks[0], ks[-1])
+        wanted = ks[0] if row.quantity == "gain_over_random_nats" else ks[-1]
+        return row.selector in shown and row.k == wanted
 
     return [row for row in rows if is_main(row)]
