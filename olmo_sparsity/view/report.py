@@ -17,7 +17,7 @@ from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report
 
 STYLES = ("report.css",)
-SCRIPTS = ("draw.js", "figure4.js", "charts.js", "words.js", "report.js")
+SCRIPTS = ("draw.js", "figure4.js", "curves.js", "classes.js", "distances.js", "words.js", "report.js")
 
 
 def render(report: Report) -> str:

@@ -1,0 +1,184 @@
+"use strict";
+// Charts against k. They draw the numbers of `summarize`, and compute none.
+
+const CURVES = [
+  {
+    quantity: "gain_over_random_nats",
+    title: "Gain over random",
+    unit: "gain over random, nats",
+    contexts: ["real"],
+    blind: true,
+    words: "Only selectors that do not see the target, so it holds no selection luck.",
+  },
+  {
+    quantity: "real_minus_luck_nats",
+    title: "Excess over random",
+    unit: "excess over random, nats",
+    contexts: ["real"],
+    words: "Without the luck that the null context shows, and without what foreign text does to any choice.",
+  },
+  {
+    quantity: "recovered_fraction",
+    title: "R(k)",
+    unit: "recovered fraction",
+    contexts: ["real", "null"],
+    fraction: true,
+    words: "Mostly luck for selectors that see the target: look at their null context.",
+  },
+  {
+    quantity: "excess_gain_nats",
+    title: "Excess over the null context",
+    unit: "excess fraction",
+    contexts: ["real"],
+    fraction: true,
+    words: "Too large where foreign text misleads: compare it with random.",
+  },
+  {
+    quantity: "gain_sparse_nats",
+    title: "Sparse gain",
+    unit: "sparse gain, nats",
+    contexts: ["real", "null"],
+    longGain: true,
+    words: "Dashed, with its interval: the long gain.",
+  },
+];
+
+/** Draws the numbers against k, for the selectors in `shown`. */
+function drawCurves(data, shown, state, place) {
+  place.replaceChildren(
+    ...CURVES.map((curve) => oneCurve(data, shown, state, panelWidth(place, 320), curve)),
+    curvesTable(data),
+  );
+}
+
+/** Returns one chart of `CURVES`. */
+function oneCurve(data, shown, state, width, curve) {
+  const { quantity, contexts, fraction } = curve;
+  if (fraction && data.summary.gate === "failed") return hiddenFraction(curve.title);
+  const names = namesOfCurve(data, shown, curve);
+  const entries = data.summary.selections.filter(
+    (e) => names.includes(e.selector) && contexts.includes(e.context) && e[quantity],
+  );
+  const long = curve.longGain ? data.summary.long_gain_nats : null;
+  const among = fraction ? [0, 1] : long ? [0, long.low ?? long.mean, long.high ?? long.mean] : [0];
+  const area = areaOfK(data.ks, width, numbersOf(entries.map((e) => e[quantity])), among, fraction);
+  const parts = [axesOfK(area, curve.unit), ...levelLines(area, fraction, long)];
+  names.forEach((name, number) => {
+    const shift = 4 * (number - (names.length - 1) / 2);
+    for (const context of contexts) {
+      const of = entries.filter((e) => e.selector === name && e.context === context);
+      const points = of.map((e) => [area.x(Math.log2(e.k)) + shift, e[quantity]]);
+      const dash = context === "null" ? "2 4" : null;
+      parts.push(series(area, points, name, { dash, open: context === "null", strong: name === state.selector }));
+    }
+  });
+  return picture(curve.title, curve.words, lastNumbers(data, names, curve), width, area.height, parts);
+}
+
+/** Returns what stands in place of a chart of fractions where the gate failed. */
+function hiddenFraction(title) {
+  return html(
+    "figure",
+    {},
+    html("figcaption", {}, title),
+    html(
+      "p",
+      { class: "empty" },
+      "Not shown: the validity gate failed. There is no long gain to recover.",
+    ),
+  );
+}
+
+/** Returns the names of the selectors that a chart shows. */
+function namesOfCurve(data, shown, { blind }) {
+  return data.selectors
+    .filter((s) => shown.has(s.name) && !(blind && (s.sees_target || s.name === "random")))
+    .map((s) => s.name);
+}
+
+/** Returns the means and bounds of estimates, as far as there are any. */
+const numbersOf = (estimates) => estimates.flatMap((e) => [e.mean, e.low, e.high]).filter((v) => v !== null);
+
+/** Returns frame, scales and height of a chart against k. The numbers `among` are always inside. */
+function areaOfK(ks, width, values, among, fraction) {
+  const height = Math.round(Math.min(330, width * 0.72));
+  const frame = { left: 50, right: width - 10, top: 8, bottom: height - 44 };
+  const x = linear(Math.log2(ks[0]) - 0.3, Math.log2(ks.at(-1)) + 0.3, frame.left, frame.right);
+  x.ticks = ks.map(Math.log2);
+  const y = (fraction ? signedLog : linear)(...extent(values, among), frame.bottom, frame.top);
+  return { frame, x, y, height };
+}
+
+const axesOfK = ({ frame, x, y }, unit) =>
+  axes(frame, x, y, "k, unmasked long-range tokens", unit, (value) => String(Math.round(2 ** value)));
+
+/** Returns the level 0, of fractions also 1, and the long gain with its interval. */
+function levelLines({ frame, y }, fraction, long) {
+  const level = (kind, value) =>
+    svg("line", { class: kind, x1: frame.left, x2: frame.right, y1: y(value), y2: y(value) });
+  const parts = [level("zero", 0)];
+  if (fraction) parts.push(level("same", 1));
+  if (long && long.low !== null)
+    parts.push(
+      svg("rect", {
+        class: "band",
+        x: frame.left,
+        width: frame.right - frame.left,
+        y: y(long.high),
+        height: y(long.low) - y(long.high),
+      }),
+    );
+  if (long) parts.push(level("same", long.mean));
+  return parts;
+}
+
+/** Returns a selector's numbers against k, joined by a line. `points`: pairs of a pixel and an estimate. */
+function series({ y }, points, name, { dash = null, open = false, strong = false }) {
+  const group = svg("g", { stroke: colour(name), fill: "none", "stroke-width": strong ? 2.4 : 1.2 });
+  const line = points.map(([px, value]) => `${px.toFixed(1)},${y(value.mean).toFixed(1)}`).join("L");
+  if (points.length > 1) group.append(svg("path", { d: `M${line}`, "stroke-dasharray": dash }));
+  for (const [px, value] of points) {
+    if (value.low !== null)
+      group.append(
+        svg("path", {
+          d: `M${px},${y(value.low)}V${y(value.high)}M${px - 3},${y(value.low)}h6M${px - 3},${y(value.high)}h6`,
+        }),
+      );
+    group.append(marker(name, px, y(value.mean), strong ? 5 : 3.8, open));
+  }
+  return group;
+}
+
+/** Returns the numbers of a chart at the largest k in words, for screen readers. */
+function lastNumbers(data, names, { quantity, contexts, fraction }) {
+  const k = data.ks.at(-1);
+  const number = (name, context) =>
+    `${interval(entryOf(data.summary.selections, name, context, k)[quantity], fraction ? 2 : 3)} (${context})`;
+  const said = names.map((name) => `${name} ${contexts.map((context) => number(name, context)).join(", ")}`);
+  return `At k = ${k}: ${said.join("; ")}. The table below the charts has every k.`;
+}
+
+function curvesTable(data) {
+  const rows = data.summary.selections.map((e) => [
+    `${e.selector}, ${e.context}, k = ${e.k}`,
+    interval(e.gain_sparse_nats, 3),
+    interval(e.recovered_fraction),
+    interval(e.gain_over_random_nats, 3),
+    interval(e.excess_gain_nats, 3),
+    interval(e.excess_gain_nats, 3),
+    interval(e.real_minus_luck_nats, 3),
+  ]);
+  return numbersTable(
+    "Every selector, context and k",
+    [
+      "selector, context, k",
+      "sparse gain, nats",
+      "R(k)",
+      "gain over random, nats",
+      "excess gain, nats",
+      "excess recovered fraction",
+      "excess over random, nats",
+    ],
+    rows,
+  );
+}
