@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 
 CONTROLS = ("random", "nearest")
+SINGLE = "unmask-one"
 SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck
 MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 
@@ -64,7 +65,8 @@ class Excerpt:
 
     Attributes:
         null_token_texts: texts of the M long-range tokens of the null context; ``#ID`` for an ID that no window holds.
-        selections: the choice of each selector and context.
+        selections: the choice of each selector and context, real or null.
+        luck_nats: of each selector that sees the target, its mean sparse gain on the resampled targets, one a k.
     """
 
     window_id: int
@@ -82,10 +84,18 @@ class Excerpt:
     gain_long_nats: float
     null_gain_long_nats: float
     selections: dict[tuple[str, str], Choice]
+    luck_nats: dict[str, list[float]]
 
     def loss_at(self, selector: str, context: str, *, k: int) -> Optional[float]:
         """Return the loss with the local tokens and J_k visible; None where this k was not measured."""
         return self.loss_short_nats if k == 0 else self.selections[selector, context].loss_at(k)
+
+    def luck_at(self, selector: str, *, k: int) -> Optional[float]:
+        """Return the mean sparse gain on the resampled targets; None for a selector that does not see the target, and
+        where this k was not measured."""
+        if selector not in self.luck_nats:
+            return None
+        return dict(zip(self.selections[selector, "real"].ks, self.luck_nats[selector], strict=True)).get(k)
 
 
 def printable(text: str) -> str:
@@ -156,14 +166,13 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[Excerpt]:
                 f"{folder}: there is no window {window_id}; they are numbered {known.min()} to {known.max()}"
             )
     texts = _texts_of(folder, {token_id for row in rows.values() for token_id in row["null_token_ids"]})
-    choices: dict[int, dict[tuple[str, str], Choice]] = {window_id: {} for window_id in rows}
+    selections: dict[int, list[dict[str, Any]]] = {window_id: [] for window_id in rows}
     for row in read_windows(folder, "selections", window_ids=window_ids):
-        if row["context"] in ("real", "null"):
-            choices[row["window_id"]][row["selector"], row["context"]] = Choice.from_row(row)
-    return [_excerpt(rows[window_id], choices[window_id], texts=texts) for window_id in window_ids]
+        selections[row["window_id"]].append(row)
+    return [_excerpt(rows[window_id], selections[window_id], texts=texts) for window_id in window_ids]
 
 
-def _excerpt(row: dict[str, Any], choices: dict[tuple[str, str], Choice], *, texts: dict[int, str]) -> Excerpt:
+def _excerpt(row: dict[str, Any], selections: list[dict[str, Any]], *, texts: dict[int, str]) -> Excerpt:
     return Excerpt(
         window_id=row["window_id"],
         doc_id=row["doc_id"],
@@ -179,5 +188,27 @@ def _excerpt(row: dict[str, Any], choices: dict[tuple[str, str], Choice], *, tex
         null_loss_long_nats=row["null_loss_long_nats"],
         gain_long_nats=row["gain_long_nats"],
         null_gain_long_nats=row["null_gain_long_nats"],
-        selections=choices,
+        selections={
+            (choice["selector"], choice["context"]): Choice.from_row(choice)
+            for choice in selections
+            if choice["context"] in LONG_GAIN
+        },
+        luck_nats=_luck(selections, row["single_luck_nats"]),
     )
+
+
+def _luck(selections: list[dict[str, Any]], single_luck_nats: Optional[float]) -> dict[str, list[float]]:
+    """Return the mean sparse gain on the resampled targets, one a k, of each selector that sees the target.
+
+    That of `unmask-one` at k = 1 is ``single_luck_nats``, a mean over many more drawn labels, where the table has it.
+    """
+    gains: dict[str, list[list[float]]] = {}
+    ks: list[int] = []
+    for row in selections:
+        if row["context"] == "resampled":
+            gains.setdefault(row["selector"], []).append(row["gain_sparse_nats"])
+            ks = row["k"]
+    luck: dict[str, list[float]] = {name: np.mean(of_draws, axis=0).tolist() for name, of_draws in gains.items()}
+    if single_luck_nats is not None and SINGLE in luck and 1 in ks:
+        luck[SINGLE][ks.index(1)] = single_luck_nats
+    return luck

@@ -23,7 +23,7 @@ BAR = 40
 INDENT = (0, 0, 0, 2)
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
-    True: "sees the target: much of its gain is selection luck, as the null context shows",
+    True: "sees the target: part of its gain is selection luck, as its gain on resampled targets shows",
     False: "does not see the target",
 }
 
@@ -203,6 +203,9 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     console.print(_bar(f"L_long, {'all' if is_real else 'foreign'} tokens", long, longest=longest, style="blue"))
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
+    luck = excerpt.luck_at(window.selector, k=window.k)
+    if luck is not None and is_real:
+        console.print(Text(f"  selection luck, the mean sparse gain on resampled targets, {luck:.3f} nats"))
 
 
 def _bar(name: str, loss: float, *, longest: float, style: str) -> Text:

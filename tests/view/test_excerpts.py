@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
-from made_up import made_up_tables
+from made_up import DRAWS, SEES_TARGET, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.tables.reading import find_tables, read_table
@@ -48,6 +49,24 @@ def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
         assert excerpt.loss_at("kl", "real", k=3) is None
     with pytest.raises(UserError, match="numbered 0 to 29"):
         read_excerpts(folder, [3, 30])
+
+
+def test_luck_is_the_mean_gain_on_the_resampled_targets(tmp_path: Path) -> None:
+    """At k = 1 of `unmask-one` it is the mean over more labels that the table `windows` has."""
+    folder = made_up_tables(tmp_path / "tables", num_documents=20)
+    (excerpt,) = read_excerpts(folder, [7])
+    rows = [row for row in read_table(folder, "selections").to_pylist() if row["window_id"] == 7]
+    (single,) = (row["single_luck_nats"] for row in read_table(folder, "windows").to_pylist() if row["window_id"] == 7)
+    assert set(excerpt.luck_nats) == {name for name, sees in SEES_TARGET.items() if sees}
+    for name, luck in excerpt.luck_nats.items():
+        of_draws = [row["gain_sparse_nats"] for row in rows if (row["selector"], row["context"]) == (name, "resampled")]
+        assert len(of_draws) == DRAWS
+        expected = np.mean(of_draws, axis=0)
+        expected[0] = single if name == "unmask-one" else expected[0]
+        assert luck == pytest.approx(expected)
+        assert excerpt.luck_at(name, k=8) == pytest.approx(expected[2])
+        assert excerpt.luck_at(name, k=3) is None
+    assert excerpt.luck_at("kl", k=8) is None
 
 
 def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:
