@@ -13,6 +13,9 @@ from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 
 NO_LONG_GAIN = "this model does not profit from the long context"
+NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
+NO_FRACTION = "Not shown: the validity gate failed, so there is no long gain to recover."
+NO_PREDICTION = "D(k) is never shown without R(k), random, the null context and the mimicry floor."
 SELECTION_ONLY = "the run shows selection, not length generalization"
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
