@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import make_folder
 
 
-def minus_interval(estimate: Optional[Estimate], digits: int = 2) -> str:
-    """Return an estimate as ``interval`` does, with a typographic minus sign."""
-    return interval(estimate, digits).replace("-", "\u2212")
+def minus(text: str) -> str:
+    """Return a text whose negative numbers have a typographic minus sign."""
+    return re.sub(r"(?<!\w)-(?=\d)", "\u2212", text)
 
 
 def _environment() -> Environment:
@@ -37,7 +36,7 @@ def _environment() -> Environment:
     )
     # `tojson` escapes <, >, & and ', and leaves only ASCII, which escapes U+2028 and U+2029 as well.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["interval"] = minus_interval
+    environment.filters["minus"] = minus
     return environment
 
 

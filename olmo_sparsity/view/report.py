@@ -10,14 +10,29 @@ from typing import Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.wording import length_words
+from olmo_sparsity.statistics.wording import (
+    contrast_words,
+    estimand_words,
+    length_words,
+    multiplicity_words,
+    overlap_words,
+)
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report
 
 STYLES = ("report.css",)
-SCRIPTS = ("draw.js", "figure4.js", "curves.js", "classes.js", "distances.js", "words.js", "report.js")
+SCRIPTS = (
+    "draw.js",
+    "figure4.js",
+    "curves.js",
+    "reaction.js",
+    "classes.js",
+    "distances.js",
+    "words.js",
+    "report.js",
+)
 
 
 def render(report: Report) -> str:
@@ -30,7 +45,8 @@ def render(report: Report) -> str:
         report=report,
         summary=report.summary,
         answer=answer(report.summary, shown_first(report.measurement)),
-        length_words=length_words(report.summary.lengths),
+        multiplicity_words=multiplicity_words(len(report.classes)),
+        contrasts=[words for words in map(contrast_words, report.classes) if words],
         facts=_facts(report),
     )
 
@@ -80,6 +96,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("run", summary.run),
         ("text", f"{summary.source}, {summary.split}"),
         ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
+        ("means", estimand_words(summary)),
+        ("overlap with training", overlap_words(summary) or "not known"),
         ("lengths", length_words(summary.lengths)),
     ]
     if "num_parameters" in manifest:

@@ -1,93 +1,109 @@
-"""The answer of the report, in three sentences."""
+"""The answer of the report: both gates, what few tokens give back, and how much of that is selection luck."""
 
 from __future__ import annotations
 
-from typing import Optional
+from dataclasses import dataclass
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import against_zero
-from olmo_sparsity.view import pages
+from olmo_sparsity.statistics.summary import Gate, Summary
+from olmo_sparsity.statistics.wording import (
+    NO_HEADLINE,
+    beyond_gate_words,
+    blind_words,
+    data_words,
+    fragile_words,
+    gate_words,
+    interval,
+    length_words,
+    overlap_words,
+    recovered_words,
+    seeing_words,
+    value_words,
+)
 from olmo_sparsity.view.report_data import SELECTOR_ORDER
 
 
-def answer(summary: Summary, first: str) -> list[str]:
-    """Return the answer in three sentences.
+@dataclass(frozen=True)
+class HeadlineTable:
+    """The headline numbers of several selectors, at the smallest and the largest k alike.
 
-    They are about the value of the long context, how much of it few tokens give back, and how much of that is selection luck.
-    The third is left out if no selector that sees the target was measured.
+    Attributes:
+        caption: which selectors it holds.
+        head: titles of the columns.
+        rows: the selector, then its numbers.
+    """
+
+    caption: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the report says first.
+
+    Attributes:
+        gates: both gates, each passed or failed, in words.
+        sentences: the headline of one selector that does not see the target; real minus luck of one that does.
+        tables: the same numbers of all selectors.
+        notes: what the numbers are means of, and what limits them.
+    """
+
+    gates: list[tuple[Gate, str]]
+    sentences: list[str]
+    tables: list[HeadlineTable]
+    notes: list[str]
+
+
+def answer(summary: Summary, first: str) -> Answer:
+    """Return the answer of a measurement.
 
     Args:
         summary: the numbers.
-        first: the selector of the second sentence; one that does not see the target, if there is one.
+        first: the selector of the headline, if it does not see the target; else the first measured one that does not is taken.
     """
-    sentences = [_value_of_long_context(summary), _value_of_few_tokens(summary, first)]
-    seeing = next((name for name in SELECTOR_ORDER if name in summary.selectors and _sees_target(summary, name)), None)
-    if seeing is not None:
-        sentences.append(_selection_luck(summary, seeing))
-    return sentences
-
-
-def _value_of_long_context(summary: Summary) -> str:
-    gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
-    harm = ", so it does harm" if null_gain.is_below_zero else ""
-    return (
-        f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
-        f"{_number(gain)} nats per target, {against_zero(gain)}; foreign text in their place is worth {_number(null_gain)} "
-        f"nats{harm}."
+    blind, seeing = (
+        sorted(names, key=SELECTOR_ORDER.index) for names in (summary.blind_selectors, summary.seeing_selectors)
+    )
+    headline = first if first in blind else next(iter(blind), None)
+    sentences = [NO_HEADLINE if headline is None else blind_words(summary, headline)]
+    sentences += [seeing_words(summary, name) for name in seeing[:1]]
+    length = length_words(summary.lengths)
+    notes = [value_words(summary), fragile_words(summary), f"{data_words(summary)}; {length}", overlap_words(summary)]
+    return Answer(
+        gates=[(summary.gate, gate_words(summary)), (summary.beyond_gate, beyond_gate_words(summary))],
+        sentences=sentences,
+        tables=[table(summary, names) for table, names in ((_blind_table, blind), (_seeing_table, seeing)) if names],
+        notes=[note for note in notes if note],
     )
 
 
-def _value_of_few_tokens(summary: Summary, selector: str) -> str:
-    low, high = summary.ks[0], summary.ks[-1]
-    at_low = summary.at(selector, "real", low)
-    sees = (
-        "which sees the target, so part of this is luck" if at_low.info.sees_target else "which does not see the target"
-    )
-    if summary.gate_passed:
-        text = (
-            f"Of this gain, the {_tokens(low)} that {selector} picks, {sees}, {_verb('give', low)} back the fraction "
-            f"R({low}) = {_number(at_low.recovered_fraction, 2)}"
-        )
-        if high > low:
-            recovered = summary.at(selector, "real", high).recovered_fraction
-            text += f", and {high} of them R({high}) = {_number(recovered, 2)}"
-    else:
-        text = (
-            "There is no long gain that few tokens could give back, so no recovered fraction R(k) is shown; "
-            f"the {_tokens(low)} that {selector} picks, {sees}, {_verb('gain', low)} {_number(at_low.gain_sparse_nats)} nats"
-        )
-    over = at_low.gain_over_random_nats
-    if over is not None:
-        text += f"; the gain over {_tokens(low)} taken at random is {_number(over)} nats, {against_zero(over)}"
-    return text + "."
+def _ends(summary: Summary) -> list[int]:
+    """Return the smallest and the largest k, once if they are the same."""
+    return sorted({summary.ks[0], summary.ks[-1]})
 
 
-def _selection_luck(summary: Summary, selector: str) -> str:
-    k = summary.ks[-1]
-    real, null = summary.at(selector, "real", k), summary.at(selector, "null", k)
-    text = (
-        f"{selector}, which sees the target, gains {_number(real.gain_sparse_nats)} nats with its {_tokens(k)}, but "
-        f"{_number(null.gain_sparse_nats)} nats with foreign text in their place, which is the luck of its choice"
-    )
-    rest = real.real_minus_luck_nats
-    if rest is not None:
-        text += f"; its gain minus that on resampled targets is {_number(rest)} nats, {against_zero(rest)}"
-    return text + "."
+def _blind_table(summary: Summary, names: list[str]) -> HeadlineTable:
+    """R(k), where the gate passed, and the gain over random of the selectors that do not see the target."""
+    head, rows = ["selector"], [[name] for name in names]
+    for k in _ends(summary):
+        entries = [summary.at(name, "real", k) for name in names]
+        if summary.gate_passed:
+            head.append(f"R({k})")
+            for row, entry in zip(rows, entries, strict=True):
+                row.append(recovered_words(summary, entry.recovered_fraction))
+        head.append(f"gain over random, k = {k}, nats")
+        for row, entry in zip(rows, entries, strict=True):
+            row.append(interval(entry.gain_over_random_nats, 3))
+    return HeadlineTable("Selectors that do not see the target: the headline", head, rows)
 
 
-def _sees_target(summary: Summary, selector: str) -> bool:
-    return summary.at(selector, "real", summary.ks[-1]).info.sees_target
-
-
-def _number(estimate: Optional[Estimate], digits: int = 3) -> str:
-    return pages.minus_interval(estimate, digits)
-
-
-def _tokens(k: int) -> str:
-    return "one token" if k == 1 else f"{k} tokens"
-
-
-def _verb(verb: str, k: int) -> str:
-    """Return the verb for k tokens, in the singular or the plural."""
-    return f"{verb}s" if k == 1 else verb
+def _seeing_table(summary: Summary, names: list[str]) -> HeadlineTable:
+    """Sparse gain, luck and their difference of the selectors that see the target."""
+    head, rows = ["selector"], [[name] for name in names]
+    for k in _ends(summary):
+        head += [f"sparse gain, k = {k}, nats", f"luck, k = {k}, nats", f"real minus luck, k = {k}, nats"]
+        for row in rows:
+            entry = summary.at(row[0], "real", k)
+            numbers = (entry.gain_sparse_nats, entry.luck_nats, entry.real_minus_luck_nats)
+            row += [interval(number, 3) for number in numbers]
+    return HeadlineTable("Selectors that see the target: what resampled targets leave of their gain", head, rows)

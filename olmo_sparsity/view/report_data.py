@@ -12,6 +12,7 @@ from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, se
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
+from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import (
     CONTROLS,
@@ -122,6 +123,11 @@ def page_json(report: Report) -> Json:
         ],
         "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
+        "words": {
+            "no_fraction": NO_FRACTION,
+            "no_prediction": NO_PREDICTION,
+            "fragile": fragile_words(summary),
+        },
         "ks": measurement.ks,
         "shown_first": shown_first(measurement),
         "score_steps": SCORE_STEPS,
@@ -159,6 +165,8 @@ def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
             "gain": _rounded(choice.gain_sparse_nats),
             **_scores_json(choice, all_scores=all_scores),
         }
+    for selector, luck in excerpt.luck_nats.items():
+        selections[selector]["luck"] = _rounded(luck)
     losses = ("loss_short_nats", "loss_long_nats", "null_loss_long_nats", "gain_long_nats", "null_gain_long_nats")
     return {
         "id": excerpt.window_id,

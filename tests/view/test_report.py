@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -16,17 +17,32 @@ from made_up import KS, M, made_up_tables
 
 from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.as_json import distance_json, estimate_json, selection_json, summary_json
+from olmo_sparsity.statistics.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
+from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import ESTIMATES, summarize
-from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.statistics.wording import (
+    NO_FRACTION,
+    NO_HEADLINE,
+    NO_PREDICTION,
+    SELECTION_ONLY,
+    beyond_gate_words,
+    contrast_words,
+    estimand_words,
+    fragile_words,
+    gate_words,
+    interval,
+    multiplicity_words,
+    overlap_words,
+)
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.excerpts import choose_windows, printable, shown_first
-from olmo_sparsity.view.report import default_out, write_report
+from olmo_sparsity.view.excerpts import choose_windows, printable, read_excerpts, shown_first
+from olmo_sparsity.view.pages import minus
+from olmo_sparsity.view.report import SCRIPTS, default_out, write_report
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import SCORE_STEPS, SELECTOR_WORDS, page_json, read_report
 
@@ -49,15 +65,18 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "passed": made_up_tables(folder / "passed", words=HOSTILE),
         "failed": made_up_tables(folder / "failed", long_gain=0.0),
+        "selection": made_up_tables(folder / "selection", gain_beyond=0.0),
+        "fragile": made_up_tables(folder / "fragile", long_gain=0.23),
     }
 
 
 @pytest.fixture(scope="module")
 def pages(tables: dict[str, Path]) -> dict[str, Path]:
-    """Pages of all windows, of a sample, and of a failed gate; and a comparison."""
+    """Pages of all windows, of a sample, of each failed gate, and of a fragile R(k); and a comparison."""
     subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
     comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
-    wanted = {"all": ("passed", 200), "sample": ("passed", 30), "failed": ("failed", 30)}
+    wanted = {"all": ("passed", 200), "sample": ("passed", 30)}
+    wanted |= {name: (name, 30) for name in ("failed", "selection", "fragile")}
     return {"comparison": comparison} | {
         name: write_report(tables[which], tables[which].parent / f"{name}.html", num_windows=number)
         for name, (which, number) in wanted.items()
@@ -84,6 +103,7 @@ def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages:
         }
     for shown, entry in zip(data["classes"], by_class(measurement, summary), strict=True):
         assert shown["target_class"] == entry.target_class
+        assert shown["contrast"] == class_json(entry)["contrast"]
         assert shown["long_gain_nats"] == estimate_json(entry.summary.long_gain_nats)
         assert shown["gate"] == entry.summary.gate
         for one, two in zip(shown["selections"], entry.summary.selections, strict=True):
@@ -113,18 +133,118 @@ def test_the_windows_are_rows_of_the_tables(tables: dict[str, Path], pages: dict
         assert len(window["null_tokens"]) == M
 
 
-def test_the_answer_has_its_numbers_and_never_r_where_the_gate_failed(tables: dict[str, Path]) -> None:
-    for which, path in tables.items():
-        measurement = load(path)
-        summary = summarize(measurement)
-        sentences = answer(summary, shown_first(measurement))
-        assert len(sentences) == 3
-        assert interval(summary.long_gain_nats, 3).replace("-", "\u2212") in sentences[0]
-        over = summary.at("kl", "real", 1).gain_over_random_nats
-        assert interval(over, 3).replace("-", "\u2212") in sentences[1]
-        assert "does not see the target" in sentences[1]
-        assert ("R(1) = " in sentences[1]) == (which == "passed")
-        assert interval(summary.at("unmask-one", "null", 8).gain_sparse_nats, 3) in sentences[2]
+def printed(estimate: Estimate | None, digits: int = 3) -> str:
+    """Return an estimate as a page prints it."""
+    return minus(interval(estimate, digits))
+
+
+def words_of(page: Path) -> str:
+    """Return the words of a page without its scripts, styles and data."""
+    text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(), flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", text)))
+
+
+def test_the_answer_treats_the_smallest_and_the_largest_k_alike(tables: dict[str, Path]) -> None:
+    """Of a selector that does not see the target R(k) and gain over random, of one that does luck and real minus luck."""
+    summary = summarize(load(tables["passed"]))
+    blind, seeing = answer(summary, "kl").sentences
+    assert "does not see the target" in blind and "unmask-one, which sees the target" in seeing
+    for k in (1, 8):
+        kl, unmask = summary.at("kl", "real", k), summary.at("unmask-one", "real", k)
+        assert f"R({k}) = {interval(kl.recovered_fraction)}" in blind
+        assert interval(kl.gain_over_random_nats, 3) in blind
+        assert interval(unmask.luck_nats, 3) in seeing
+        assert interval(unmask.real_minus_luck_nats, 3) in seeing
+
+
+def test_the_tables_of_the_answer_have_every_selector(tables: dict[str, Path]) -> None:
+    summary = summarize(load(tables["passed"]))
+    blind, seeing = answer(summary, "kl").tables
+    assert [row[0] for row in blind.rows] == ["kl", "greedy-kl", "attention", "nearest"]
+    assert [row[0] for row in seeing.rows] == ["unmask-one", "mask-one", "greedy", "gradient", "lasso"]
+    for table in (blind, seeing):
+        assert {len(row) for row in table.rows} == {len(table.head)}
+    at = summary.at("attention", "real", 8)
+    row = dict(zip(blind.head, blind.rows[2], strict=True))
+    assert row["R(8)"] == interval(at.recovered_fraction)
+    assert row["gain over random, k = 8, nats"] == interval(at.gain_over_random_nats, 3)
+    row = dict(zip(seeing.head, seeing.rows[0], strict=True))
+    lucky = summary.at("unmask-one", "real", 1)
+    assert row["luck, k = 1, nats"] == interval(lucky.luck_nats, 3)
+    assert row["real minus luck, k = 1, nats"] == interval(lucky.real_minus_luck_nats, 3)
+
+
+def test_a_headline_needs_a_selector_that_does_not_see_the_target(tables: dict[str, Path]) -> None:
+    measurement = load(tables["passed"])
+    keep = {name: name for name in ("unmask-one", "random")}
+    said = answer(summarize(measurement.restrict_selectors(keep)), "unmask-one")
+    assert said.sentences[0] == NO_HEADLINE
+    assert "unmask-one, which sees the target" in said.sentences[1]
+    assert len(said.tables) == 1
+    blind = answer(summarize(measurement.restrict_selectors({"kl": "kl", "random": "random"})), "kl")
+    assert len(blind.sentences) == len(blind.tables) == 1
+
+
+@pytest.mark.parametrize("which", ["all", "failed", "selection", "fragile"])
+def test_both_gates_and_what_follows_from_them_are_said(
+    tables: dict[str, Path], pages: dict[str, Path], which: str
+) -> None:
+    summary, said = summarize(load(tables["passed" if which == "all" else which])), words_of(pages[which])
+    assert (summary.gate, summary.beyond_gate, summary.is_fragile) == {
+        "all": ("passed", "passed", False),
+        "failed": ("failed", "failed", False),
+        "selection": ("passed", "failed", False),
+        "fragile": ("passed", "passed", True),
+    }[which]
+    assert minus(gate_words(summary)) in said and minus(beyond_gate_words(summary)) in said
+    assert (SELECTION_ONLY in said) == (which in ("failed", "selection"))
+    assert (fragile_words(summary) != "" and fragile_words(summary) in said) == (which == "fragile")
+    assert ("R(8) = " in said) == (which != "failed")
+    assert estimand_words(summary) in said
+    assert printed(summary.null_long_gain_nats) in said
+
+
+def test_overlap_with_training_is_said_where_it_is_known(tables: dict[str, Path]) -> None:
+    summary = summarize(load(tables["passed"]))
+    known = dataclasses.replace(summary, overlap_percent=12.3)
+    assert overlap_words(known) in answer(known, "kl").notes
+    unknown = dataclasses.replace(summary, overlap_percent=None)
+    assert not any("training text" in note for note in answer(unknown, "kl").notes)
+
+
+def test_no_fraction_is_in_the_page_where_the_gate_failed(pages: dict[str, Path]) -> None:
+    """Neither of all windows nor of a class, so that no script can show one."""
+    data = data_of(pages["failed"])
+    of_all = [data["summary"], *data["classes"]]
+    assert {entry["recovered_fraction"] for one in of_all for entry in one["selections"]} == {None}
+    assert any(entry["recovered_fraction"] for entry in data_of(pages["all"])["summary"]["selections"])
+
+
+def test_the_class_whose_rule_looks_for_the_target_has_its_contrast(
+    tables: dict[str, Path], pages: dict[str, Path]
+) -> None:
+    measurement, said = load(tables["passed"]), words_of(pages["all"])
+    classes = by_class(measurement, summarize(measurement))
+    for entry in classes:
+        words = contrast_words(entry)
+        assert (words != "") == (entry.target_class in ("induction", "repeat"))
+        assert minus(words) in said
+    assert multiplicity_words(len(classes)) in said
+
+
+def test_numbers_that_mean_nothing_are_gone(pages: dict[str, Path]) -> None:
+    for name, page in pages.items():
+        for gone in ("excess_recovered_fraction", "excess_over_random", "excess fraction", "median window"):
+            assert gone not in page.read_text(), (name, gone)
+
+
+def test_a_window_has_its_luck(tables: dict[str, Path], pages: dict[str, Path]) -> None:
+    data = data_of(pages["all"])
+    (excerpt,) = read_excerpts(tables["passed"], [11])
+    selections = data["windows"][11]["selections"]
+    for name, luck in excerpt.luck_nats.items():
+        assert selections[name]["luck"] == pytest.approx(luck, abs=1e-4)
+    assert "luck" not in selections["kl"]
 
 
 def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, Path]) -> None:
@@ -171,7 +291,7 @@ def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
     assert "onerror" in page
     for found in re.finditer("onerror", page):
         assert page[found.start() - 12 : found.start()].endswith("\\u003cimg src=x "[-12:])
-    assert page.count("<script") == page.count("</script>") == 8  # data and our seven
+    assert page.count("<script") == page.count("</script>") == 1 + len(SCRIPTS)  # and the data
     assert "\u2028" not in page
     first = data_of(pages["all"])["windows"][0]
     assert first["target"] == HOSTILE[0]
@@ -314,7 +434,7 @@ def test_figure4_shows_both_contexts_and_its_points_lead_to_their_windows(
     page, data, summary = opened("all"), data_of(pages["all"]), summarize(load(tables["passed"]))
     titles = page.locator("#figure4 figcaption").all_inner_texts()
     for title, context in zip(titles, ("real", "null"), strict=True):
-        r = interval(summary.at("kl", context, 8).recovered_fraction).replace("-", "\u2212")
+        r = printed(summary.at("kl", context, 8).recovered_fraction, 2)
         assert f"R(8) = {r}" in title
     assert page.locator("#figure4 circle").count() == 2 * len(data["windows"])
     point = page.locator('#figure4 figure:first-child circle[data-window="57"]')
@@ -390,12 +510,99 @@ def test_hostile_text_is_shown(opened: Any) -> None:
 @in_browser
 def test_a_failed_gate_shows_no_r(opened: Any) -> None:
     page = opened("failed")
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     said = page.locator("body").inner_text()
-    assert "Validity gate failed." in said
     assert "does not profit from the long context" in re.sub(r"\s+", " ", said)
     assert not re.search(r"R\(\d+\) = ", said)
-    assert said.count("Not shown: the validity gate failed.") == 2
+    assert said.count(NO_FRACTION) == 2  # in place of the charts of R(k) and of D(k)
+    assert NO_PREDICTION in said
     assert "gate failed, no R(k)" in said
+    cells = page.locator("#classes tbody tr").evaluate_all("rows => rows.map(row => row.cells[7].textContent)")
+    assert len(cells) == 6 and set(cells) == {"gate failed", "\u2013"}
+
+
+@in_browser
+def test_a_fragile_r_is_marked_wherever_it_is_shown(opened: Any) -> None:
+    page = opened("fragile")
+    assert "(fragile)" in page.locator("#figure4 figcaption").first.inner_text()
+    marked = page.locator("#curves tbody tr").evaluate_all("rows => rows.map(row => row.cells[2].textContent)")
+    assert len(marked) == 60 and all(cell.endswith("(fragile)") for cell in marked)
+    assert "misses low" in page.locator("#curves figure", has_text="R(k)").first.inner_text()
+    assert "misses low" in page.locator("#reaction figure", has_text="R(k)").inner_text()
+
+
+@in_browser
+def test_d_is_shown_only_beside_what_it_needs(opened: Any, tables: dict[str, Path]) -> None:
+    """Its table has D of random, of the null context and of mimicry, and R(k); without one of them D is not shown."""
+    page, summary = opened("all"), summarize(load(tables["passed"]))
+    page.locator("#selector").select_option("unmask-one")
+    page.locator("#reaction summary").click()
+    head = page.locator("#reaction thead th").all_inner_texts()
+    cells = page.locator("#reaction tbody tr").last.locator("th, td").all_inner_texts()
+    expected = {
+        "D(k): unmask-one, real context": summary.at("unmask-one", "real", 8).prediction_recovered,
+        "D(k): unmask-one, null context": summary.at("unmask-one", "null", 8).prediction_recovered,
+        "D(k): random, real context": summary.at("random", "real", 8).prediction_recovered,
+        "D(k): mimicry floor: foreign tokens chosen by kl": summary.at("kl", "mimicry", 8).prediction_recovered,
+        "R(k): unmask-one, real context": summary.at("unmask-one", "real", 8).recovered_fraction,
+        "R(k): random, real context": summary.at("random", "real", 8).recovered_fraction,
+    }
+    assert dict(zip(head, cells, strict=True)) == {"k": "8"} | {
+        name: printed(value, 2) for name, value in expected.items()
+    }
+    assert page.locator("#reaction figure svg").count() == 2
+    for gone in ("random", "mimicry"):
+        page.evaluate(
+            """gone => {
+              const data = structuredClone(DATA);
+              data.selectors = data.selectors.filter(s => s.name !== gone);
+              data.summary.selections = data.summary.selections.filter(e => e.selector !== gone && e.context !== gone);
+              drawReaction(data, state, byId("reaction"));
+            }""",
+            gone,
+        )
+        assert (
+            f"Not measured: {'random' if gone == 'random' else 'the mimicry floor'}"
+            in page.locator("#reaction").inner_text()
+        )
+        assert page.locator("#reaction figure svg").count() == 0
+
+
+@in_browser
+def test_a_window_shows_luck_of_selectors_that_see_the_target(opened: Any, pages: dict[str, Path]) -> None:
+    page, data = opened("all"), data_of(pages["all"])
+    gains = page.locator("#w2 .gains")
+    assert "luck" not in gains.inner_text()
+    page.locator("#selector").select_option("greedy")
+    luck = data["windows"][2]["selections"]["greedy"]["luck"]
+    assert f"selection luck, the mean gain on resampled targets, {luck[-1]:.3f} nats" in gains.inner_text()
+    slide(page, 3)
+    assert "luck" not in gains.inner_text()
+    slide(page, 8)
+    page.get_by_label("null (foreign text)").check()
+    assert "luck" not in gains.inner_text()
+
+
+@in_browser
+def test_classes_are_drawn_with_their_contrast(opened: Any, tables: dict[str, Path]) -> None:
+    page, measurement = opened("all"), load(tables["passed"])
+    page.locator("#classes summary").click()
+    rows = page.locator("#classes tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    by_name = {row[0]: row for row in rows}
+    for entry in by_class(measurement, summarize(measurement)):
+        row = by_name[entry.target_class]
+        assert row[4] == printed(entry.summary.long_gain_nats)
+        assert (entry.contrast is not None) == (f"{entry.target_class}, foreign text" in by_name)
+        if entry.contrast is not None:
+            assert row[5] == printed(entry.contrast.others_gain_nats)
+            foreign = by_name[f"{entry.target_class}, foreign text"]
+            assert foreign[4:6] == [
+                printed(entry.contrast.null_gain_nats),
+                printed(entry.contrast.null_others_gain_nats),
+            ]
+            assert foreign[2] == str(entry.contrast.null_num_windows)
 
 
 @in_browser
@@ -435,6 +642,6 @@ def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> No
     differences = paired_difference(load(tables["passed"]), load(tables["failed"]))
     difference = differences.of_windows("long_gain_nats")
     said = page.locator("#numbers details[open]").inner_text()
-    assert interval(difference, 3).replace("-", "\u2212") in said
+    assert printed(difference) in said
     assert page.locator("#forest svg[role=img]").count() == 1
     assert "paired, window by window" in page.locator("main").inner_text()

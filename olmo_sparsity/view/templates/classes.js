@@ -1,23 +1,27 @@
 "use strict";
 // Classes of targets. The chart draws the numbers of `by_class`, and computes none.
 
-/** Draws the classes of targets: long gain, R(k), and gain over random, of the chosen selector and of random. */
+/** Draws the classes of targets: long gain with its contrast, R(k), and gain over random or real minus luck. */
 function drawClasses(data, state, place) {
   const k = state.measuredK;
   const names = [...new Set([state.selector, "random"])].filter((name) => data.selectors.some((s) => s.name === name));
-  const grid = classGrid(data, place);
-  const panels = classPanels(state, names, grid.narrow);
+  const rows = classRows(data);
+  const grid = classGrid(rows, place);
+  const panels = classPanels(data, state, names, grid.narrow);
   const parts = [
-    ...classLabels(data, grid),
-    ...panels.flatMap((panel, number) => classPanel(data, panel, grid, grid.lefts[number])),
+    ...classLabels(rows, grid),
+    ...panels.flatMap((panel, number) => classPanel(rows, panel, grid, grid.lefts[number])),
   ];
-  const said = data.classes
-    .map((one) => `${one.target_class}: long gain ${interval(one.long_gain_nats, 3)}, gate ${one.gate}`)
-    .join("; ");
+  const said = rows.map(({ name, gain, one }) => `${name}: long gain ${interval(gain, 3)}${one ? `, gate ${one.gate}` : ""}`);
+  const fragile = data.classes.filter((one) => one.is_fragile).map((one) => one.target_class);
   const figure = picture(
     `By class of the target: ${state.selector}${names.length > 1 ? " beside random" : ""}, k = ${k}`,
-    "Gains in nats, 95% intervals over the documents that hold such targets; grey: the gate of the class failed",
-    said,
+    [
+      "Gains in nats, 95% intervals over the documents that hold such targets; grey: the gate of the class failed.",
+      "Open circles: all other targets.",
+      fragile.length ? `Fragile R(${k}): ${fragile.join(", ")}.` : "",
+    ].join(" "),
+    said.join("; "),
     grid.width,
     grid.bottom + 22,
     parts,
@@ -25,8 +29,27 @@ function drawClasses(data, state, place) {
   place.replaceChildren(figure, classTable(data, state));
 }
 
+/** Returns the rows: one for each class, and below a class whose rule looks for the target one for the same rule on
+ *  foreign text. `others`: the long gain of all other targets; `one`: the class, if the row is one. */
+function classRows(data) {
+  return data.classes.flatMap((one) => {
+    const { target_class: name, num_windows: count, long_gain_nats: gain, contrast } = one;
+    if (!contrast) return [{ name, count, gain, others: null, one }];
+    return [
+      { name, count, gain, others: contrast.others_gain_nats, one },
+      {
+        name: `${name}, foreign text`,
+        count: contrast.null_num_windows,
+        gain: contrast.null_gain_nats,
+        others: contrast.null_others_gain_nats,
+        one: null,
+      },
+    ];
+  });
+}
+
 /** Returns where rows and panels lie, in pixels. On a narrow page the names stand above their rows. */
-function classGrid(data, place) {
+function classGrid(rows, place) {
   const total = place.clientWidth || 800;
   const narrow = total < 700;
   const width = total - 28;
@@ -39,63 +62,67 @@ function classGrid(data, place) {
     (_, number) => labelWidth + gap * (number + 1) - (narrow ? 14 : 0) + panelSize * number,
   );
   const top = 26;
-  return { narrow, width, row, panelSize, lefts, top, bottom: top + row * data.classes.length };
+  return { narrow, width, row, panelSize, lefts, top, bottom: top + row * rows.length };
 }
 
 const NUM_CLASS_PANELS = 3;
 
-/** Returns the panels: title, level to compare with, and the values of a class as pairs of a look and an estimate. */
-function classPanels(state, names, narrow) {
+/** Returns the panels: title, level to compare with, and the values of a row as [look, estimate, open]. */
+function classPanels(data, state, names, narrow) {
   const k = state.measuredK;
+  const of = (row, name) => (row.one ? entryOf(row.one.selections, name, "real", k) : {});
+  const seen = data.selectors.find((s) => s.name === state.selector).sees_target;
+  const last = seen ? ["minus luck", "real minus luck, nats"] : ["over random", "gain over random, nats"];
+  const quantity = seen ? "real_minus_luck_nats" : "gain_over_random_nats";
   return [
-    { title: narrow ? "long gain" : "long gain, nats", values: (one) => [["black", one.long_gain_nats]], zero: 0 },
+    {
+      title: narrow ? "long gain" : "long gain, nats",
+      zero: 0,
+      values: (row) => [["black", row.gain], ...(row.others ? [["black", row.others, true]] : [])],
+    },
     {
       title: `R(${k})`,
       fraction: true,
       zero: 1,
-      values: (one) => names.map((name) => [name, entryOf(one.selections, name, "real", k).recovered_fraction]),
+      values: (row) => (row.one ? names.map((name) => [name, of(row, name).recovered_fraction]) : []),
     },
-    {
-      title: narrow ? "over random" : "gain over random, nats",
-      zero: 0,
-      values: (one) => [[state.selector, entryOf(one.selections, state.selector, "real", k).gain_over_random_nats]],
-    },
+    { title: last[narrow ? 0 : 1], zero: 0, values: (row) => [[state.selector, of(row, state.selector)[quantity]]] },
   ];
 }
 
-/** Returns the names of the classes, and grey behind those whose gate failed. */
-function classLabels(data, { narrow, width, row, top }) {
-  return data.classes.flatMap((one, i) => {
-    const y = top + i * row;
-    const name = narrow ? `${one.target_class}, ${one.num_windows} windows` : one.target_class;
+/** Returns the names of the rows, and grey behind the classes whose gate failed. */
+function classLabels(rows, { narrow, width, row: height, top }) {
+  return rows.flatMap(({ name, count, one }, i) => {
+    const y = top + i * height;
     return [
-      one.gate === "failed" ? svg("rect", { class: "quiet", x: 0, width, y: y + 1, height: row - 2 }) : null,
-      svg("text", { class: "over-grid", x: 4, y: y + (narrow ? 13 : row / 2 - 2) }, name),
-      narrow ? null : svg("text", { class: "tick", x: 4, y: y + row / 2 + 12 }, `${one.num_windows} windows`),
+      one?.gate === "failed" ? svg("rect", { class: "quiet", x: 0, width, y: y + 1, height: height - 2 }) : null,
+      svg(
+        "text",
+        { class: "over-grid", x: 4, y: y + (narrow ? 13 : height / 2 - 2) },
+        narrow ? `${name}, ${count} windows` : name,
+      ),
+      narrow ? null : svg("text", { class: "tick", x: 4, y: y + height / 2 + 12 }, `${count} windows`),
     ];
   });
 }
 
-/** Returns one panel: its title, its scale, and a row of estimates for each class. */
-function classPanel(data, panel, grid, left) {
-  const { narrow, row, panelSize, top, bottom } = grid;
+/** Returns one panel: its title, its scale, and the estimates of each row. */
+function classPanel(rows, panel, grid, left) {
+  const { narrow, row: height, panelSize, top, bottom } = grid;
   const centre = left + panelSize / 2;
-  const found = data.classes.map((one) => panel.values(one));
+  const note = (y, words) => svg("text", { class: "tick", x: centre, y, "text-anchor": "middle" }, words);
+  const found = rows.map((row) => panel.values(row));
   const numbers = numbersOf(found.flatMap((of) => of.map(([, e]) => e)).filter((e) => e));
   const parts = [svg("text", { x: centre, y: 12, "text-anchor": "middle" }, panel.title)];
-  if (!numbers.length)
-    return [...parts, svg("text", { class: "tick", x: centre, y: (top + bottom) / 2, "text-anchor": "middle" }, "nothing to show")];
+  if (!numbers.length) return [...parts, note((top + bottom) / 2, "nothing to show")];
   const x = (panel.fraction ? signedLog : linear)(...extent(numbers, [0, panel.zero]), left, left + panelSize);
   if (narrow) x.ticks = x.ticks.filter((tick) => tick === 0 || tick === panel.zero || tick === x.ticks.at(-1));
   parts.push(...classScale(panel, x, top, bottom));
   found.forEach((of, i) =>
-    of.forEach(([look, value], j) => {
-      const y = top + i * row + (narrow ? row * 0.68 : row / 2) + (j - (of.length - 1) / 2) * 9;
-      if (value) parts.push(...classMark(look, value, x, y));
-      else if (panel.fraction && j === 0)
-        parts.push(
-          svg("text", { class: "tick", x: centre, y: y + 8, "text-anchor": "middle" }, narrow ? "gate failed" : "gate failed: no R(k)"),
-        );
+    of.forEach(([look, value, open], j) => {
+      const y = top + i * height + (narrow ? height * 0.68 : height / 2) + (j - (of.length - 1) / 2) * 9;
+      if (value) parts.push(...classMark(look, value, x, y, open));
+      else if (panel.fraction && j === 0) parts.push(note(y + 8, narrow ? "gate failed" : "gate failed: no R(k)"));
     }),
   );
   return parts;
@@ -114,33 +141,47 @@ function classScale(panel, x, top, bottom) {
 }
 
 /** Returns an estimate with its interval. `look`: a selector, or `black`. */
-function classMark(look, value, x, y) {
+function classMark(look, value, x, y, open) {
   const ink = look === "black" ? "var(--text)" : colour(look);
   return [
-    value.low === null ? null : svg("path", { d: `M${x(value.low)},${y}H${x(value.high)}`, stroke: ink, "stroke-width": 2 }),
-    look === "black" ? svg("circle", { cx: x(value.mean), cy: y, r: 4.5, fill: ink }) : marker(look, x(value.mean), y, 4.5),
+    value.low === null
+      ? null
+      : svg("path", { d: `M${x(value.low)},${y}H${x(value.high)}`, stroke: ink, "stroke-width": open ? 1.2 : 2 }),
+    look === "black"
+      ? svg("circle", { cx: x(value.mean), cy: y, r: 4.2, stroke: ink, fill: open ? "var(--card)" : ink })
+      : marker(look, x(value.mean), y, 4.5),
   ];
 }
 
 /** Returns the numbers of the classes as a table. */
 function classTable(data, state) {
   const k = state.measuredK;
-  const rows = data.classes.map((one) => {
-    const e = entryOf(one.selections, state.selector, "real", k);
+  const seen = data.selectors.find((s) => s.name === state.selector).sees_target;
+  const rows = classRows(data).map(({ name, count, gain, others, one }) => {
+    const e = one && entryOf(one.selections, state.selector, "real", k);
     return [
-      one.target_class,
-      data.class_words[one.target_class] || "",
-      String(one.num_windows),
-      interval(one.window_share),
-      interval(one.long_gain_nats, 3),
-      one.gate,
-      e.recovered_fraction ? interval(e.recovered_fraction) : "gate failed",
-      interval(e.gain_over_random_nats, 3),
-      interval(e.excess_gain_nats, 3),
+      name,
+      one ? data.class_words[name] || "" : "the same rule, with the tokens of the null context",
+      String(count),
+      one ? interval(one.window_share) : NONE,
+      interval(gain, 3),
+      interval(others, 3),
+      one ? one.gate : NONE,
+      one ? fractionWords(one, e) : NONE,
+      one ? interval(seen ? e.real_minus_luck_nats : e.gain_over_random_nats, 3) : NONE,
+      one ? interval(e.excess_gain_nats, 3) : NONE,
     ];
   });
   const head = [
-    "class", "definition", "windows", "share of windows", "long gain, nats", "gate", `R(${k})`, "gain over random, nats",
+    "class",
+    "definition",
+    "windows",
+    "share of windows",
+    "long gain, nats",
+    "long gain of all other targets, nats",
+    "gate",
+    `R(${k})`,
+    seen ? "real minus luck, nats" : "gain over random, nats",
     "excess gain, nats",
   ];
   return numbersTable(`Classes of targets, ${state.selector}, k = ${k}`, head, rows);

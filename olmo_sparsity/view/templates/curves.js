@@ -7,15 +7,27 @@ const CURVES = [
     title: "Gain over random",
     unit: "gain over random, nats",
     contexts: ["real"],
-    blind: true,
-    words: "Only selectors that do not see the target, so it holds no selection luck.",
+    fits: (s) => !s.sees_target && s.name !== "random",
+    empty: "No selector that is shown chooses without the target.",
+    words: "Only selectors that do not see the target: no selection luck.",
   },
   {
     quantity: "real_minus_luck_nats",
-    title: "Excess over random",
-    unit: "excess over random, nats",
+    title: "Real minus luck",
+    unit: "real minus luck, nats",
     contexts: ["real"],
-    words: "Without the luck that the null context shows, and without what foreign text does to any choice.",
+    fits: (s) => s.sees_target,
+    empty: "No selector that is shown sees the target.",
+    words: "Only selectors that see the target: sparse gain minus that on resampled targets.",
+  },
+  {
+    quantity: "luck_nats",
+    title: "Selection luck",
+    unit: "luck, nats",
+    contexts: ["real"],
+    fits: (s) => s.sees_target,
+    empty: "No selector that is shown sees the target.",
+    words: "Sparse gain on resampled targets, for which the long context cannot matter.",
   },
   {
     quantity: "recovered_fraction",
@@ -23,15 +35,14 @@ const CURVES = [
     unit: "recovered fraction",
     contexts: ["real", "null"],
     fraction: true,
-    words: "Mostly luck for selectors that see the target: look at their null context.",
+    words: "It includes luck where the selector sees the target.",
   },
   {
     quantity: "excess_gain_nats",
-    title: "Excess over the null context",
-    unit: "excess fraction",
+    title: "Real minus null context",
+    unit: "excess gain, nats",
     contexts: ["real"],
-    fraction: true,
-    words: "Too large where foreign text misleads: compare it with random.",
+    words: "Does the content matter? Foreign text misleads, so random has an excess, too.",
   },
   {
     quantity: "gain_sparse_nats",
@@ -54,8 +65,9 @@ function drawCurves(data, shown, state, place) {
 /** Returns one chart of `CURVES`. */
 function oneCurve(data, shown, state, width, curve) {
   const { quantity, contexts, fraction } = curve;
-  if (fraction && data.summary.gate === "failed") return hiddenFraction(curve.title);
-  const names = namesOfCurve(data, shown, curve);
+  if (fraction && data.summary.gate === "failed") return withoutDrawing(curve.title, data.words.no_fraction);
+  const names = data.selectors.filter((s) => shown.has(s.name) && (!curve.fits || curve.fits(s))).map((s) => s.name);
+  if (!names.length) return withoutDrawing(curve.title, curve.empty ?? "No selector is shown.");
   const entries = data.summary.selections.filter(
     (e) => names.includes(e.selector) && contexts.includes(e.context) && e[quantity],
   );
@@ -72,29 +84,13 @@ function oneCurve(data, shown, state, width, curve) {
       parts.push(series(area, points, name, { dash, open: context === "null", strong: name === state.selector }));
     }
   });
-  return picture(curve.title, curve.words, lastNumbers(data, names, curve), width, area.height, parts);
+  const words = [curve.words, fraction ? data.words.fragile : ""].filter(Boolean).join(" ");
+  return picture(curve.title, words, lastNumbers(data, names, curve), width, area.height, parts);
 }
 
-/** Returns what stands in place of a chart of fractions where the gate failed. */
-function hiddenFraction(title) {
-  return html(
-    "figure",
-    {},
-    html("figcaption", {}, title),
-    html(
-      "p",
-      { class: "empty" },
-      "Not shown: the validity gate failed. There is no long gain to recover.",
-    ),
-  );
-}
-
-/** Returns the names of the selectors that a chart shows. */
-function namesOfCurve(data, shown, { blind }) {
-  return data.selectors
-    .filter((s) => shown.has(s.name) && !(blind && (s.sees_target || s.name === "random")))
-    .map((s) => s.name);
-}
+/** Returns what stands in place of a chart, with the reason. */
+const withoutDrawing = (title, reason) =>
+  html("figure", {}, html("figcaption", {}, title), html("p", { class: "empty" }, reason));
 
 /** Returns the means and bounds of estimates, as far as there are any. */
 const numbersOf = (estimates) => estimates.flatMap((e) => [e.mean, e.low, e.high]).filter((v) => v !== null);
@@ -159,15 +155,17 @@ function lastNumbers(data, names, { quantity, contexts, fraction }) {
 }
 
 function curvesTable(data) {
-  const rows = data.summary.selections.map((e) => [
-    `${e.selector}, ${e.context}, k = ${e.k}`,
-    interval(e.gain_sparse_nats, 3),
-    interval(e.recovered_fraction),
-    interval(e.gain_over_random_nats, 3),
-    interval(e.excess_gain_nats, 3),
-    interval(e.excess_gain_nats, 3),
-    interval(e.real_minus_luck_nats, 3),
-  ]);
+  const rows = data.summary.selections
+    .filter((e) => e.context in CONTEXTS)
+    .map((e) => [
+      `${e.selector}, ${e.context}, k = ${e.k}`,
+      interval(e.gain_sparse_nats, 3),
+      fractionWords(data.summary, e),
+      e.sees_target ? NONE : interval(e.gain_over_random_nats, 3),
+      interval(e.luck_nats, 3),
+      interval(e.real_minus_luck_nats, 3),
+      interval(e.excess_gain_nats, 3),
+    ]);
   return numbersTable(
     "Every selector, context and k",
     [
@@ -175,9 +173,9 @@ function curvesTable(data) {
       "sparse gain, nats",
       "R(k)",
       "gain over random, nats",
+      "luck, nats",
+      "real minus luck, nats",
       "excess gain, nats",
-      "excess recovered fraction",
-      "excess over random, nats",
     ],
     rows,
   );

@@ -27,9 +27,11 @@ function digits(value, count) {
   return (/[1-9]/.test(text) ? text : text.replace("-", "")).replace("-", "\u2212");
 }
 
+const NONE = "\u2013";
+
 /** Returns an estimate as text, as `interval` in statistics/wording.py does: 0.41 [0.36, 0.47]. */
 function interval(estimate, count = 2) {
-  if (!estimate || estimate.mean === null || estimate.mean === undefined) return "\u2013";
+  if (!estimate || estimate.mean === null || estimate.mean === undefined) return NONE;
   if (estimate.low === null) return digits(estimate.mean, count);
   return `${digits(estimate.mean, count)} [${digits(estimate.low, count)}, ${digits(estimate.high, count)}]`;
 }

@@ -8,6 +8,12 @@ const tokens = (k) => (k === 1 ? "1 token" : `${k} tokens`);
 const entryOf = (selections, selector, context, k) =>
   selections.find((e) => e.selector === selector && e.context === context && e.k === k);
 
+/** Returns R(k) of an entry in words: with a mark where the summary says that it is fragile, and why where there is none. */
+const fractionWords = (summary, entry) =>
+  entry.recovered_fraction
+    ? interval(entry.recovered_fraction) + (summary.is_fragile ? " (fragile)" : "")
+    : "gate failed";
+
 const longGain = (window, context) => (context === "real" ? window.gain_long_nats : window.null_gain_long_nats);
 const sparseGain = (data, window, selector, context, k) =>
   window.selections[selector][context].gain[data.ks.indexOf(k)];
@@ -104,8 +110,7 @@ function scatter(data, limits, context, state, width, passes, open) {
       next.focus();
     }
   };
-  const r = entry.recovered_fraction;
-  const said = r ? `R(${k}) = ${interval(r)}` : "gate failed, no R(k)";
+  const said = entry.recovered_fraction ? `R(${k}) = ${fractionWords(data.summary, entry)}` : "gate failed, no R(k)";
   const title = `${context === "real" ? "Real context" : "Null context"}: ${said}`;
   const lines =
     `mean sparse gain ${interval(entry.gain_sparse_nats, 3)} nats; correlation ${interval(entry.figure4.correlation)}; ` +
@@ -164,11 +169,12 @@ function drawFigure4(data, limits, state, place, words, passes, open) {
   const border = panels[0].outside + panels[1].outside;
   words.textContent =
     `${drawn}. Real minus null context, the excess gain: ${interval(real.excess_gain_nats, 3)} nats` +
-    (real.gain_over_random_nats
-      ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`
-      : "") +
     (real.real_minus_luck_nats
-      ? `; real minus luck: ${interval(real.real_minus_luck_nats, 3)} nats`
+      ? `; selection luck, the mean gain on resampled targets: ${interval(real.luck_nats, 3)} nats` +
+        `; real minus luck: ${interval(real.real_minus_luck_nats, 3)} nats`
+      : "") +
+    (real.gain_over_random_nats && !real.sees_target
+      ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`
       : "") +
     (border ? `. Open points at the border (${border}) lie beyond the frame` : "") +
     (state.k !== k ? `. k = ${state.k} was not measured: k = ${k} is shown` : "") +
@@ -197,7 +203,7 @@ function figure4Table(data, state) {
       return [
         `${k}, ${context}`,
         interval(e.gain_sparse_nats, 3),
-        interval(e.recovered_fraction),
+        fractionWords(data.summary, e),
         interval(e.figure4.correlation),
         interval(e.figure4.ols_slope),
         interval(e.figure4.tls_slope),

@@ -111,6 +111,7 @@ const drawScatter = () => drawFigure4(DATA, limits, state, byId("figure4"), byId
 function drawCharts() {
   drawScatter();
   drawCurves(DATA, shownCurves, state, byId("curves"));
+  drawReaction(DATA, state, byId("reaction"));
   drawClasses(DATA, state, byId("classes"));
   drawDistances(DATA, state, byId("distances"));
 }
@@ -141,8 +142,8 @@ function drawNote() {
   const verdict = of.control
     ? html("span", {}, "Selects nothing: a control. ")
     : of.sees_target
-      ? html("span", { class: "warn" }, "Sees the target: much of its gain is selection luck; compare the null context. ")
-      : html("span", { class: "fine" }, "Does not see the target: its gain over random is not luck. ");
+      ? html("span", { class: "warn" }, "Sees the target: part of its gain is selection luck; read real minus luck. ")
+      : html("span", { class: "fine" }, "Does not see the target: its gain over random has no selection luck. ");
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
 }
