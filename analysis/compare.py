@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.statistics.wording import gates_words
 
 from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
@@ -50,12 +51,11 @@ def _words(comparison: Comparison) -> str:
     pairings = "; ".join(
         f"{label} minus {first}: {pairing.words}" for label, pairing in zip(later, comparison.pairings, strict=True)
     )
-    failed = [subject.label for subject in comparison.subjects if not subject.summary.gate_passed]
-    gate = f"VALIDITY GATE FAILED for {', '.join(failed)}. " if failed else "The validity gates passed. "
+    gates = " ".join(f"{subject.label}: {gates_words(subject.summary)}" for subject in comparison.subjects)
     warnings = "".join(f"{subject.warning} " for subject in comparison.subjects if subject.warning)
     return (
-        f"{gate}{warnings}Means with 95% intervals by bootstrap over documents. {pairings}. Gain over random at the smallest k, "
-        "the others at the largest. For a selector that sees the target, the sparse gain is mostly selection luck."
+        f"{gates} {warnings}Means with 95% intervals by bootstrap over documents. {pairings}. At the smallest and the largest k "
+        "alike: the gain over random of selectors that do not see the target, real minus luck of those that do."
     )
 
 

@@ -12,7 +12,7 @@ from olmo_sparsity.statistics.differences import Differences, paired_difference,
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
 from olmo_sparsity.statistics.subjects import CHOSEN, Pairing, Subject, pairing_of
-from olmo_sparsity.statistics.summary import FRACTIONS, MAIN_SELECTORS, Summary, summarize
+from olmo_sparsity.statistics.summary import FRACTIONS, MAIN_SELECTORS, SelectionSummary, Summary, summarize
 
 # Quantities of all windows, and of a selection; with the words for them.
 LOSSES = {
@@ -23,12 +23,15 @@ LOSSES = {
     "null_long_gain_nats": "long gain, null context, nats",
 }
 QUANTITIES = {
-    "gain_over_random_nats": "gain over random, nats",
-    "gain_sparse_nats": "sparse gain, nats",
     "recovered_fraction": "R(k)",
-    "excess_gain_nats": "excess gain, nats",
+    "gain_over_random_nats": "gain over random, nats",
     "real_minus_luck_nats": "real minus luck, nats",
+    "gain_sparse_nats": "sparse gain, nats",
+    "excess_gain_nats": "excess gain, nats",
 }
+# The headline of a selector that sees the target, and of one that does not.
+HEADLINE = {True: ("real_minus_luck_nats",), False: ("recovered_fraction", "gain_over_random_nats")}
+WITH_LUCK = ("recovered_fraction", "gain_sparse_nats")  # what includes selection luck, if the selector sees the target
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,10 @@ class ComparisonRow:
         quantity: its name.
         selector: the selector; None for a quantity of all windows.
         k: number of unmasked tokens; None for a quantity of all windows.
-        values: one for each subject; None where there is none, such as R(k) where the gate failed.
-        differences: of each later subject, its value minus the first subject's.
+        values: one for each subject; None where there is none, such as R(k) where the gate failed, and the gain over random of
+            a selector that sees the target, which is mostly luck.
+        differences: of each later subject, its value minus the first subject's; None where either is.
+        is_main: True if the row belongs to the headline.
     """
 
     words: str
@@ -61,6 +66,7 @@ class ComparisonRow:
     k: Optional[int]
     values: tuple[Optional[Estimate], ...]
     differences: tuple[Optional[Estimate], ...]
+    is_main: bool
 
     @property
     def is_fraction(self) -> bool:
@@ -113,7 +119,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         raise UserError("compare: these measurements have no selector and k in common")
     rows = _rows_of_windows(summaries, differences)
     for key in keys:
-        rows += _rows_of_selection(key, summaries, differences=differences)
+        rows += _rows_of_selection(key, summaries, differences=differences, main=_main_quantities(key, keys, summaries))
     return Comparison(
         tuple(
             ComparedSubject(subject.label, subject.tables, subject.selector, subject.warning, summary)
@@ -140,54 +146,61 @@ def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -
             k=None,
             values=tuple(summary.of_windows(name) for summary in summaries),
             differences=tuple(difference.of_windows(name) for difference in differences),
+            is_main=True,
         )
         for name, words in LOSSES.items()
     ]
 
 
 def _rows_of_selection(
-    key: SelectionKey, summaries: list[Summary], *, differences: list[Differences]
+    key: SelectionKey, summaries: list[Summary], *, differences: list[Differences], main: set[str]
 ) -> list[ComparisonRow]:
-    """Return the rows of one selection. A fraction has no difference where either gate failed."""
+    """Return the rows of one selection; ``main``: those of its quantities that belong to the headline."""
+    entries = [summary.at(*key) for summary in summaries]
+    sees_target = any(entry.info.sees_target for entry in entries)
     rows = []
     for name, words in QUANTITIES.items():
-        values = tuple(summary.at(*key).estimate(name) for summary in summaries)
-        is_fraction = name in FRACTIONS
-        if not is_fraction and all(value is None for value in values):
+        values = tuple(_value(entry, name) for entry in entries)
+        if name not in FRACTIONS and all(value is None for value in values):
             continue
         rows.append(
             ComparisonRow(
-                words,
+                f"{words} (includes luck)" if sees_target and name in WITH_LUCK else words,
                 name,
                 selector=key.selector,
                 k=key.k,
                 values=values,
                 differences=tuple(
-                    None
-                    if is_fraction and not (summaries[0].gate_passed and summary.gate_passed)
-                    else difference.of_selection(key, name)
-                    for difference, summary in zip(differences, summaries[1:], strict=True)
+                    None if values[0] is None or value is None else difference.of_selection(key, name)
+                    for difference, value in zip(differences, values[1:], strict=True)
                 ),
+                is_main=name in main,
             )
         )
     return rows
 
 
-def main_rows(comparison: Comparison) -> list[ComparisonRow]:
-    """Return the rows that answer most questions.
+def _value(entry: SelectionSummary, name: str) -> Optional[Estimate]:
+    """Return a quantity of a selection; None for the gain over random of a selector that sees the target."""
+    return None if name == "gain_over_random_nats" and entry.info.sees_target else entry.estimate(name)
 
-    These are the losses, and of the main selectors the gain over random at the smallest k and the other quantities at the
-    largest.
+
+def _main_quantities(key: SelectionKey, keys: list[SelectionKey], summaries: list[Summary]) -> set[str]:
+    """Return the headline of a selection: of the main selectors, at the smallest and at the largest k; else none.
+
+    Subjects may be compared by selectors of which some see the target and others do not. They have no headline in common, so
+    the sparse gain is shown, too.
     """
-    rows = comparison.rows
-    selectors = list(dict.fromkeys(row.selector for row in rows if row.selector is not None))
-    shown = [name for name in selectors if name in (*MAIN_SELECTORS, CHOSEN)] or selectors
-    ks = sorted({row.k for row in rows if row.k is not None})
+    ks, selectors = [other.k for other in keys], {other.selector for other in keys}
+    shown = selectors.intersection((*MAIN_SELECTORS, CHOSEN)) or selectors
+    if key.selector not in shown or key.k not in (min(ks), max(ks)):
+        return set()
+    kinds = {summary.sees_target(key.selector) for summary in summaries}
+    names = {name for sees_target in kinds for name in HEADLINE[sees_target]}
+    return names | {"gain_sparse_nats"} if len(kinds) > 1 else names
 
-    def is_main(row: ComparisonRow) -> bool:
-        if row.selector is None:
-            return True
-        wanted = ks[0] if row.quantity == "gain_over_random_nats" else ks[-1]
-        return row.selector in shown and row.k == wanted
 
-    return [row for row in rows if is_main(row)]
+def main_rows(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the rows that answer most questions: the losses and gains of all windows, and at the smallest and the largest k
+    alike R(k) and gain over random of selectors that do not see the target, real minus luck of those that do."""
+    return [row for row in comparison.rows if row.is_main]

@@ -37,7 +37,7 @@ class Subject:
         """A warning for a subject that is compared by a selector that sees the target, else empty."""
         if self.selector is None or not self.measurement.selectors[CHOSEN].sees_target:
             return ""
-        return f"{self.selector} sees the target: its sparse gain, R(k) and gain over random include selection luck."
+        return f"{self.selector} sees the target: its sparse gain and R(k) include selection luck."
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def same_windows(first: Measurement, second: Measurement) -> bool:
 def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     """Return whether two measurements are paired, and the sentence to print about it."""
     if same_windows(first, second):
-        return Pairing(True, f"paired, window by window: both hold the same {len(first.windows)} windows")
+        words = f"paired, window by window: both hold the same {len(first.windows)} windows"
+        return Pairing(True, words + _different_rows(first, second))
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
         f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
@@ -132,4 +133,12 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
         words += "; text or tokenizer differ, and nats of different tokens are not comparable"
     if not _same_lengths(first, second):
         words += "; the lengths differ, so long gains belong to different contexts"
-    return Pairing(False, words)
+    if first.estimand != second.estimand:
+        words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
+    return Pairing(False, words + _different_rows(first, second))
+
+
+def _different_rows(first: Measurement, second: Measurement) -> str:
+    """Return a warning, as the end of a sentence, where the gains beyond the training row begin at different lengths."""
+    a, b = first.lengths.train_len, second.lengths.train_len
+    return "" if a == b else f"; training rows have {a} and {b} tokens, so gains beyond them begin at different lengths"

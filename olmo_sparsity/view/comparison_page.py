@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.statistics.as_json import comparison_row_json
-from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.comparison import Comparison, compare
 from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.wording import gates_words, length_words, verdict
+from olmo_sparsity.statistics.wording import (
+    beyond_gate_words,
+    data_words,
+    fragile_words,
+    gate_words,
+    length_words,
+    overlap_words,
+    verdict,
+)
 from olmo_sparsity.view import pages
 
 
@@ -35,8 +43,12 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         data=_page_data(comparison),
         subjects=comparison.subjects,
         pairings=comparison.pairings,
-        gates_words=gates_words,
+        gate_words=gate_words,
+        beyond_gate_words=beyond_gate_words,
+        fragile_words=fragile_words,
+        data_words=data_words,
         length_words=length_words,
+        overlap_words=overlap_words,
     )
     pages.write_page(out, page)
     return out
@@ -44,9 +56,8 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
 
 def _page_data(comparison: Comparison) -> dict[str, Any]:
     """Return the JSON that the page's script draws: the rows, which of them are the main ones, and the verdicts."""
-    main = set(map(id, main_rows(comparison)))
     return {
         "labels": comparison.labels,
-        "rows": [{**comparison_row_json(row), "main": id(row) in main} for row in comparison.rows],
+        "rows": [{**comparison_row_json(row), "main": row.is_main} for row in comparison.rows],
         "verdicts": [[verdict(difference) for difference in row.differences] for row in comparison.rows],
     }

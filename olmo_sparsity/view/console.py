@@ -192,8 +192,9 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
         console.print(f"[bold]{escape(subject.label)}[/bold]: {escape(str(subject.tables))}")
         console.print(f"  {escape(data_words(summary))}; {length_words(summary.lengths)}")
         console.print(f"  {escape(gates_words(summary))}")
-        if subject.warning:
-            console.print(f"  {subject.warning}", style="bold")
+        for words in (overlap_words(summary), subject.warning):
+            if words:
+                console.print(f"  {words}", style="bold")
     first, *later = comparison.labels
     for label, pairing in zip(later, comparison.pairings, strict=True):
         console.print(f"{escape(label)} minus {escape(first)}: {pairing.words}.", style="bold")
@@ -205,7 +206,8 @@ def _comparison_table(comparison: Comparison, *, every: bool) -> Table:
     columns = [column for label in later for column in (f"{label}\nminus {first}", "verdict")]
     table = Table(
         "quantity", "selector", "k", first, *later, *columns,
-        caption="means [95% intervals by bootstrap over documents]; R(k) only where the validity gates passed",
+        caption="means [95% intervals by bootstrap over documents]. R(k): only where the validity gate passed. Gain over random: "
+        "of selectors that do not see the target. Real minus luck: of those that do.",
     )  # fmt: skip
     for row in comparison.rows if every else main_rows(comparison):
         digits = 2 if row.is_fraction else 3

@@ -13,6 +13,7 @@ from made_up import made_up_tables
 from analysis import classes, compare, figure5, paper, recovered_fraction
 from analysis.measured import Measured
 from analysis.paper import INCHES, Width
+from olmo_sparsity.statistics.wording import SELECTION_ONLY
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +77,5 @@ def test_a_comparison_is_drawn(tables: dict[str, Path], tmp_path: Path, width: W
     paths = compare.draw([tables["passed"], tables["failed"]], tmp_path)
     assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
     words = (tmp_path / "compare.txt").read_text()
-    assert "VALIDITY GATE FAILED for" in words
+    assert "failed: GATE FAILED" in words and SELECTION_ONLY in words
     assert "paired, window by window" in words

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import made_up_tables
+from made_up import SEES_TARGET, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.as_json import comparison_json
@@ -18,11 +18,12 @@ from olmo_sparsity.statistics.comparison import compare, main_rows
 from olmo_sparsity.statistics.differences import paired_difference, unpaired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.subjects import CHOSEN, read_subjects, same_windows
+from olmo_sparsity.statistics.subjects import CHOSEN, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import verdict
+from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words, gates_words, verdict
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison
+from olmo_sparsity.view.pages import minus
 
 
 def named(folder: Path, run: str, **settings: Any) -> str:
@@ -131,6 +132,47 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
         assert row.values[0] is not None and row.values[1] is None and row.differences == (None,)
 
 
+def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(folders: dict[str, str]) -> None:
+    """Of selectors that do not see the target R(k) and gain over random; of those that do real minus luck."""
+    rows = main_rows(compare(read_subjects([folders["pose"], folders["weaker"]])))
+    of_windows = [row.quantity for row in rows if row.selector is None]
+    assert of_windows[2:4] == ["long_gain_nats", "gain_beyond_nats"]
+    headline = {
+        "unmask-one": ["real_minus_luck_nats"],
+        "kl": ["recovered_fraction", "gain_over_random_nats"],
+        "attention": ["recovered_fraction", "gain_over_random_nats"],
+        "random": ["recovered_fraction"],
+    }
+    found = {(row.selector, row.quantity, row.k) for row in rows if row.selector is not None}
+    assert found == {(selector, name, k) for selector, names in headline.items() for name in names for k in (1, 8)}
+
+
+def test_gain_over_random_and_real_minus_luck_exclude_each_other(folders: dict[str, str]) -> None:
+    numbers = compare(read_subjects([folders["pose"], folders["weaker"]]))
+    for row in numbers.rows:
+        if row.quantity in ("gain_over_random_nats", "real_minus_luck_nats") and row.selector is not None:
+            assert SEES_TARGET[row.selector] == (row.quantity == "real_minus_luck_nats")
+            assert None not in row.values and None not in row.differences
+        if row.selector is not None:
+            luck = SEES_TARGET[row.selector] and row.quantity in ("recovered_fraction", "gain_sparse_nats")
+            assert ("includes luck" in row.words) == luck
+
+
+def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
+    """Gains beyond rows of other lengths, and means over targets and over documents, are not the same quantity."""
+    one, other = load(Path(folders["pose"])), load(Path(folders["other"]))
+
+    def changed(measurement: Measurement, train_len: int, sampling: str) -> Measurement:
+        manifest = {**measurement.manifest, "influence": {"sampling": sampling}}
+        manifest["context"] = {**manifest["context"], "train_len": train_len}
+        return dataclasses.replace(measurement, manifest=manifest)
+
+    assert "training rows" not in pairing_of(one, one).words
+    assert "training rows have 8 and 20 tokens" in pairing_of(one, changed(one, 20, "documents")).words
+    assert "means over" not in pairing_of(one, changed(other, 8, "documents")).words
+    assert "means over documents and over targets" in pairing_of(one, changed(other, 8, "targets")).words
+
+
 def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     subjects = read_subjects([f"{folders['pose']}:kl", f"{folders['pose']}:unmask-one"])
     numbers = compare(subjects)
@@ -138,10 +180,18 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     assert [bool(subject.warning) for subject in numbers.subjects] == [False, True]
     assert {row.selector for row in numbers.rows} == {None, CHOSEN}
     measurement = load(Path(folders["pose"]))
-    row = next(row for row in main_rows(numbers) if row.quantity == "gain_sparse_nats")
+    main = {(row.quantity, row.k): row for row in main_rows(numbers)}
     gains = measurement.gains
-    difference = (gains["unmask-one", "real", 8] - gains["kl", "real", 8]).mean()
-    assert row.differences[0] is not None and row.differences[0].mean == pytest.approx(difference)
+    for k in (1, 8):
+        row = main["gain_sparse_nats", k]
+        difference = (gains["unmask-one", "real", k] - gains["kl", "real", k]).mean()
+        assert row.differences[0] is not None and row.differences[0].mean == pytest.approx(difference)
+        assert row.words == "sparse gain, nats (includes luck)"
+    # One sees the target and the other does not: neither headline is defined for both.
+    over_random, rest = main["gain_over_random_nats", 8], main["real_minus_luck_nats", 8]
+    assert over_random.values[0] is not None and over_random.values[1] is None
+    assert rest.values[0] is None and rest.values[1] is not None
+    assert over_random.differences == rest.differences == (None,)
     long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
     assert verdict(long.differences[0]) == "equal"
 
@@ -162,12 +212,16 @@ def test_three_runs_are_printed_and_written(
     folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subjects = read_subjects([folders["pose"], folders["weaker"], folders["other"]])
+    numbers = compare(subjects)
     print_comparison(subjects)
     said = capsys.readouterr().out
     assert "weaker minus pose: paired" in said and "other minus pose: NOT PAIRED" in said
-    assert "gain over random" in said
+    assert "gain over random" in said and "real minus luck" in said and "gain beyond the training row" in said
+    assert said.count(gates_words(numbers.subjects[1].summary)) == 1
     out = write_comparison(subjects, tmp_path / "comparison.html")
     page = out.read_text()
     assert "NOT PAIRED" in page and "default-src" in page
+    for subject in numbers.subjects:
+        assert minus(gate_words(subject.summary)) in page and minus(beyond_gate_words(subject.summary)) in page
     with pytest.raises(UserError, match="--overwrite"):
         write_comparison(subjects, out)
