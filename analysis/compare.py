@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import gates_words
+from olmo_sparsity.statistics.wording import SELECTION_ONLY
 
 from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
@@ -51,10 +51,14 @@ def _words(comparison: Comparison) -> str:
     pairings = "; ".join(
         f"{label} minus {first}: {pairing.words}" for label, pairing in zip(later, comparison.pairings, strict=True)
     )
-    gates = " ".join(f"{subject.label}: {gates_words(subject.summary)}" for subject in comparison.subjects)
+    failed = [subject.label for subject in comparison.subjects if not subject.summary.gate_passed]
+    beyond = [subject.label for subject in comparison.subjects if not subject.summary.beyond_gate_passed]
+    gates = f"VALIDITY GATE FAILED for {', '.join(failed)}. " if failed else "The validity gates passed. "
+    if beyond:
+        gates += f"GATE BEYOND THE TRAINING ROW FAILED for {', '.join(beyond)}: {SELECTION_ONLY}. "
     warnings = "".join(f"{subject.warning} " for subject in comparison.subjects if subject.warning)
     return (
-        f"{gates} {warnings}Means with 95% intervals by bootstrap over documents. {pairings}. At the smallest and the largest k "
+        f"{gates}{warnings}Means with 95% intervals by bootstrap over documents. {pairings}. At the smallest and the largest k "
         "alike: the gain over random of selectors that do not see the target, real minus luck of those that do."
     )
 

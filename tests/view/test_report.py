@@ -524,9 +524,9 @@ def test_a_failed_gate_shows_no_r(opened: Any) -> None:
 @in_browser
 def test_a_fragile_r_is_marked_wherever_it_is_shown(opened: Any) -> None:
     page = opened("fragile")
-    assert "(fragile)" in page.locator("#figure4 figcaption").first.inner_text()
+    assert "] fragile" in page.locator("#figure4 figcaption").first.inner_text()
     marked = page.locator("#curves tbody tr").evaluate_all("rows => rows.map(row => row.cells[2].textContent)")
-    assert len(marked) == 60 and all(cell.endswith("(fragile)") for cell in marked)
+    assert len(marked) == 60 and all(cell.endswith("] fragile") for cell in marked)
     assert "misses low" in page.locator("#curves figure", has_text="R(k)").first.inner_text()
     assert "misses low" in page.locator("#reaction figure", has_text="R(k)").inner_text()
 

@@ -98,7 +98,7 @@ const numbersOf = (estimates) => estimates.flatMap((e) => [e.mean, e.low, e.high
 /** Returns frame, scales and height of a chart against k. The numbers `among` are always inside. */
 function areaOfK(ks, width, values, among, fraction) {
   const height = Math.round(Math.min(330, width * 0.72));
-  const frame = { left: 50, right: width - 10, top: 8, bottom: height - 44 };
+  const frame = { left: 60, right: width - 10, top: 8, bottom: height - 44 };
   const x = linear(Math.log2(ks[0]) - 0.3, Math.log2(ks.at(-1)) + 0.3, frame.left, frame.right);
   x.ticks = ks.map(Math.log2);
   const y = (fraction ? signedLog : linear)(...extent(values, among), frame.bottom, frame.top);

@@ -11,7 +11,7 @@ const entryOf = (selections, selector, context, k) =>
 /** Returns R(k) of an entry in words: with a mark where the summary says that it is fragile, and why where there is none. */
 const fractionWords = (summary, entry) =>
   entry.recovered_fraction
-    ? interval(entry.recovered_fraction) + (summary.is_fragile ? " (fragile)" : "")
+    ? interval(entry.recovered_fraction) + (summary.is_fragile ? " fragile" : "")
     : "gate failed";
 
 const longGain = (window, context) => (context === "real" ? window.gain_long_nats : window.null_gain_long_nats);
