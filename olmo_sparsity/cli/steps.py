@@ -36,8 +36,9 @@ def train_first(config: Config, run: Path, *, share: Share) -> None:
     Raises:
         UserError: the run belongs to another experiment, or it is not trained and this is one of several processes.
     """
+    from olmo_sparsity.config.trained import FREE_TO_MEASURE
     from olmo_sparsity.training.loop import train
-    from olmo_sparsity.training.run_folder import FREE_TO_MEASURE, check_same_experiment, is_trained
+    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
         check_same_experiment(run, config, free=FREE_TO_MEASURE)

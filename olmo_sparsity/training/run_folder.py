@@ -9,34 +9,13 @@ from typing import Any, Optional
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
+from olmo_sparsity.config.trained import FREE_TO_TRAIN, different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import read_json, write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
 
 logger = logging.getLogger(__name__)
-
-TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
-# Keys that may differ from those of the run in the folder: when training resumes, and when a trained run is measured.
-FREE_TO_TRAIN = frozenset(
-    {
-        ("data", "cache_dir"),
-        ("data", "processes"),
-        ("data", "token_dtype"),
-        ("training", "parallel"),
-        ("training", "micro_batch_rows"),
-        ("training", "checkpoint_every"),
-        ("training", "keep_checkpoints"),
-        ("training", "keep_every"),
-        ("training", "trackers"),
-    }
-)
-FREE_TO_MEASURE = FREE_TO_TRAIN | {
-    ("data", "on_error"),
-    ("data", "text_field"),
-    ("training", "device"),
-    ("training", "threads"),
-}
 
 
 def check_same_experiment(run: Path, config: Config, *, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
@@ -51,17 +30,11 @@ def check_same_experiment(run: Path, config: Config, *, free: frozenset[tuple[st
         UserError: a key differs.
     """
     stored = read_json(run / "manifest.json")["config"]
-    requested, defaults = to_dict(config), to_dict(Config())
-    for section in TRAINED_SECTIONS:
-        # A key that was added after the run was made had its default value.
-        before = {**defaults[section], **stored.get(section, {})}
-        for key in sorted(before.keys() | requested[section].keys()):
-            old_value, new_value = before.get(key), requested[section].get(key)
-            if old_value != new_value and (section, key) not in free:
-                raise UserError(
-                    f"{run}: this run was made with {section}.{key} = {old_value!r}, not {new_value!r}; choose another "
-                    "folder with --run DIR, or replace the run with `olmo-sparsity train --overwrite`"
-                )
+    for key in different_keys(stored, to_dict(config), free=free):
+        raise UserError(
+            f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; choose another "
+            "folder with --run DIR, or replace the run with `olmo-sparsity train --overwrite`"
+        )
 
 
 def check_same_text(run: Path, tokens_sha256: str) -> None:

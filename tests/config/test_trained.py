@@ -1,0 +1,30 @@
+"""The keys in which two configurations differ."""
+
+from __future__ import annotations
+
+from olmo_sparsity.config import Config, TrainingConfig, to_dict
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, DifferentKey, different_keys
+
+
+def test_keys_that_training_depends_on_are_found_in_the_order_of_the_sections() -> None:
+    first = to_dict(load_config(None, []))
+    second = to_dict(load_config(None, ["training.seed=7", "context.full_len=60", "influence.seed=3", "name=other"]))
+    found = list(different_keys(first, second, free=FREE_TO_TRAIN))
+    assert [key.dotted for key in found] == ["context.full_len", "training.seed"]
+    assert found[1] == DifferentKey("training.seed", 0, 7)
+    assert not list(different_keys(first, second, free=frozenset({("context", "full_len"), ("training", "seed")})))
+
+
+def test_a_key_that_was_added_later_had_its_default() -> None:
+    config = to_dict(Config())
+    older = {**config, "training": {key: value for key, value in config["training"].items() if key != "z_loss"}}
+    assert not list(different_keys(older, config, free=FREE_TO_TRAIN))
+    changed = to_dict(Config(training=TrainingConfig(z_loss=0.1)))
+    assert list(different_keys(older, changed, free=FREE_TO_TRAIN)) == [DifferentKey("training.z_loss", 0.0, 0.1)]
+
+
+def test_the_device_is_free_when_a_run_is_measured_only() -> None:
+    config, moved = to_dict(Config()), to_dict(Config(training=TrainingConfig(device="cpu")))
+    assert [key.dotted for key in different_keys(config, moved, free=FREE_TO_TRAIN)] == ["training.device"]
+    assert not list(different_keys(config, moved, free=FREE_TO_MEASURE))
