@@ -1,0 +1,96 @@
+"""Which runs are the same model: those whose configurations differ in the seed of training only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.folders import is_folder_of_kind
+
+SEED_KEY = ("training", "seed")
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The runs of one configuration, each with another seed of training.
+
+    Attributes:
+        runs: their folders.
+        seeds: their seeds, in the same order.
+    """
+
+    runs: tuple[Path, ...]
+    seeds: tuple[int, ...]
+
+
+def _stored_config(run: Path) -> dict[str, Any]:
+    """Return the configuration that a run was made with.
+
+    Raises:
+        UserError: there is no run.
+    """
+    if not is_folder_of_kind(run, "run"):
+        raise UserError(f"{run}: there is no training run here; name the folder of one")
+    config: dict[str, Any] = read_json(run / "manifest.json")["config"]
+    return config
+
+
+def _seed_of(config: dict[str, Any]) -> int:
+    section, key = SEED_KEY
+    return int(config[section][key])
+
+
+def _difference(first: dict[str, Any], second: dict[str, Any]) -> Optional[DifferentKey]:
+    """Return a key other than the seed in which two configurations differ; None if there is none."""
+    return next(different_keys(first, second, free=FREE_TO_MEASURE | {SEED_KEY}), None)
+
+
+def trained_models(runs: Sequence[Path]) -> list[TrainedModel]:
+    """Group runs into models, in the order in which the first run of each is named.
+
+    Two runs of the same configuration and the same seed are no two draws of the seed; the second begins another model.
+
+    Raises:
+        UserError: a folder holds no run.
+    """
+    groups: list[list[tuple[Path, dict[str, Any]]]] = []
+    for run in runs:
+        config = _stored_config(run)
+        for group in groups:
+            is_new_seed = _seed_of(config) not in (_seed_of(other) for _, other in group)
+            if is_new_seed and _difference(group[0][1], config) is None:
+                group.append((run, config))
+                break
+        else:
+            groups.append([(run, config)])
+    return [
+        TrainedModel(tuple(run for run, _ in group), tuple(_seed_of(config) for _, config in group)) for group in groups
+    ]
+
+
+def same_model(runs: Sequence[Path]) -> TrainedModel:
+    """Return the model that all these runs are of.
+
+    Raises:
+        UserError: they differ in more than the seed of training, or two have the same seed.
+    """
+    configs = [_stored_config(run) for run in runs]
+    for run, config in zip(runs[1:], configs[1:], strict=True):
+        difference = _difference(configs[0], config)
+        if difference is not None:
+            raise UserError(
+                f"{runs[0]} and {run} differ in {difference.dotted} ({difference.first!r}, {difference.second!r}), not in the "
+                "seed of training only; `olmo-sparsity compare` shows such runs side by side"
+            )
+    seeds = tuple(_seed_of(config) for config in configs)
+    for i, seed in enumerate(seeds):
+        if seed in seeds[:i]:
+            raise UserError(
+                f"{runs[seeds.index(seed)]} and {runs[i]} have the same training.seed = {seed}; name each seed once"
+            )
+    return TrainedModel(tuple(runs), seeds)

@@ -1,0 +1,56 @@
+"""Runs that differ in the seed of training only are one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_up_runs import made_up_run
+
+from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.trained_models import same_model, trained_models
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, Path]:
+    """Three seeds of a model, two of a larger one, and a repetition of a seed."""
+    larger = ModelConfig(d_model=256)
+    return {
+        "a0": made_up_run(tmp_path / "a0"),
+        "b1": made_up_run(tmp_path / "b1", seed=1, model=larger),
+        "a2": made_up_run(tmp_path / "a2", seed=2),
+        "b0": made_up_run(tmp_path / "b0", model=larger),
+        "a1": made_up_run(tmp_path / "a1", seed=1),
+        "again": made_up_run(tmp_path / "again", seed=2),
+    }
+
+
+def test_runs_are_grouped_by_their_configuration(runs: dict[str, Path]) -> None:
+    found = [([run.name for run in model.runs], list(model.seeds)) for model in trained_models(list(runs.values()))]
+    assert found == [(["a0", "a2", "a1"], [0, 2, 1]), (["b1", "b0"], [1, 0]), (["again"], [2])]
+
+
+def test_runs_of_one_model(runs: dict[str, Path]) -> None:
+    model = same_model([runs["a2"], runs["a0"]])
+    assert (model.runs, model.seeds) == ((runs["a2"], runs["a0"]), (2, 0))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a0", "b1"), "a0 and .*b1 differ in model.d_model .128, 256., not in the seed of training only; .*compare"),
+        (("a0", "a2", "again"), "a2 and .*again have the same training.seed = 2; name each seed once"),
+    ],
+)
+def test_runs_of_several_models_are_refused_in_one_line(
+    runs: dict[str, Path], names: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        same_model([runs[name] for name in names])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: there is no training run here"):
+        trained_models([tmp_path / "nowhere"])
