@@ -8,12 +8,15 @@ from typing import Any, Optional
 from olmo_sparsity.statistics.agreement import Agreement
 from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary, DistanceShares
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.screening import ScreeningLoss
+from olmo_sparsity.statistics.seed_summary import SeedSummary
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, SelectionSummary, Summary
+from olmo_sparsity.statistics.wording_of_runs import model_labels
 
 Json = dict[str, Any]
 
@@ -230,4 +233,55 @@ def comparison_json(comparison: Comparison) -> Json:
         ],
         "pairings": [{"paired": pairing.paired, "words": pairing.words} for pairing in comparison.pairings],
         "rows": [comparison_row_json(row) for row in comparison.rows],
+    }
+
+
+def _model_curve_json(model: ModelCurve, label: str) -> Json:
+    return {
+        "label": label,
+        "runs": [seed.run for seed in model.seeds],
+        "seeds": [seed.seed for seed in model.seeds],
+        **lengths_json(model.curve.lengths),
+        "is_ceiling": model.is_ceiling,
+        "gain_beyond_nats": estimate_json(model.gain_beyond_nats),
+        "gain_beyond_nats_of_seeds": [seed.gain_beyond_nats for seed in model.seeds],
+        "share_of_ceiling": estimate_json(model.share_of_ceiling),
+        "points": [
+            {
+                "num_visible_tokens": point.num_visible_tokens,
+                "loss_nats": estimate_json(point.loss_nats),
+                "change_nats": estimate_json(point.change_nats),
+                "loss_nats_of_seeds": [seed.losses_nats[i] for seed in model.seeds],
+            }
+            for i, point in enumerate(model.curve.points)
+        ],
+    }
+
+
+def compared_curves_json(compared: ComparedCurves) -> Json:
+    """What the figure of context curves writes beside its pictures."""
+    first = compared.models[0].curve
+    return {
+        "row_len": compared.row_len,
+        "full_len": compared.full_len,
+        "num_windows": first.num_windows,
+        "num_documents": first.num_documents,
+        "source": first.source,
+        "split": first.split,
+        "shares_are_fragile": compared.shares_are_fragile,
+        "models": [
+            _model_curve_json(model, label)
+            for model, label in zip(compared.models, model_labels(compared), strict=True)
+        ],
+    }
+
+
+def seed_summary_json(numbers: SeedSummary) -> Json:
+    """What ``summary --json`` prints of several seeds."""
+    return {
+        "runs": [str(run) for run in numbers.model.runs],
+        "seeds": list(numbers.model.seeds),
+        "tables": [str(tables) for tables in numbers.tables],
+        "mean": summary_json(numbers.mean),
+        "of_seeds": [summary_json(summary) for summary in numbers.of_seeds],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def context_curve(folder: Path) -> ContextCurve:
     manifest = read_manifest(folder, "context-curve")
     lengths = Lengths.from_manifest(manifest)
     visible = [int(number) for number in manifest["num_visible_tokens"]]
-    sums = _loss_sums(folder, visible)
+    sums = loss_sums(folder, visible)
 
     def quantities(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         means = {number: totals[number] / totals["weights"] for number in visible}
@@ -84,6 +84,12 @@ def context_curve(folder: Path) -> ContextCurve:
         return {**means, **changes}
 
     estimate_of = defined_estimates(sums, quantities)
+    points = [CurvePoint(number, estimate_of[number], estimate_of[_Change(number)]) for number in visible]
+    return curve_of_points(manifest, points)
+
+
+def curve_of_points(manifest: dict[str, Any], points: Sequence[CurvePoint]) -> ContextCurve:
+    """Return the curve with these points of a measurement with this manifest."""
     return ContextCurve(
         run=manifest["run"],
         source=manifest["source"],
@@ -93,12 +99,12 @@ def context_curve(folder: Path) -> ContextCurve:
         num_documents=manifest["num_documents"],
         windows_sha256=manifest["windows_sha256"],
         tokens_sha256=manifest["tokens_sha256"],
-        lengths=lengths,
-        points=tuple(CurvePoint(number, estimate_of[number], estimate_of[_Change(number)]) for number in visible),
+        lengths=Lengths.from_manifest(manifest),
+        points=tuple(points),
     )
 
 
-def _loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
+def loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
     """Return the sum of ``weights`` and the weighted sum of losses at each number of visible tokens, float64 [U]."""
     doc_ids, weights, losses = [], [], []
     for part in read_parts(folder, "curve", columns=["doc_id", "weight", "loss_nats"]):

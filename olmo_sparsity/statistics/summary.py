@@ -151,7 +151,7 @@ class Summary:
         run: name of the run.
         run_id: fingerprint of the measurement.
         selections: one entry for every selector, context and k.
-        effective_sparsity: one entry for every selector and fraction.
+        effective_sparsity: one entry for every selector and fraction; none of a mean over several seeds of training.
     """
 
     gate: Gate
@@ -267,10 +267,13 @@ def gate_of(gain: Estimate) -> Gate:
     return "passed" if gain.is_above_zero else "failed"
 
 
-def _is_fragile(long_gain: Estimate) -> bool:
-    """Return True if the gate passed with less than ``ROBUST_RATIO`` standard errors."""
-    error = long_gain.standard_error
-    return long_gain.is_above_zero and error is not None and long_gain.mean < ROBUST_RATIO * error
+def is_fragile(gain: Estimate) -> bool:
+    """Return True if the interval of a gain lies above 0, but its mean is less than ``ROBUST_RATIO`` standard errors.
+
+    Fractions of such a gain miss low: it is more often too large than too small, given that its interval lies above 0.
+    """
+    error = gain.standard_error
+    return gain.is_above_zero and error is not None and gain.mean < ROBUST_RATIO * error
 
 
 def _overlap_percent(measurement: Measurement) -> Optional[float]:
@@ -289,6 +292,17 @@ def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -
     """
     sums = sums_by_unit(measurement)
     numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys), method=method)
+    summary = summary_of_numbers(measurement, numbers)
+    return replace(summary, effective_sparsity=effective_sparsity(measurement, sums, gate_passed=summary.gate_passed))
+
+
+def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[Estimate]]) -> Summary:
+    """Return the summary that holds these numbers, and the gates that follow from them; without effective sparsity.
+
+    Args:
+        measurement: the windows that the numbers are of.
+        numbers: estimates of all that ``quantities_of`` returns.
+    """
 
     def of_windows(name: str) -> Estimate:
         estimate = numbers[name]
@@ -306,7 +320,7 @@ def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -
     return Summary(
         gate=gate,
         beyond_gate=gate_of(of_windows("gain_beyond_nats")),
-        is_fragile=_is_fragile(long_gain),
+        is_fragile=is_fragile(long_gain),
         estimand=measurement.estimand,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
@@ -326,7 +340,7 @@ def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -
         run=manifest["run"],
         run_id=manifest["run_id"],
         selections=tuple(selections),
-        effective_sparsity=effective_sparsity(measurement, sums, gate_passed=gate == "passed"),
+        effective_sparsity=(),
     )
 
 

@@ -106,6 +106,11 @@ def beyond_gate_words(summary: Summary) -> str:
     """Return the gate beyond the training row in one sentence."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
     row, full = lengths.train_len, lengths.full_len
+    if row >= full:
+        return (
+            f"The gate beyond the training row does not apply: a training row has all {full} tokens, so nothing lies beyond "
+            f"it; {SELECTION_ONLY}."
+        )
     if row == lengths.local_len and gain.has_interval:
         same = f"it is the same gate, since a training row has as many tokens as the local context, {row}"
         return (
@@ -118,9 +123,7 @@ def beyond_gate_words(summary: Summary) -> str:
             f"Gate beyond the training row passed: all {full} tokens instead of the last {row}, as many as a training row "
             f"has, are worth {_signed(gain)}."
         )
-    if row >= full:
-        reason = f"a training row has all {full} tokens, so nothing lies beyond it"
-    elif not gain.has_interval:
+    if not gain.has_interval:
         reason = f"fewer than {MIN_DOCUMENTS} documents are too few for an interval"
     else:
         reason = (
@@ -175,6 +178,8 @@ def length_words(lengths: Lengths) -> str:
         f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens; "
         f"trained on rows of {lengths.train_len} with {positions_words(lengths)}"
     )
+    if beyond == 0:
+        return f"{words}. A row is as long as the full context: nothing lies beyond it."
     if lengths.train_len == lengths.local_len:
         return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."

@@ -56,11 +56,13 @@ WIDTH_OF_FILES = 260  # columns where the output is no terminal, so that no tabl
 INTERVALS = "means [95% interval by bootstrap over documents]"
 
 
-def _console() -> Console:
+def results_console() -> Console:
+    """Return where results are printed."""
     return Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, soft_wrap=False)
 
 
-def _print_json(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any]) -> None:
+    """Print results for programs."""
     print(json.dumps(value, indent=2))
 
 
@@ -78,7 +80,7 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
     pairs = agreement(tables, measurement) if every or as_json or REFERENCE in measurement.selectors else []
     losses = screening(tables, measurement)
     if as_json:
-        _print_json(
+        print_json(
             {
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in by_class(measurement, summary)],
@@ -87,7 +89,7 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
             }
         )
         return
-    console = _console()
+    console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
     console.print(f"{escape(data_words(summary))}; {INTERVALS}")
     console.print(length_words(summary.lengths))
@@ -109,7 +111,7 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
 
 def _print_every(measurement: Measurement, summary: Summary, *, pairs: list[Agreement]) -> None:
     """Print what ``summary --every`` adds."""
-    console = _console()
+    console = results_console()
     console.print(every_selection_table(summary))
     console.print(figure4_table(summary))
     if summary.gate_passed:
@@ -122,9 +124,9 @@ def print_detection(tables: Path, as_json: bool = False) -> None:
     """Print one validation: the losses of each suite, and the precision at truth of every selector."""
     numbers = detection(tables)
     if as_json:
-        _print_json(detection_json(numbers))
+        print_json(detection_json(numbers))
         return
-    console = _console()
+    console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
     console.print(_suite_table(numbers))
     console.print(_precision_table(numbers))
@@ -165,7 +167,7 @@ def _precision_table(numbers: Detection) -> Table:
 def print_curve(tables: Path) -> None:
     """Print one context curve: the loss at each number of visible tokens, and its change from the length of a training row."""
     curve = context_curve(tables)
-    console = _console()
+    console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
     console.print(f"{escape(data_words(curve))}; {INTERVALS}")
     table = Table("visible tokens", "loss, nats", f"change from {curve.lengths.train_len} tokens, nats")
@@ -184,9 +186,9 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
     """
     comparison = compare(subjects)
     if as_json:
-        _print_json(comparison_json(comparison))
+        print_json(comparison_json(comparison))
         return
-    console = _console()
+    console = results_console()
     for subject in comparison.subjects:
         summary = subject.summary
         console.print(f"[bold]{escape(subject.label)}[/bold]: {escape(str(subject.tables))}")

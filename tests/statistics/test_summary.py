@@ -32,7 +32,7 @@ from olmo_sparsity.statistics.measurement import (
     window_rows,
 )
 from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
-from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words
+from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words, length_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 
@@ -283,6 +283,18 @@ def test_a_failed_gate_hides_fractions_and_is_stated_in_words() -> None:
 @pytest.mark.parametrize(("low", "gate"), [(0.01, "passed"), (0.0, "failed"), (-0.01, "failed"), (None, "failed")])
 def test_gate_of(low: float | None, gate: str) -> None:
     assert gate_of(Estimate(0.02, low, 0.03)) == gate
+
+
+def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> None:
+    measurement = made_up(60, long_gain=0.5)
+    lengths = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
+    windows = measurement.windows.assign(gain_beyond_nats=np.float32(0))
+    manifest = {**measurement.manifest, "context": lengths}
+    summary = summarize(dataclasses.replace(measurement, windows=windows, manifest=manifest))
+    words = beyond_gate_words(summary)
+    assert "does not apply" in words and "FAILED" not in words
+    assert "shows selection, not length generalization" in words
+    assert length_words(summary.lengths).endswith("A row is as long as the full context: nothing lies beyond it.")
 
 
 @pytest.mark.parametrize("num_documents", [1, 2, 49])

@@ -1,0 +1,219 @@
+"""The summary of a model that was trained with several seeds: means over the seeds, and each seed beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.differences import Differences
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.seeds import estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.subjects import same_windows
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary, summarize, summary_of_numbers
+from olmo_sparsity.statistics.sums import Key, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.trained_models import TrainedModel, same_model
+from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
+
+# Keys of the section ``influence`` that no number depends on.
+HOW_IT_RUNS = ("path", "batch_tokens", "windows_per_part", "save_candidates")
+# What is listed of all windows and of selections, and the words for it.
+OF_WINDOWS = {
+    "loss_short_nats": "L_short, nats",
+    "loss_long_nats": "L_long, nats",
+    "long_gain_nats": "long gain, nats",
+    "gain_beyond_nats": "gain beyond the training row, nats",
+    "null_long_gain_nats": "long gain, null context, nats",
+}
+OF_SELECTIONS = {
+    "recovered_fraction": "R(k)",
+    "gain_over_random_nats": "gain over random, nats",
+    "real_minus_luck_nats": "real minus luck, nats",
+}
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """The numbers of a model over the seeds of its training.
+
+    Attributes:
+        model: its runs and their seeds.
+        tables: the influence folder of each run.
+        mean: the numbers of the mean model, with intervals that include the seed (``statistics.seeds``); the gates follow
+            from them. Of a model with one seed, the numbers of that run.
+        of_seeds: the numbers of each run.
+    """
+
+    model: TrainedModel
+    tables: tuple[Path, ...]
+    mean: Summary
+    of_seeds: tuple[Summary, ...]
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds."""
+        return len(self.of_seeds)
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """One number of a model.
+
+    Attributes:
+        words: the number and its unit, for readers.
+        quantity: its name.
+        selector: the selector; None for a number of all windows.
+        context: the context; None for a number of all windows.
+        k: number of unmasked tokens; None for a number of all windows.
+        mean: the mean over the seeds; None where there is none, such as R(k) where the gate failed.
+        of_seeds: the number of each seed.
+    """
+
+    words: str
+    quantity: str
+    selector: Optional[str]
+    context: Optional[str]
+    k: Optional[int]
+    mean: Optional[Estimate]
+    of_seeds: tuple[Optional[Estimate], ...]
+
+
+def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
+    """Return the rows of a table over the seeds.
+
+    These are the numbers of all windows; of selectors that do not see the target R(k) and the gain over random; of selectors that
+    see it real minus luck.
+
+    Args:
+        numbers: of the model.
+        every: also give every k, not only the smallest and the largest, and D(k) with what belongs beside it: that of `random`,
+            under the null context, and of mimicry.
+    """
+    mean = numbers.mean
+    summaries = (mean, *numbers.of_seeds)
+    rows = []
+    for name, words in OF_WINDOWS.items():
+        if name != "gain_beyond_nats" or mean.lengths.train_len < mean.lengths.full_len:
+            values = [summary.of_windows(name) for summary in summaries]
+            rows.append(SeedRow(words, name, None, None, None, values[0], tuple(values[1:])))
+    for selection in mean.selections:
+        if every or selection.k in (mean.ks[0], mean.ks[-1]):
+            rows += _rows_of_selection(selection, numbers.of_seeds, every=every)
+    return rows
+
+
+def _rows_of_selection(selection: SelectionSummary, of_seeds: Sequence[Summary], *, every: bool) -> list[SeedRow]:
+    names = {}
+    if selection.context == "real":
+        blind, seeing = ("recovered_fraction", "gain_over_random_nats"), ("real_minus_luck_nats",)
+        names = {name: OF_SELECTIONS[name] for name in (seeing if selection.info.sees_target else blind)}
+    if every:
+        names["prediction_recovered"] = "D(k)" + ("" if selection.context == "real" else f", {selection.context}")
+    return [
+        SeedRow(
+            words,
+            name,
+            selector=selection.selector,
+            context=selection.context,
+            k=selection.k,
+            mean=selection.estimate(name),
+            of_seeds=tuple(summary.at(*selection.key).estimate(name) for summary in of_seeds),
+        )
+        for name, words in names.items()
+        if (selection.selector, name) != ("random", "gain_over_random_nats")
+    ]
+
+
+def summarize_seeds(model: TrainedModel, tables: Sequence[Path], *, measurements: Sequence[Measurement]) -> SeedSummary:
+    """Return the numbers of a model from the measurements of its runs.
+
+    Args:
+        model: its runs.
+        tables: the influence folder of each.
+        measurements: what they hold; all of the same windows, selectors and k.
+
+    Raises:
+        UserError: the measurements are not of the same windows, selectors and k.
+    """
+    first = measurements[0]
+    for run, other in zip(model.runs[1:], measurements[1:], strict=True):
+        if not same_windows(first, other) or first.keys != other.keys:
+            raise UserError(
+                f"{model.runs[0]} and {run} were not measured on the same windows with the same selectors and k; measure both "
+                "with the same options of `olmo-sparsity influence`"
+            )
+    of_seeds = tuple(summarize(measurement) for measurement in measurements)
+    mean = of_seeds[0]
+    if len(of_seeds) > 1:
+        numbers = estimates_of_model(
+            [sums_by_unit(measurement) for measurement in measurements],
+            lambda totals: quantities_of(totals, first.keys),
+        )
+        mean = summary_of_numbers(first, numbers)
+    return SeedSummary(model, tuple(tables), mean, of_seeds)
+
+
+def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measurement]) -> Differences:
+    """Return the numbers of a second model minus those of a first, with intervals that include the seeds of both.
+
+    Args:
+        first: the measurements of the first model's seeds.
+        second: those of the second's, on the same windows.
+    """
+    return Differences(
+        estimates_over_seeds(
+            [[sums_by_unit(measurement) for measurement in of_model] for of_model in (first, second)],
+            lambda totals: _minus(
+                *(quantities_of(of, m[0].keys) for of, m in zip(totals, (first, second), strict=True))
+            ),
+        )
+    )
+
+
+def _minus(first: dict[Key, np.ndarray], second: dict[Key, np.ndarray]) -> dict[Key, np.ndarray]:
+    return {key: second[key] - first[key] for key in first if key in second}
+
+
+def read_seeds(runs: Sequence[Path]) -> SeedSummary:
+    """Read the newest measurement that all runs of one model have, and summarize it.
+
+    Raises:
+        UserError: the runs differ in more than the seed of training, or have no measurement with the same settings.
+    """
+    model = same_model(runs)
+    tables = _matching_tables(model.runs)
+    return summarize_seeds(model, tables, measurements=[load(folder) for folder in tables])
+
+
+def _settings(tables: Path) -> Any:
+    """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
+    manifest = read_manifest(tables)
+    influence = {key: value for key, value in manifest["influence"].items() if key not in HOW_IT_RUNS}
+    return (
+        influence,
+        manifest["checkpoint"]["step"],
+        [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
+    )
+
+
+def _matching_tables(runs: Sequence[Path]) -> list[Path]:
+    """Return a folder of each run: the newest one of the first run, and those of the others with the same settings."""
+    newest_finished(runs[0])  # says that nothing was measured
+    for tables in reversed(list_finished(runs[0])):
+        settings = _settings(tables)
+        others = [
+            next((folder for folder in reversed(list_finished(run)) if _settings(folder) == settings), None)
+            for run in runs[1:]
+        ]
+        found = [folder for folder in others if folder is not None]
+        if len(found) == len(others):
+            return [tables, *found]
+    raise UserError(
+        f"{', '.join(map(str, runs))}: these runs have no measurement with the same windows and settings; measure each with "
+        "the same options of `olmo-sparsity influence`"
+    )

@@ -1,0 +1,99 @@
+"""Sentences about several runs: gates, labels, seeds, gains beyond the training row. Those about one run are in ``wording``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, is_ceiling
+from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
+from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval
+
+
+def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
+    """Return which of several models, by name, passed the gates, in one or more sentences."""
+    failed = [name for name, summary in summaries.items() if not summary.gate_passed]
+    fragile = [name for name, summary in summaries.items() if summary.is_fragile]
+    selecting = [name for name, summary in summaries.items() if not summary.beyond_gate_passed]
+    sentences = [f"GATE FAILED at {', '.join(failed)}: no R(k) there." if failed else "The gate passed everywhere."]
+    if fragile:
+        sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
+    if selecting:
+        words = SELECTION_ONLY.replace("the run shows", "these models show")
+        sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
+    else:
+        sentences.append("The gate beyond the training row passed everywhere.")
+    return " ".join(sentences)
+
+
+def short_positions_words(lengths: Lengths) -> str:
+    """Return in a few words how long the training rows were for the window, and which position IDs they carried."""
+    if lengths.pose_method == "randpos":
+        positions = "RandPos"
+    elif lengths.num_chunks == 1:
+        positions = "no PoSE"
+    else:
+        contents = lengths.pose_contents or "contiguous"
+        positions = f"PoSE, {lengths.num_chunks} chunks" + (f", {contents}" if contents != "contiguous" else "")
+    if not is_ceiling(lengths):
+        return positions
+    return f"ceiling, rows of {lengths.train_len}" + ("" if positions == "no PoSE" else f", {positions}")
+
+
+def model_labels(compared: ComparedCurves) -> list[str]:
+    """Return short distinct names of the models: their positions, with the name of the run where positions are the same."""
+    words = [short_positions_words(model.curve.lengths) for model in compared.models]
+    return [
+        word if words.count(word) == 1 else f"{model.curve.run} ({word})"
+        for word, model in zip(words, compared.models, strict=True)
+    ]
+
+
+def seeds_words(num_seeds: int) -> str:
+    """Return over how many seeds a number is a mean, such as ``3 seeds``."""
+    return "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+
+
+def seed_intervals_words(num_seeds: int) -> str:
+    """Return what the intervals of a mean over seeds include."""
+    words = (
+        f"means over {seeds_words(num_seeds)} of training; brackets: 95% t intervals that include the choice of the seed and "
+        "of the documents"
+    )
+    return f"{words}; with two seeds they may cover as little as 88%" if num_seeds == 2 else words
+
+
+def gain_beyond_lines(compared: ComparedCurves) -> list[str]:
+    """Return what each model gains beyond the training row, a line each, with a heading; none where nothing lies beyond."""
+    lines = []
+    for label, model in zip(model_labels(compared), compared.models, strict=True):
+        if model.gain_beyond_nats is not None:
+            gain = interval(model.gain_beyond_nats, 4)
+            lines.append(f"{label} ({seeds_words(len(model.seeds))}): {gain}{_share_words(model)}")
+    if not lines:
+        return []
+    heading = f"gain beyond the training row, from {compared.row_len} to {compared.full_len} visible tokens, nats [95% interval]:"
+    return [heading, *lines, *_warnings_of_shares(compared)]
+
+
+def _share_words(model: ModelCurve) -> str:
+    """Return the share of the ceiling's gain, as the end of a line; a model that loses has none."""
+    if model.share_of_ceiling is None or model.gain_beyond_nats is None:
+        return ""
+    if model.gain_beyond_nats.is_below_zero:
+        return ", a loss"
+    return f", {interval(model.share_of_ceiling, 2)} of the ceiling's"
+
+
+def _warnings_of_shares(compared: ComparedCurves) -> list[str]:
+    warnings = []
+    if compared.ceiling is not None and len(compared.models) > 1:
+        if compared.shares_are_fragile:
+            warnings.append(
+                f"{FRAGILE}: the ceiling's gain is below {ROBUST_RATIO} standard errors, so the shares miss low"
+            )
+        elif all(model.share_of_ceiling is None for model in compared.models):
+            warnings.append("the ceiling's gain is not above 0, so there are no shares of it")
+    if any(len(model.seeds) == 1 for model in compared.models):
+        warnings.append("intervals of models with 1 seed do not include what another seed would change")
+    return warnings

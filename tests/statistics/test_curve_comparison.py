@@ -1,0 +1,230 @@
+"""The four-way run: gains beyond the training row, shares of the ceiling's gain, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_runs import FOUR_WAY, FULL, ROW, VISIBLE, four_way_runs, made_up_curve, made_up_losses, made_up_run
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.bootstrap import estimates
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
+from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.statistics.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
+
+_, CEILING_POSE, _ = FOUR_WAY["ceiling"]
+
+
+def losses_of(run: Path) -> tuple[np.ndarray, list[str]]:
+    """Return the losses [W, N] and the documents that a made-up curve was written from, read back by pyarrow alone."""
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path) for path in sorted((run / "context-curve" / "made-up" / "curve").glob("*.parquet"))]
+    losses = [row for table in tables for row in table["loss_nats"].to_pylist()]
+    return np.array(losses), [doc_id for table in tables for doc_id in table["doc_id"].to_pylist()]
+
+
+def gain_sums(run: Path) -> dict[str, np.ndarray]:
+    """Return weights and weighted gains from 8 to 24 visible tokens, summed over each document by a loop."""
+    losses_WN, doc_ids = losses_of(run)
+    gain_W = losses_WN[:, VISIBLE.index(ROW)] - losses_WN[:, VISIBLE.index(FULL)]
+    documents = list(dict.fromkeys(doc_ids))
+    sums = {"weights": np.zeros(len(documents)), "gain": np.zeros(len(documents))}
+    for i, (doc_id, gain) in enumerate(zip(doc_ids, gain_W, strict=True)):
+        weight = (1, 2, 3)[i % 3]
+        sums["weights"][documents.index(doc_id)] += weight
+        sums["gain"][documents.index(doc_id)] += weight * gain
+    return sums
+
+
+def all_runs(folder: Path, seeds: tuple[int, ...] = (0,)) -> list[Path]:
+    return [run for runs in four_way_runs(folder, seeds).values() for run in runs]
+
+
+def curve_run(folder: Path, losses_WN: np.ndarray, doc_ids: list[str], **run: Any) -> Path:
+    """Write a run with a curve; a ceiling if its ``row_len`` is ``FULL``."""
+    if run.get("row_len") == FULL:
+        run["pose"] = CEILING_POSE
+    made_up_run(folder, **run)
+    of_curve = {key: value for key, value in run.items() if key in ("pose", "row_len")}
+    made_up_curve(folder, losses_WN, doc_ids=doc_ids, **of_curve)
+    return folder
+
+
+def pair(folder: Path, gain_of_ceiling: float, *, noise: float) -> ComparedCurves:
+    losses_WN, doc_ids = made_up_losses(gain_of_ceiling, noise=noise)
+    half_WN, _ = made_up_losses(gain_of_ceiling / 2, noise=noise, seed=1)
+    runs = [curve_run(folder / "half", half_WN, doc_ids), curve_run(folder / "top", losses_WN, doc_ids, row_len=FULL)]
+    return compare_curves(runs)
+
+
+def test_gains_and_shares_are_those_of_the_losses(tmp_path: Path) -> None:
+    runs = all_runs(tmp_path)
+    compared = compare_curves(runs)
+    assert (compared.row_len, compared.full_len) == (ROW, FULL)
+    assert [model.is_ceiling for model in compared.models] == [False, False, False, True]
+    assert compared.ceiling is compared.models[3]
+    sums = [gain_sums(run) for run in runs]
+    keyed = {(i, key): value for i, of_run in enumerate(sums) for key, value in of_run.items()}
+
+    def by_hand(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        gains = {i: totals[i, "gain"] / totals[i, "weights"] for i in range(4)}
+        return {**gains, **{f"share {i}": gains[i] / gains[3] for i in range(3)}}
+
+    expected = estimates(keyed, by_hand)
+    for i, model in enumerate(compared.models):
+        for found, key in ((model.gain_beyond_nats, i), (model.share_of_ceiling, f"share {i}")):
+            wanted = expected.get(key)
+            if wanted is None:
+                assert found is None and i == 3
+                continue
+            assert found is not None and found.mean == pytest.approx(wanted.mean, abs=1e-6)
+            assert found.bounds == pytest.approx(wanted.bounds, abs=1e-6)
+    assert [model.gain_beyond_nats and model.gain_beyond_nats.mean for model in compared.models] == pytest.approx(
+        [gain for gain, _, _ in FOUR_WAY.values()], abs=0.006
+    )
+
+
+def test_points_are_those_of_each_run_alone(tmp_path: Path) -> None:
+    """Changes are counted from the training row of the others, also those of the ceiling."""
+    runs = all_runs(tmp_path)
+    for model, run in zip(compare_curves(runs).models, runs, strict=True):
+        alone = context_curve(run / "context-curve" / "made-up")
+        assert [point.loss_nats for point in model.curve.points] == [point.loss_nats for point in alone.points]
+        at_row = alone.points[VISIBLE.index(ROW)].loss_nats.mean
+        for point, of_alone in zip(model.curve.points, alone.points, strict=True):
+            assert point.change_nats.mean == pytest.approx(of_alone.loss_nats.mean - at_row, abs=1e-9)
+        if not model.is_ceiling:
+            assert model.curve == alone
+
+
+def test_shares_are_paired(tmp_path: Path) -> None:
+    """A model that gains half of the ceiling's gain in every window has a share without any uncertainty."""
+    losses_WN, doc_ids = made_up_losses(0.05, noise=0.3)
+    half_WN = losses_WN.copy()
+    beyond = slice(VISIBLE.index(ROW), None)
+    half_WN[:, beyond] = (
+        losses_WN[:, [VISIBLE.index(ROW)]] + (losses_WN[:, beyond] - losses_WN[:, [VISIBLE.index(ROW)]]) / 2
+    )
+    runs = [
+        curve_run(tmp_path / "half", half_WN, doc_ids),
+        curve_run(tmp_path / "top", losses_WN, doc_ids, row_len=FULL),
+    ]
+    half, top = compare_curves(runs).models
+    assert half.share_of_ceiling is not None and half.gain_beyond_nats is not None and top.gain_beyond_nats is not None
+    assert (half.share_of_ceiling.low, half.share_of_ceiling.high) == pytest.approx((0.5, 0.5), abs=1e-3)
+    assert half.gain_beyond_nats.bounds is not None and np.ptp(half.gain_beyond_nats.bounds) > 0.01
+
+
+def test_several_seeds_are_one_model(tmp_path: Path) -> None:
+    runs = all_runs(tmp_path, (0, 1, 2))
+    compared = compare_curves(runs)
+    assert [[seed.seed for seed in model.seeds] for model in compared.models] == [[0, 1, 2]] * 4
+    sums = [[gain_sums(run) for run in runs[3 * i : 3 * i + 3]] for i in range(4)]
+    expected = estimates_over_seeds(
+        sums,
+        lambda of: {
+            "gain": of[0]["gain"] / of[0]["weights"],
+            "share": of[0]["gain"] / of[3]["gain"],  # the same windows: their numbers cancel
+        },
+    )
+    pose = compared.models[0]
+    for found, key in ((pose.gain_beyond_nats, "gain"), (pose.share_of_ceiling, "share")):
+        wanted = expected[key]
+        assert found is not None and wanted is not None
+        assert (found.mean, *(found.bounds or ())) == pytest.approx((wanted.mean, *(wanted.bounds or ())), abs=1e-6)
+    for seed, of_run in zip(pose.seeds, sums[0], strict=True):
+        assert seed.gain_beyond_nats == pytest.approx(of_run["gain"].sum() / of_run["weights"].sum(), abs=1e-6)
+    means = np.mean([seed.losses_nats for seed in pose.seeds], axis=0)
+    assert [point.loss_nats.mean for point in pose.curve.points] == pytest.approx(list(means))
+
+
+def test_the_words_hold_the_numbers(tmp_path: Path) -> None:
+    compared = compare_curves(all_runs(tmp_path))
+    heading, *lines = gain_beyond_lines(compared)
+    assert heading == "gain beyond the training row, from 8 to 24 visible tokens, nats [95% interval]:"
+    assert model_labels(compared) == ["PoSE, 2 chunks", "no PoSE", "RandPos", "ceiling, rows of 24"]
+    pose = compared.models[0]
+    assert pose.gain_beyond_nats is not None and pose.share_of_ceiling is not None
+    gain, share = pose.gain_beyond_nats, pose.share_of_ceiling
+    assert lines[0] == (
+        f"PoSE, 2 chunks (1 seed): {gain.mean:.4f} [{gain.low:.4f}, {gain.high:.4f}], "
+        f"{share.mean:.2f} [{share.low:.2f}, {share.high:.2f}] of the ceiling's"
+    )
+    assert lines[1].startswith("no PoSE (1 seed): -0.") and lines[1].endswith("], a loss")
+    assert lines[3].startswith("ceiling, rows of 24 (1 seed): 0.0") and "ceiling's" not in lines[3]
+    assert lines[4] == "intervals of models with 1 seed do not include what another seed would change"
+    assert len(lines) == 5
+
+
+def test_shares_of_an_uncertain_ceiling_are_fragile(tmp_path: Path) -> None:
+    clear = pair(tmp_path / "clear", 0.05, noise=0.05)
+    assert not clear.shares_are_fragile and not any("fragile" in line for line in gain_beyond_lines(clear))
+    fragile = pair(tmp_path / "fragile", 0.042, noise=0.45)
+    assert fragile.ceiling is not None and fragile.ceiling.gain_beyond_nats is not None
+    gain = fragile.ceiling.gain_beyond_nats
+    assert gain.standard_error is not None and 2 < gain.mean / gain.standard_error < 3
+    assert fragile.shares_are_fragile and fragile.models[0].share_of_ceiling is not None
+    assert any(
+        line.startswith("fragile: the ceiling's gain is below 3 standard errors") for line in gain_beyond_lines(fragile)
+    )
+
+
+def test_there_is_no_share_of_a_ceiling_that_gains_nothing(tmp_path: Path) -> None:
+    compared = pair(tmp_path, 0.0, noise=0.3)
+    assert compared.models[0].share_of_ceiling is None and not compared.shares_are_fragile
+    assert "the ceiling's gain is not above 0, so there are no shares of it" in gain_beyond_lines(compared)
+
+
+def test_a_ceiling_alone_has_nothing_beyond_its_row(tmp_path: Path) -> None:
+    losses_WN, doc_ids = made_up_losses(0.05)
+    compared = compare_curves([curve_run(tmp_path / "top", losses_WN, doc_ids, row_len=FULL)])
+    assert (compared.row_len, compared.full_len) == (FULL, FULL)
+    assert compared.models[0].gain_beyond_nats is None
+    assert gain_beyond_lines(compared) == []
+
+
+def test_without_a_ceiling_there_are_gains_and_no_shares(tmp_path: Path) -> None:
+    compared = compare_curves(all_runs(tmp_path)[:3])
+    assert compared.ceiling is None and all(model.share_of_ceiling is None for model in compared.models)
+    assert len([line for line in gain_beyond_lines(compared) if "seed)" in line]) == 3
+
+
+def test_models_with_the_same_positions_are_told_apart_by_their_runs(tmp_path: Path) -> None:
+    runs = all_runs(tmp_path)[:2]
+    losses_WN, doc_ids = made_up_losses(0.03)
+    again = curve_run(tmp_path / "again", losses_WN, doc_ids)
+    assert model_labels(compare_curves([*runs, again])) == [
+        "pose (PoSE, 2 chunks)",
+        "no PoSE",
+        "again (PoSE, 2 chunks)",
+    ]
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
+    losses_WN, doc_ids = made_up_losses(0.05)
+    run = curve_run(tmp_path / "run", losses_WN, doc_ids)
+    top = curve_run(tmp_path / "top", losses_WN, doc_ids, row_len=FULL)
+    other = made_up_run(tmp_path / "other", seed=1)
+    made_up_curve(other, losses_WN, doc_ids=doc_ids, windows_sha256="other windows")
+    longer = curve_run(tmp_path / "longer", losses_WN, doc_ids, row_len=12)
+    second = curve_run(tmp_path / "second", losses_WN, doc_ids, row_len=FULL)
+    lacking = made_up_run(tmp_path / "lacking", pose=CEILING_POSE, row_len=FULL)
+    without = [i for i, number in enumerate(VISIBLE) if number != ROW]
+    made_up_curve(
+        lacking, losses_WN[:, without], doc_ids=doc_ids, pose=CEILING_POSE, row_len=FULL, visible=[VISIBLE[i] for i in without]
+    )  # fmt: skip
+    for runs, said in (
+        ([run, other], "run and other are of different windows"),
+        ([run, longer], "trained on rows of 8 and 12 tokens"),
+        ([run, top, second], "top and second are both ceilings"),
+        ([run, lacking], "curve of lacking has no point at 8 visible tokens"),
+    ):
+        with pytest.raises(UserError, match=said) as caught:
+            compare_curves(runs)
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,165 @@
+"""Summaries over the seeds of a model: the numbers, which measurements they are of, the table, JSON and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import KS, SEES_TARGET
+from made_up_runs import made_up_measurement, made_up_run
+from scipy import stats
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.view.seed_table import print_seeds
+
+LONG_GAINS = (0.4, 0.5, 0.7)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three seeds of a model. The first was also measured with other windows, after that."""
+    folder = tmp_path_factory.mktemp("seeds")
+    runs = [made_up_run(folder / f"seed{seed}", seed=seed) for seed in range(3)]
+    for seed, (run, long_gain) in enumerate(zip(runs, LONG_GAINS, strict=True)):
+        made_up_measurement(run, long_gain, windows_per_part=100 + seed)
+    made_up_measurement(runs[0], 0.3, name="newer", windows_sha256="other windows")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def numbers(runs: list[Path]) -> SeedSummary:
+    return read_seeds(runs)
+
+
+def value(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
+
+
+def row_of(
+    rows: list[SeedRow], quantity: str, selector: str | None = None, context: str = "real", k: int = 8
+) -> SeedRow:
+    (row,) = (
+        row for row in rows
+        if row.quantity == quantity and (selector is None or (row.selector, row.context, row.k) == (selector, context, k))
+    )  # fmt: skip
+    return row
+
+
+def test_the_newest_measurement_that_all_seeds_have_is_read(numbers: SeedSummary, runs: list[Path]) -> None:
+    assert numbers.tables == tuple(run / "influence" / "made-up" for run in runs)
+    assert numbers.model.seeds == (0, 1, 2)
+    assert list(numbers.of_seeds) == [summarize(load(tables)) for tables in numbers.tables]
+
+
+def test_means_are_over_the_seeds_and_intervals_include_them(numbers: SeedSummary) -> None:
+    of_seeds = np.array([summary.long_gain_nats.mean for summary in numbers.of_seeds])
+    gain = numbers.mean.long_gain_nats
+    assert gain.mean == pytest.approx(of_seeds.mean())
+    over_documents = numbers.of_seeds[1].long_gain_nats.standard_error
+    assert over_documents is not None and gain.standard_error is not None
+    expected = np.hypot(
+        stats.sem(of_seeds), over_documents
+    )  # the documents' part of the mean is that of any seed, nearly
+    assert gain.standard_error == pytest.approx(expected, rel=0.05)
+    assert gain.bounds is not None and np.ptp(gain.bounds) > 3 * stats.sem(of_seeds)
+
+
+def test_ratios_are_of_the_means_over_the_seeds(numbers: SeedSummary) -> None:
+    sparse = [value(summary.at("kl", "real", 8).gain_sparse_nats) for summary in numbers.of_seeds]
+    long_gains = [summary.long_gain_nats.mean for summary in numbers.of_seeds]
+    assert value(numbers.mean.at("kl", "real", 8).recovered_fraction) == pytest.approx(
+        np.mean(sparse) / np.mean(long_gains)
+    )
+
+
+def test_numbers_that_no_seed_changes_have_the_interval_over_documents(numbers: SeedSummary) -> None:
+    """The divergences are the same for all seeds."""
+    of_mean, of_seed = (s.at("kl", "real", 1).prediction_recovered for s in (numbers.mean, numbers.of_seeds[0]))
+    assert of_mean is not None and of_seed is not None
+    assert of_mean.mean == pytest.approx(of_seed.mean)
+    assert of_mean.standard_error == pytest.approx(of_seed.standard_error)
+
+
+def test_the_gates_are_those_of_the_interval_over_seeds(tmp_path: Path) -> None:
+    """Each seed passes by its documents, but a fourth seed could be one without a gain."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
+    for run, long_gain in zip(runs, (0.15, 0.2, 0.9), strict=True):
+        made_up_measurement(run, long_gain)
+    numbers = read_seeds(runs)
+    assert [summary.gate for summary in numbers.of_seeds] == ["passed"] * 3
+    assert numbers.mean.gate == "failed"
+    assert numbers.mean.at("kl", "real", 8).recovered_fraction is None
+    assert numbers.of_seeds[0].at("kl", "real", 8).recovered_fraction is not None
+
+
+def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:
+    rows = seed_rows(numbers, every=False)
+    assert [row.quantity for row in rows if row.selector is None] == [
+        "loss_short_nats", "loss_long_nats", "long_gain_nats", "gain_beyond_nats", "null_long_gain_nats",
+    ]  # fmt: skip
+    shown = {(row.selector, row.quantity) for row in rows if row.selector is not None}
+    for selector, sees_target in SEES_TARGET.items():
+        wanted = {"real_minus_luck_nats"} if sees_target else {"recovered_fraction", "gain_over_random_nats"}
+        assert {name for of, name in shown if of == selector} == wanted - (
+            {"gain_over_random_nats"} if selector == "random" else set()
+        )
+    assert {row.k for row in rows if row.selector is not None} == {KS[0], KS[-1]}
+    row = row_of(rows, "gain_over_random_nats", "kl")
+    assert row.mean == numbers.mean.at("kl", "real", 8).gain_over_random_nats
+    assert row.of_seeds == tuple(summary.at("kl", "real", 8).gain_over_random_nats for summary in numbers.of_seeds)
+
+
+def test_every_row_has_prediction_recovered_with_its_company(numbers: SeedSummary) -> None:
+    rows = seed_rows(numbers, every=True)
+    assert {row.k for row in rows if row.selector is not None} == set(KS)
+    for selector, context, words in (
+        ("kl", "real", "D(k)"), ("random", "real", "D(k)"), ("kl", "null", "D(k), null"), ("kl", "mimicry", "D(k), mimicry"),
+    ):  # fmt: skip
+        row = row_of(rows, "prediction_recovered", selector, context, 2)
+        assert (row.words, row.mean) == (words, numbers.mean.at(selector, context, 2).prediction_recovered)
+
+
+def test_the_table_shows_mean_and_seeds(
+    runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_seeds(runs)
+    printed = capsys.readouterr().out
+    assert "means over 3 seeds of training" in printed and "Gate passed" in printed
+    line = next(line for line in printed.splitlines() if "│ long gain, nats" in line)
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == [
+        "long gain, nats", "", "", interval(numbers.mean.long_gain_nats, 4),
+        *(f"{summary.long_gain_nats.mean:.4f}" for summary in numbers.of_seeds),
+    ]  # fmt: skip
+
+
+def test_json_holds_the_mean_and_every_seed(
+    runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_seeds(runs, as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["seeds"], printed["runs"]) == ([0, 1, 2], [str(run) for run in runs])
+    assert printed["mean"]["long_gain_nats"]["mean"] == numbers.mean.long_gain_nats.mean
+    assert [of["long_gain_nats"]["mean"] for of in printed["of_seeds"]] == [
+        summary.long_gain_nats.mean for summary in numbers.of_seeds
+    ]
+
+
+def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Path) -> None:
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    with pytest.raises(UserError, match="seed0: nothing has been measured"):
+        read_seeds(runs)
+    made_up_measurement(runs[0], 0.5)
+    made_up_measurement(runs[1], 0.5, seed=4)
+    with pytest.raises(
+        UserError, match=r"seed0, .*seed1: these runs have no measurement with the same windows"
+    ) as caught:
+        read_seeds(runs)
+    assert "\n" not in str(caught.value)
