@@ -6,7 +6,9 @@
 # make figures   draw the figures of the newest measurement of RUN (default runs/demo), or of TABLES; measure first if necessary
 # make evidence  measure the demo with every selector, planted dependencies and context curves, and draw all figures
 # make sweep     train and measure every size in LADDER (default configs/scale/cpu-*.yaml), and draw them; resumes after a stop
-# make curve     draw the context curves of the demo and of the demo without PoSE; train what is missing
+# make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
+#                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
+# make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make gallery   draw the pictures in docs/images/ from the existing runs
@@ -25,8 +27,18 @@ READY = $(VENV)/.ready
 RUN ?= runs/demo
 LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
+FOUR_WAY = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-randpos demo-ceiling)
+# The run of a configuration is FOLDER/NAME for seed 0 and FOLDER/NAME-seedN for seed N.
+# $(call each_seed,COMMAND,CONFIGURATIONS,FOLDER): run the command for each configuration and each of SEEDS.
+each_seed = @set -e; for seed in $(SEEDS); do for config in $(2); do \
+	run=$(3)/$$(basename $$config .yaml); test $$seed = 0 || run=$$run-seed$$seed; \
+	set -- $(1) --config $$config --run $$run training.seed=$$seed; \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done
+# $(call runs_of,CONFIGURATIONS,FOLDER): the same runs as options, all seeds of a configuration together.
+runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
+	$(2)/$(basename $(notdir $(config)))$(if $(filter-out 0,$(seed)),-seed$(seed))))
 
-.PHONY: demo figures report browser evidence sweep curve bench gpu-check gallery docs test check format lock clean
+.PHONY: demo figures report browser evidence sweep curve seeds bench gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -52,10 +64,17 @@ evidence: $(READY)
 	@$(MAKE) --no-print-directory figures
 	@$(MAKE) --no-print-directory curve
 
+curve: SEEDS ?= 0
 curve: $(READY)
-	$(BIN)/olmo-sparsity context-curve
-	$(BIN)/olmo-sparsity context-curve --config configs/demo-no-pose.yaml
-	$(BIN)/python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --out runs/figures
+	$(call each_seed,context-curve,$(FOUR_WAY),runs)
+	$(BIN)/python -m analysis.context_curve $(call runs_of,$(FOUR_WAY),runs) --out runs/figures
+
+seeds: SEEDS ?= 0 1 2
+seeds: $(READY)
+	$(call each_seed,influence,configs/demo.yaml,runs)
+	$(call each_seed,influence,$(LADDER),runs/scale)
+	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
+	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
 
 gallery: figures report
 	$(BIN)/python -m analysis.gallery --run $(RUN)

@@ -1,10 +1,13 @@
 """Figure of context curves: the loss of the target against the number of visible recent tokens, of one run or several.
 
-``python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose`` draws a model and its twin without PoSE.
+``python -m analysis.context_curve --run runs/demo --run runs/demo-no-pose --run runs/demo-randpos --run runs/demo-ceiling`` draws
+the four-way run, prints what each model gains beyond the training row, and writes the numbers into ``context-curve.json``. Runs
+that differ in the seed of training only are one model: a line through the mean over the seeds, and a dot for each seed.
 """
 
 from __future__ import annotations
 
+import textwrap
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,120 +16,174 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.curves import ContextCurve, context_curve
+from olmo_sparsity.statistics.as_json import compared_curves_json
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.wording import data_words
-from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
+from olmo_sparsity.storage.files import write_json
 
+from .line_labels import EndLabel, label_line_ends
 from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
 
-
-def positions_of(lengths: Lengths) -> str:
-    """Return in a few words which position IDs a run was trained with."""
-    if lengths.pose_method == "randpos":
-        return "RandPos"
-    if lengths.num_chunks == 1:
-        return "no PoSE"
-    contents = lengths.pose_contents or "contiguous"
-    return f"PoSE, {lengths.num_chunks} chunks" + (f", {contents}" if contents != "contiguous" else "")
+CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
+LABEL_CHARS = 15  # of a line of a label
+# A line that rises higher than this many times the largest gain leaves the frame of the changes: with ordinary positions, the
+# loss may rise by ten times of what another model gains.
+HIGHEST_RISE = 1.0
+LEAST_RISE_NATS = 0.02
 
 
-def _check_same_windows(curves: list[ContextCurve]) -> None:
-    def windows_of(curve: ContextCurve) -> tuple[object, ...]:
-        lengths = curve.lengths
-        return curve.windows_sha256, curve.tokens_sha256, lengths.local_len, lengths.train_len, lengths.full_len
-
-    if len({windows_of(curve) for curve in curves}) > 1:
-        raise UserError(
-            "the context curves of these runs are of different windows and cannot be compared; measure them on the same "
-            "text, with the same lengths, windows and seed"
-        )
+def _looks(compared: ComparedCurves) -> list[dict[str, Any]]:
+    """Return the look of each model; the ceiling is black."""
+    looks = cycle(RUN_LOOKS)
+    return [CEILING_LOOK if model.is_ceiling and len(compared.models) > 1 else next(looks) for model in compared.models]
 
 
-def _draw_line(axis: Axes, curve: ContextCurve, *, values: list[Estimate], look: dict[str, Any], label: str) -> None:
-    visible = [point.num_visible_tokens for point in curve.points]
-    axis.plot(visible, [value.mean for value in values], **look, linewidth=1.4, markersize=4, label=label)
+def _draw_model(
+    axis: Axes, model: ModelCurve, *, values: list[Estimate], of_seeds: list[np.ndarray], look: dict[str, Any]
+) -> None:
+    """Draw the mean over the seeds with its interval, and each seed as dots where there are several."""
+    visible = [point.num_visible_tokens for point in model.curve.points]
+    axis.plot(visible, [value.mean for value in values], **look, linewidth=1.4, markersize=4)
     bounds = [value.bounds for value in values if value.bounds is not None]
     if len(bounds) == len(values):
         low, high = np.transpose(bounds)
         axis.fill_between(visible, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    if len(of_seeds) > 1:
+        for losses in of_seeds:
+            axis.plot(visible, losses, linestyle="", marker=".", markersize=2.5, color=look["color"], alpha=0.7)
 
 
-def _marked_lengths(curves: list[ContextCurve]) -> dict[str, int]:
+def _draw_losses(axis: Axes, compared: ComparedCurves) -> None:
+    for model, look in zip(compared.models, _looks(compared), strict=True):
+        losses = [point.loss_nats for point in model.curve.points]
+        _draw_model(
+            axis, model, values=losses, of_seeds=[np.array(seed.losses_nats) for seed in model.seeds], look=look
+        )
+    axis.set_ylabel("mean loss of the target, nats")
+    axis.set_title("context curve")
+
+
+def _draw_changes(axis: Axes, compared: ComparedCurves) -> None:
+    """Draw the end of the curves, from the training row on, where the panel of losses looks flat."""
+    for model, look in zip(compared.models, _looks(compared), strict=True):
+        changes = [point.change_nats for point in model.curve.points]
+        reference = [point.num_visible_tokens for point in model.curve.points].index(compared.row_len)
+        of_seeds = [np.array(seed.losses_nats) - seed.losses_nats[reference] for seed in model.seeds]
+        _draw_model(axis, model, values=changes, of_seeds=of_seeds, look=look)
+    axis.axhline(0, color="grey", linewidth=0.5)
+    axis.set_ylabel("nats")
+    axis.set_title(f"change from {compared.row_len} visible tokens (paired)")
+
+
+def _marked_lengths(compared: ComparedCurves) -> dict[str, int]:
     """Return the lengths that vertical lines mark, by their labels."""
-    lengths, last = curves[0].lengths, curves[-1].points[-1].num_visible_tokens
-    marked = {"local": lengths.local_len, "training row": lengths.train_len, "full": lengths.full_len}
-    if lengths.local_len == lengths.train_len:
+    lengths = [model.curve.lengths for model in compared.models]
+    last = compared.models[0].curve.points[-1].num_visible_tokens
+    marked = {"local": lengths[0].local_len, "training row": compared.row_len, "full": compared.full_len}
+    if lengths[0].local_len == compared.row_len:
         del marked["local"]
-    trained = max((c.lengths.max_position for c in curves if c.lengths.num_chunks > 1), default=0)
-    if lengths.full_len < trained < last:
+    if compared.row_len == compared.full_len:
+        del marked["full"]
+    trained = max((of_model.max_position for of_model in lengths if of_model.num_chunks > 1), default=0)
+    if compared.full_len < trained < last:
         marked["positions"] = trained
     return marked
 
 
-def _set_axis(axis: Axes, curves: list[ContextCurve]) -> None:
-    """Set the axis of visible tokens, which both panels share."""
-    last = curves[-1].points[-1].num_visible_tokens
-    ticks = [2**i for i in range(int(np.log2(last)) + 1)]
+def _set_x_axis(axis: Axes, compared: ComparedCurves, *, first: float) -> None:
+    last = compared.models[0].curve.points[-1].num_visible_tokens
+    ticks = [2**i for i in range(int(np.log2(last)) + 1) if 2**i >= first]
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.set_xlim(right=last * 1.1)
+    axis.set_xlim(first, last * 1.08)
     axis.minorticks_off()
     axis.set_xlabel("visible recent tokens")
-    for word, length in _marked_lengths(curves).items():
-        axis.axvline(length, color="grey", linestyle=":", linewidth=1)
+    for word, length in _marked_lengths(compared).items():
+        axis.axvline(length, color="grey", linestyle=":", linewidth=1, zorder=0.8)
         axis.annotate(
             f"{word} {length}", (length, 0.99), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top",
-            fontsize=7, color="#505050", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
+            fontsize=7, color="#505050", zorder=1,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
         )  # fmt: skip
 
 
-def _zoom_on_changes(axis: Axes, curves: list[ContextCurve]) -> None:
-    """Show the end of the curves, from the local context on, where the panel of losses looks flat."""
-    local_len = curves[0].lengths.local_len
-    axis.set_title(f"change from {curves[0].lengths.train_len} visible tokens (paired)")
-    axis.set_ylabel("nats")
-    axis.axhline(0, color="grey", linewidth=0.5)
-    axis.set_xlim(left=local_len / 1.2)
-    points = [point for curve in curves for point in curve.points if point.num_visible_tokens >= local_len]
-    changes = [point.change_nats.mean for point in points]
-    margin = 0.15 * (max(changes) - min(changes)) + 0.01
-    axis.set_ylim(min(changes) - margin, max(changes) + margin)
-    ticks = [p.num_visible_tokens for p in curves[-1].points if p.num_visible_tokens >= local_len]
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+def _frame_changes(axis: Axes, compared: ComparedCurves, *, first: int) -> None:
+    """Set the frame to the changes from ``first`` visible tokens on. Of several models, one that rises far leaves it."""
+    drawn = [
+        change
+        for model in compared.models
+        for point in model.curve.points
+        if point.num_visible_tokens >= first
+        for change in (point.change_nats.bounds or (point.change_nats.mean,))
+    ]
+    low, high = min(drawn), max(drawn)
+    if len(compared.models) > 1:
+        high = min(high, max(HIGHEST_RISE * -low, LEAST_RISE_NATS))
+    margin = 0.08 * (high - low) + 0.001
+    axis.set_ylim(low - margin, high + margin)
+
+
+def _label_ends(axis: Axes, compared: ComparedCurves, *, change: bool) -> None:
+    """Write the name of each model beside the end of its line; a line that leaves the frame has its last value there."""
+    top = axis.get_ylim()[1]
+    ends = []
+    for model, label, look in zip(compared.models, model_labels(compared), _looks(compared), strict=True):
+        point = model.curve.points[-1]
+        end = (point.change_nats if change else point.loss_nats).mean
+        words = textwrap.fill(label, LABEL_CHARS)
+        ends.append(EndLabel(min(end, top), words if end <= top else f"{words}\nto {end:+.2f}", look["color"]))
+    label_line_ends(axis, ends)
+
+
+def _words(compared: ComparedCurves) -> str:
+    gains = gain_beyond_lines(compared)
+    listed = f" {gains[0].capitalize()} {'; '.join(gains[1:])}." if gains else ""
+    seeds = " Dots: single seeds." if any(len(model.seeds) > 1 for model in compared.models) else ""
+    return (
+        "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents, of "
+        f"several seeds with their variance.{seeds} For a model that generalizes in length, the curve keeps falling, or stays "
+        f"flat, to the right of the training row, up to the largest trained position.{listed} "
+        f"{data_words(compared.models[0].curve)}."
+    )
+
+
+def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
+    """Draw ``context-curve`` of curves that were read, and write their numbers beside it."""
+    first = min(compared.row_len, compared.models[0].curve.lengths.local_len)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.6, 3.8), layout="constrained")
+    _draw_losses(left, compared)
+    _draw_changes(right, compared)
+    _set_x_axis(left, compared, first=0.9)
+    _set_x_axis(right, compared, first=first / 1.35)
+    _frame_changes(right, compared, first=first)
+    _label_ends(left, compared, change=False)
+    _label_ends(right, compared, change=True)
+    caption_text(figure, _words(compared))
+    pictures = save(figure, out, name="context-curve", one_column=1)
+    if pictures:
+        write_json(out / "context-curve.json", compared_curves_json(compared))
+    return pictures
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
     """Draw ``context-curve``, of the newest curve of each run.
 
     Raises:
-        UserError: a run has none, or the runs were measured on different windows.
+        UserError: a run has none, or the runs cannot be compared.
     """
-    curves = [context_curve(newest_finished(run, "context-curve")) for run in runs]
-    _check_same_windows(curves)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.6), layout="constrained")
-    for look, run, curve in zip(cycle(RUN_LOOKS), runs, curves, strict=False):
-        label = f"{run.name} ({positions_of(curve.lengths)})"
-        losses, changes = [p.loss_nats for p in curve.points], [p.change_nats for p in curve.points]
-        _draw_line(left, curve, values=losses, look=look, label=label)
-        _draw_line(right, curve, values=changes, look=look, label=label)
-    for axis in (left, right):
-        _set_axis(axis, curves)
-    left.set_ylabel("mean loss of the target, nats")
-    left.set_title("context curve")
-    left.legend(loc="lower left")
-    _zoom_on_changes(right, curves)
-    caption_text(
-        figure,
-        "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents. "
-        "For a model that generalizes in length, the curve keeps falling, or stays flat, to the right of the training row, up "
-        f"to the largest trained position. {data_words(curves[0])}.",
-    )
-    return save(figure, out, name="context-curve", one_column=1)
+    return draw_compared(compare_curves(runs), out)
+
+
+def draw_and_print(runs: list[Path], out: Path) -> list[Path]:
+    """As ``draw``, and print what each model gains beyond the training row."""
+    compared = compare_curves(runs)
+    for line in gain_beyond_lines(compared):
+        print(line)
+    return draw_compared(compared, out)
 
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    script_of_runs(draw_and_print)

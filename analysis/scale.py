@@ -1,11 +1,12 @@
-"""Figure of scale: long gain, R(k) and effective sparsity against the number of parameters, one point for each run.
+"""Figure of scale: gains, R(k) and D(k) against the number of parameters, one point for each size of model.
 
-``python -m analysis.scale --run runs/scale/cpu-d64 --run runs/scale/cpu-d128 ... --out runs/scale/figures``
+``python -m analysis.scale --run runs/scale/cpu-d64 --run runs/scale/cpu-d128 ... --out runs/scale/figures``. Runs that differ in
+the seed of training only are one point: the mean over the seeds with its interval, and a small dot for each seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -13,36 +14,42 @@ from typing import Any, Optional
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.summary import FRACTIONS, Summary, summarize
+from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
+from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.trained_models import trained_models
 from olmo_sparsity.statistics.wording import data_words, interval, length_words
+from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words, seed_intervals_words
 from olmo_sparsity.tables.reading import newest_finished
 
 from .output import caption_text, save
 from .runs import script_of_runs
-from .style import LINE_LOOKS, LOOKS, error_bars, legend_entry, main_selectors, signed_log
+from .style import LOOKS, error_bars, legend_entry, main_selectors, signed_log
 
-FRACTION = 0.8
+BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
+NULL: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white"}
+MIMICRY: dict[str, Any] = {"linestyle": "-.", "markerfacecolor": "white"}
+SMALLEST_K: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
+Value = Callable[[Summary], Optional[Estimate]]
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One run of the ladder.
+    """One size of model.
 
     Attributes:
-        num_parameters: size of its model.
-        measurement: its newest measurement.
-        summary: the numbers of that.
+        num_parameters: size of the model.
+        numbers: its numbers over the seeds of its training.
+        measurements: the newest measurement of each seed.
     """
 
     num_parameters: float
-    measurement: Measurement
-    summary: Summary
+    numbers: SeedSummary
+    measurements: tuple[Measurement, ...]
 
     @property
     def name(self) -> str:
@@ -50,25 +57,15 @@ class Rung:
         return f"{self.num_parameters / 1e6:.2g}M"
 
 
-@dataclass(frozen=True)
-class Panel:
-    """What a panel of gains or fractions shows; ``quantity`` is one of ``ESTIMATES``."""
-
-    quantity: str
-    k: int
-    contexts: tuple[str, ...]
-    title: str
-    label: str
-
-
 def ladder(runs: list[Path]) -> list[Rung]:
     """Return the newest measurements of the runs, the smallest model first.
 
     Raises:
-        UserError: a run has no measurement, or they differ in more than size: in windows, lengths, PoSE, k or selectors.
+        UserError: a run has no measurement, or they differ in more than size and seed: in windows, lengths, PoSE, k or selectors.
     """
-    measurements = [load(newest_finished(run)) for run in runs]
-    manifests = [measurement.manifest for measurement in measurements]
+    tables = {run: newest_finished(run) for run in runs}
+    measurements = {run: load(folder) for run, folder in tables.items()}
+    manifests = [measurement.manifest for measurement in measurements.values()]
     for name, values in (
         ("windows", [(m["tokens_sha256"], m["windows_sha256"]) for m in manifests]),
         ("lengths", [m["context"] for m in manifests]),
@@ -78,61 +75,88 @@ def ladder(runs: list[Path]) -> list[Rung]:
         ("numbers of training steps", [m["checkpoint"]["step"] for m in manifests]),
     ):
         if any(value != values[0] for value in values):
-            raise UserError(f"these runs' newest measurements are of different {name}; a ladder differs in size alone")
-    measurements.sort(key=lambda measurement: float(measurement.manifest["num_parameters"]))
-    return [Rung(float(m.manifest["num_parameters"]), m, summarize(m)) for m in measurements]
+            raise UserError(
+                f"these runs' newest measurements are of different {name}; a ladder differs in size and seed alone"
+            )
+    rungs = []
+    for model in trained_models(list(measurements)):
+        of_model = tuple(measurements[run] for run in model.runs)
+        numbers = summarize_seeds(model, [tables[run] for run in model.runs], measurements=of_model)
+        rungs.append(Rung(float(of_model[0].manifest["num_parameters"]), numbers, of_model))
+    return sorted(rungs, key=lambda rung: rung.num_parameters)
 
 
-def _draw_line(axis: Axes, sizes: list[float], *, values: Sequence[Optional[Estimate]], **look: Any) -> None:
-    """Draw estimates with their intervals, joined by a line; a missing one leaves a gap."""
-    defined = [(size, value) for size, value in zip(sizes, values, strict=True) if value is not None]
-    if defined:
-        estimates = [value for _, value in defined]
-        means = [estimate.mean for estimate in estimates]
+def _draw_line(axis: Axes, rungs: list[Rung], *, value: Value, shift: float = 1.0, **look: Any) -> None:
+    """Draw a number of each size with its interval, joined by a line, and its seeds as dots; a missing one leaves a gap."""
+    drawn = [
+        (rung.num_parameters * shift, estimate) for rung in rungs if (estimate := value(rung.numbers.mean)) is not None
+    ]
+    if drawn:
+        estimates = [estimate for _, estimate in drawn]
         axis.errorbar(
-            [x for x, _ in defined], means, yerr=error_bars(estimates), capsize=2, markersize=4.5, linewidth=1.2, **look
-        )
+            [x for x, _ in drawn], [estimate.mean for estimate in estimates], yerr=error_bars(estimates), capsize=2,
+            markersize=4.5, linewidth=1.2, **look,
+        )  # fmt: skip
+    for rung in rungs:
+        of_seeds = [value(summary) for summary in rung.numbers.of_seeds] if rung.numbers.num_seeds > 1 else []
+        means = [estimate.mean for estimate in of_seeds if estimate is not None]
+        x = [rung.num_parameters * shift * 1.05] * len(means)
+        axis.plot(x, means, linestyle="", marker=".", markersize=2.5, color=look["color"], alpha=0.7)
 
 
-def _shifts(selectors: list[str]) -> dict[str, float]:
-    """Return the factors that separate the selectors on the logarithmic axis."""
-    return {name: 1 + 0.03 * (i - (len(selectors) - 1) / 2) for i, name in enumerate(selectors)}
+def _shifts(number: int) -> list[float]:
+    """Return the factors that separate lines on the logarithmic axis."""
+    return [1 + 0.04 * (i - (number - 1) / 2) for i in range(number)]
 
 
-def _draw_panel(axis: Axes, panel: Panel, *, rungs: list[Rung], selectors: list[str]) -> None:
-    for selector, shift in _shifts(selectors).items():
-        sizes = [rung.num_parameters * shift for rung in rungs]
-        for context in panel.contexts:
-            face = {"markerfacecolor": "white"} if context == "null" else {}
-            values = [rung.summary.at(selector, context, panel.k).estimate(panel.quantity) for rung in rungs]
-            _draw_line(axis, sizes, values=values, **LOOKS[selector], **LINE_LOOKS[context], **face)
-    is_fraction = panel.quantity in FRACTIONS
+def _of_selection(name: str, selector: str, k: int) -> Value:
+    return lambda summary: summary.at(selector, "real", k).estimate(name)
+
+
+def _draw_windows(axis: Axes, rungs: list[Rung], *, name: str, title: str) -> None:
+    _draw_line(axis, rungs, value=lambda summary: summary.of_windows(name), **BLACK)
+    axis.axhline(0, color="grey", linewidth=0.5)
+    axis.set_title(title)
+    axis.set_ylabel("nats")
+
+
+def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequence[str], title: str) -> None:
+    """Draw a number of selectors at the smallest k (open, dashed) and at the largest (filled, solid)."""
+    ks = rungs[0].numbers.mean.ks
+    looks: dict[int, dict[str, Any]] = {ks[0]: SMALLEST_K, ks[-1]: {"linestyle": "-"}}
+    lines = [(selector, k, look) for selector in selectors for k, look in looks.items()]
+    for (selector, k, look), shift in zip(lines, _shifts(len(lines)), strict=True):
+        _draw_line(axis, rungs, value=_of_selection(name, selector, k), shift=shift, **LOOKS[selector], **look)
+    is_fraction = name == "recovered_fraction"
     axis.axhline(1 if is_fraction else 0, color="grey", linewidth=0.8, linestyle="--")
     if is_fraction:
         signed_log(axis, "y")
-    axis.set_title(panel.title)
-    axis.set_ylabel(panel.label)
+    axis.set_title(title)
+    axis.set_ylabel("recovered fraction" if is_fraction else "nats")
 
 
-def _draw_smallest(axis: Axes, rungs: list[Rung], *, selectors: list[str]) -> None:
-    """Draw the smallest k and its interval; more than the largest measured k stands at twice that."""
-    ks = rungs[0].measurement.ks
-    for selector, shift in _shifts(selectors).items():
-        for rung in rungs:
-            smallest = rung.summary.sparsity_at(selector, FRACTION).smallest_k
-            if smallest is not None:
-                _draw_smallest_k(axis, rung.num_parameters * shift, smallest=smallest, max_k=ks[-1], selector=selector)
-    axis.set_title(f"smallest k with R(k) at least {FRACTION}")
-    axis.set_yscale("log", base=2)
-    axis.set_yticks([*ks, 2 * ks[-1]], [*map(str, ks), f">{ks[-1]}"])
-    axis.set_ylim(ks[0] / 1.3, 2.6 * ks[-1])
-    axis.set_ylabel("k, long-range tokens")
+def _draw_prediction(axis: Axes, rungs: list[Rung], *, selector: str, k: int) -> None:
+    """Draw D(k) of a selector, with that of `random`, under the null context, and of mimicry."""
+    lines: list[tuple[Value, dict[str, Any]]] = [
+        (lambda summary: summary.prediction_recovered(selector, k).real, {**LOOKS[selector], "linestyle": "-"}),
+        (lambda summary: summary.prediction_recovered(selector, k).null, {**LOOKS[selector], **NULL}),
+        (lambda summary: summary.prediction_recovered(selector, k).mimicry, {**LOOKS[selector], **MIMICRY}),
+        (lambda summary: summary.prediction_recovered(selector, k).random, {**LOOKS["random"], "linestyle": "-"}),
+    ]
+    for (value, look), shift in zip(lines, _shifts(len(lines)), strict=True):
+        _draw_line(axis, rungs, value=value, shift=shift, **look)
+    axis.set_title(f"prediction recovered by {selector}, D({k})")
+    axis.set_ylabel("D(k)")
 
 
-def _draw_smallest_k(axis: Axes, x: float, *, smallest: SmallestK, max_k: int, selector: str) -> None:
-    value, low, high = (2 * max_k if k is None else k for k in (smallest.value, smallest.low, smallest.high))
-    axis.plot([x, x], [low, high], color=LOOKS[selector]["color"], linewidth=1.2)
-    axis.plot(x, value, **LOOKS[selector], markersize=5)
+def _legend(selectors: Sequence[str], *, ks: Sequence[int], has_prediction: bool) -> list[Line2D]:
+    kinds = {f"k = {ks[-1]}": {"linestyle": "-"}, **({f"k = {ks[0]}": SMALLEST_K} if len(ks) > 1 else {})}
+    if has_prediction:
+        kinds |= {"D: null context": NULL, "D: mimicry": MIMICRY}
+    entries = [
+        Line2D([], [], color="grey", marker="o", markersize=4, label=name, **look) for name, look in kinds.items()
+    ]
+    return [*(legend_entry(name) for name in selectors), *entries]
 
 
 def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:
@@ -146,23 +170,29 @@ def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:
         axis.set_xlabel("parameters")
 
 
-def _words(rungs: list[Rung]) -> str:
-    failed = [rung.name for rung in rungs if not rung.summary.gate_passed]
-    gate = "The validity gate passed everywhere."
-    if failed:
-        gate = f"VALIDITY GATE FAILED at {', '.join(failed)}: no R(k) there."
-    k, change = rungs[0].measurement.ks[0], paired_difference(rungs[0].measurement, rungs[-1].measurement)
+def _differences_words(rungs: list[Rung]) -> str:
+    """Return the largest model's numbers minus the smallest's, paired."""
+    change = difference_over_seeds(rungs[0].measurements, rungs[-1].measurements)
     changes = [f"long gain {interval(change.of_windows('long_gain_nats'), 3)}"]
-    for name in ("kl", "attention"):
-        over_random = change.of_selection(SelectionKey(name, "real", k), "gain_over_random_nats")
-        if over_random is not None:
-            changes.append(f"gain over random of {name}, k = {k}, {interval(over_random, 3)}")
-    summary = rungs[0].summary
+    for name in rungs[0].numbers.mean.blind_selectors:
+        if name in ("kl", "attention"):
+            for k in sorted({rungs[0].numbers.mean.ks[0], rungs[0].numbers.mean.ks[-1]}):
+                over_random = change.of_selection(SelectionKey(name, "real", k), "gain_over_random_nats")
+                if over_random is not None:
+                    changes.append(f"gain over random of {name}, k = {k}, {interval(over_random, 3)}")
+    return f"Largest minus smallest, paired, nats: {'; '.join(changes)}."
+
+
+def _words(rungs: list[Rung]) -> str:
+    most = max(rung.numbers.num_seeds for rung in rungs)
+    summary = rungs[0].numbers.mean
+    bars = "Bars: 95% intervals by bootstrap over documents; they do not include what another seed would change."
+    if most > 1:
+        bars = f"Points: {seed_intervals_words(most)}. Dots: single seeds."
     return (
-        f"{gate} Largest minus smallest, paired, nats: {'; '.join(changes)}. Bars: 95% intervals by bootstrap over documents; "
-        "the seed of training is not varied. Dotted, open: the null context. For a selector that sees the target, R(k) and "
-        "the smallest k are mostly selection luck; the excess takes this luck off, and adds the harm that foreign tokens do. "
-        f"Fractions: linear up to 1, logarithmic beyond. {data_words(summary)}; {length_words(summary.lengths)}"
+        f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} "
+        "D(k) alone is no evidence that the context helps: compare the null context. "
+        f"R(k): linear up to 1, logarithmic beyond. {data_words(summary)}; {length_words(summary.lengths)}"
     )
 
 
@@ -170,28 +200,28 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     """Draw ``scale``, of the newest measurement of each run.
 
     Raises:
-        UserError: the runs differ in more than size.
+        UserError: the runs differ in more than size and seed.
     """
     rungs = ladder(runs)
-    ks, selectors = rungs[0].measurement.ks, main_selectors(rungs[0].measurement)
-    first, last = ks[0], ks[-1]
+    summary, selectors = rungs[0].numbers.mean, main_selectors(rungs[0].measurements[0])
+    blind = [name for name in selectors if not summary.sees_target(name)]
+    seeing = [name for name in selectors if summary.sees_target(name)]
     figure, axes = plt.subplots(2, 3, figsize=(10.6, 6.0), layout="constrained")
-    sizes, long_gains = [rung.num_parameters for rung in rungs], [rung.summary.long_gain_nats for rung in rungs]
-    _draw_line(axes[0, 0], sizes, values=long_gains, color="black", marker="D")
-    axes[0, 0].axhline(0, color="grey", linewidth=0.5)
-    axes[0, 0].set_title("long gain")
-    axes[0, 0].set_ylabel("nats")
-    excess_title, random_title = f"excess over null, k = {last}", f"gain over random, k = {first}"
-    for axis, panel in (
-        (axes[0, 1], Panel("recovered_fraction", last, ("real", "null"), f"R({last})", "recovered fraction")),
-        (axes[0, 2], Panel("excess_gain_nats", last, ("real",), excess_title, "nats")),
-        (axes[1, 0], Panel("gain_over_random_nats", first, ("real",), random_title, "nats")),
-    ):
-        _draw_panel(axis, panel, rungs=rungs, selectors=selectors)
-    _draw_smallest(axes[1, 1], rungs, selectors=selectors)
-    axes[1, 2].axis("off")
+    _draw_windows(axes[0, 0], rungs, name="long_gain_nats", title="long gain")
+    _draw_windows(axes[0, 1], rungs, name="gain_beyond_nats", title="gain beyond the training row")
+    _draw_selectors(axes[0, 2], rungs, name="recovered_fraction", selectors=blind, title="R(k), target not seen")
+    over_random = [name for name in blind if name != "random"]
+    title = "gain over random, target not seen"
+    _draw_selectors(axes[1, 0], rungs, name="gain_over_random_nats", selectors=over_random, title=title)
+    title = "real minus luck, target seen"
+    _draw_selectors(axes[1, 1], rungs, name="real_minus_luck_nats", selectors=seeing, title=title)
+    reacting = next((name for name in ("greedy-kl", "kl", *over_random) if name in blind), None)
+    if reacting is None:
+        axes[1, 2].axis("off")
+    else:
+        _draw_prediction(axes[1, 2], rungs, selector=reacting, k=summary.ks[-1])
     _set_axes(axes, rungs)
-    caption_text(figure, _words(rungs), handles=[legend_entry(name) for name in selectors])
+    caption_text(figure, _words(rungs), handles=_legend(selectors, ks=summary.ks, has_prediction=reacting is not None))
     return save(figure, out, name="scale")
 
 

@@ -18,13 +18,22 @@ from olmo_sparsity.cli.options import (
     resolve,
 )
 from olmo_sparsity.cli.steps import figures_package, measure_first
+from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 
 def summary(
     config: ConfigOption = None,
-    run: RunOption = None,
+    run: Annotated[
+        Optional[list[Path]],
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="Folder of the run. Default: runs/NAME. Several runs that differ in training.seed only: one table over seeds.",
+            show_default=False,
+        ),
+    ] = None,
     tables: Annotated[
         Optional[Path],
         typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
@@ -38,12 +47,21 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Print the numbers of a measurement, as tables or with --json as JSON."""
+    """Print the numbers of a measurement, or their means over several seeds of training, as tables or with --json as JSON."""
     from olmo_sparsity.tables.reading import newest_finished
     from olmo_sparsity.view.console import print_summary
+    from olmo_sparsity.view.seed_table import print_seeds
 
+    runs = run or []
+    if len(runs) > 1:
+        if tables is not None or config is not None or overrides:
+            raise UserError(
+                "summary: with several runs there is no --tables, --config or KEY=VALUE; each run has its own"
+            )
+        print_seeds(runs, every=every, as_json=as_json)
+        return
     if tables is None:
-        _, folder = resolve(config, run, overrides=overrides)
+        _, folder = resolve(config, runs[0] if runs else None, overrides=overrides)
         tables = newest_finished(folder)
     print_summary(tables, every=every, as_json=as_json)
 

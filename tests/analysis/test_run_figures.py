@@ -26,6 +26,7 @@ from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording_of_runs import short_positions_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
 
@@ -96,12 +97,12 @@ def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.Monke
     rungs = scale.ladder(runs)
     sizes = [rung.num_parameters for rung in rungs]
     assert sizes == sorted(sizes) and len(sizes) == 2
-    assert [rung.summary for rung in rungs] == [summarize(rung.measurement) for rung in rungs]
+    assert [rung.numbers.mean for rung in rungs] == [summarize(rung.measurements[0]) for rung in rungs]
     line = figure.axes[0].lines[0]
     assert list(line.get_xdata()) == sizes
-    assert list(line.get_ydata()) == [rung.summary.long_gain_nats.mean for rung in rungs]
+    assert list(line.get_ydata()) == [rung.numbers.mean.long_gain_nats.mean for rung in rungs]
     words = " ".join(text.get_text() for text in figure.texts)
-    assert ("VALIDITY GATE FAILED" in words) == any(rung.summary.gate == "failed" for rung in rungs)
+    assert ("GATE FAILED at" in words) == any(rung.numbers.mean.gate == "failed" for rung in rungs)
     assert "long gain 0.000 [0.000, 0.000]" in words.replace("\n", " ")  # one model under two names
 
 
@@ -157,9 +158,11 @@ def test_a_context_curve_is_labelled_with_the_positions_of_its_run() -> None:
     new = dataclasses.replace(old, pose_method="pose", pose_contents="contiguous")
 
     def positions(**changes: Any) -> str:
-        return context_curve.positions_of(dataclasses.replace(new, **changes))
+        return short_positions_words(dataclasses.replace(new, **changes))
 
-    assert context_curve.positions_of(old) == positions() == "PoSE, 2 chunks"
+    assert short_positions_words(old) == positions() == "PoSE, 2 chunks"
     assert positions(pose_contents="matched") == "PoSE, 2 chunks, matched"
     assert positions(num_chunks=1, pose_contents="matched") == "no PoSE"  # as in demo-no-pose.yaml
     assert positions(pose_method="randpos") == "RandPos"
+    assert positions(num_chunks=1, train_len=20) == "ceiling, rows of 20"
+    assert positions(train_len=20) == "ceiling, rows of 20, PoSE, 2 chunks"

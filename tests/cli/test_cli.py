@@ -67,6 +67,27 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
         assert name in shown
 
 
+def test_runs_that_differ_in_the_seed_only_give_one_table(workplace: Path) -> None:
+    """The seed of training changes neither the text nor the windows."""
+    measure = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
+    other = run_cli(*measure, "--run", "runs/tiny-seed1", "training.seed=1", cwd=workplace)
+    assert other.returncode == 0, other.stderr
+    manifests = [
+        json.loads((list_finished(workplace / "runs" / name)[0] / "manifest.json").read_text())
+        for name in ("tiny", "tiny-seed1")
+    ]
+    for key in ("tokens_sha256", "windows_sha256", "influence"):
+        assert manifests[0][key] == manifests[1][key]
+    assert manifests[0]["checkpoint"]["model_sha256"] != manifests[1]["checkpoint"]["model_sha256"]
+    runs = ("--run", "runs/tiny", "--run", "runs/tiny-seed1")
+    summary = json.loads(run_cli("summary", *runs, "--json", cwd=workplace).stdout)
+    assert summary["seeds"] == [0, 1]
+    of_seeds = [of["long_gain_nats"]["mean"] for of in summary["of_seeds"]]
+    assert of_seeds[0] != of_seeds[1]
+    assert abs(summary["mean"]["long_gain_nats"]["mean"] - sum(of_seeds) / 2) < 1e-9
+    assert "means over 2 seeds of training" in run_cli("summary", *runs, cwd=workplace).stdout
+
+
 def test_validate_and_context_curve(workplace: Path) -> None:
     asked = (
         "validate", "--config", "tiny.yaml", "--num-windows", "6", "validation.solver_steps=2", "--selector", "kl",
@@ -156,6 +177,9 @@ def test_report_show_and_compare(workplace: Path) -> None:
         (("summary", "--tables", "runs/tiny"), "is no influence folder"),
         (("summary", "--run", "runs/none"), "nothing has been measured"),
         (("summary", "--tables", "nowhere"), "no influence tables"),
+        (("summary", "--run", "runs/tiny", "--run", "runs/none"), "runs/none: there is no training run here"),
+        (("summary", "--run", "runs/tiny", "--run", "runs/tiny"), "have the same training.seed = 0"),
+        (("summary", "--run", "runs/tiny", "--run", "runs/two", "--tables", "elsewhere"), "with several runs there is no"),
         (("show", "elsewhere", "12"), "no window 12; they are numbered 0 to 11"),
         (("compare", "elsewhere", "elsewhere:greedy"), "greedy was not measured there"),
         (("validate", "--config", "tiny.yaml", "validation.k=[1,13]"), "only 12 long-range tokens"),

@@ -97,22 +97,10 @@ def test_the_reference_is_up_to_date() -> None:
     assert (config_folder() / "reference.yaml").read_text().partition("\n")[2] == to_yaml(Config(), explain=True)
 
 
-def test_the_no_pose_configurations_differ_in_pose_alone() -> None:
-    for name in ("demo", "c4-64-128"):
-        with_pose, without = (load_config(config_folder() / f"{stem}.yaml") for stem in (name, f"{name}-no-pose"))
-        assert without.pose.num_chunks == 1
-        assert (without.data, without.context, without.model, without.training) == (
-            with_pose.data,
-            with_pose.context,
-            with_pose.model,
-            with_pose.training,
-        )
-
-
-def test_the_randpos_configuration_differs_in_position_ids_alone() -> None:
-    pose, random = (load_config(config_folder() / f"{name}.yaml") for name in ("demo", "demo-randpos"))
-    assert (random.pose.method, random.max_position) == ("randpos", pose.max_position)
-    assert dataclasses.replace(random, name=pose.name, pose=pose.pose) == pose
+def test_the_no_pose_configuration_of_c4_differs_in_pose_alone() -> None:
+    with_pose, without = (load_config(config_folder() / f"{name}.yaml") for name in ("c4-64-128", "c4-64-128-no-pose"))
+    assert without.pose.num_chunks == 1
+    assert dataclasses.replace(without, name=with_pose.name, pose=with_pose.pose) == with_pose
 
 
 def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
     text = text.replace("full_len: 20", "full_len: 40") + "validation: {num_windows: 4, solver_steps: 2, k: [1, 4]}\n"
     (configs / "demo.yaml").write_text(text.replace("name: tiny", "name: demo"))
-    twins = {"demo-no-pose": "num_chunks: 1", "demo-randpos": "method: randpos"}
+    twins = {"demo-no-pose": "num_chunks: 1", "demo-randpos": "method: randpos", "demo-ceiling": "num_chunks: 1"}
     for name, positions in twins.items():
         twin = text.replace("name: tiny", f"name: {name}").replace("num_chunks: 3", positions)
+        if name == "demo-ceiling":
+            twin = twin.replace("full_len: 40", "full_len: 40, train_len: 40")
         (configs / f"{name}.yaml").write_text(twin)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -1,0 +1,138 @@
+"""The figure of context curves shows each model's own numbers under its own name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_runs import FULL, ROW, VISIBLE, four_way_runs
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from analysis import context_curve
+from analysis.paper import Width, drawn_for
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
+from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
+
+
+@pytest.fixture(scope="module", params=[(0,), (0, 1, 2)], ids=["one seed", "three seeds"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("four-way")
+    return [run for of_kind in four_way_runs(folder, request.param).values() for run in of_kind]
+
+
+@pytest.fixture(scope="module")
+def compared(runs: list[Path]) -> ComparedCurves:
+    return compare_curves(runs)
+
+
+@pytest.fixture
+def figure(compared: ComparedCurves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Figure:
+    figures: list[Figure] = []
+    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
+    context_curve.draw_compared(compared, tmp_path)
+    return figures[0]
+
+
+def end_labels(axis: Axes) -> dict[str, str]:
+    """Return the words beside the ends of lines and their colours."""
+    found = {}
+    for text in axis.texts:
+        if isinstance(text, Annotation) and text.xycoords == "axes fraction":
+            found[text.get_text().replace("\n", " ")] = str(text.get_color())
+    return found
+
+
+def test_each_line_and_its_label_are_of_the_same_model(figure: Figure, compared: ComparedCurves) -> None:
+    """The label has the colour of the line, and the line the numbers of the model."""
+    for panel, axis in enumerate(figure.axes):
+        lines = [
+            line for line in axis.lines if len(line.get_xdata()) == len(VISIBLE) and line.get_linestyle() != "None"
+        ]
+        labels = end_labels(axis)
+        assert len(lines) == len(labels) == 4 == len({line.get_color() for line in lines})
+        for line, model, name in zip(lines, compared.models, model_labels(compared), strict=True):
+            assert list(line.get_xdata()) == VISIBLE
+            values = [(point.loss_nats, point.change_nats)[panel].mean for point in model.curve.points]
+            assert list(line.get_ydata()) == values
+            assert [color for label, color in labels.items() if label.startswith(name)] == [line.get_color()]
+
+
+def test_a_line_that_rises_out_of_the_frame_has_its_last_value_in_its_label(figure: Figure) -> None:
+    axis = figure.axes[1]
+    rise = next(line for line in axis.lines if max(np.atleast_1d(line.get_ydata())) > 0.3).get_ydata()[-1]
+    assert rise > axis.get_ylim()[1]
+    assert f"no PoSE to {rise:+.2f}" in end_labels(axis)
+    assert not any(" to +" in label for label in end_labels(figure.axes[0]))
+
+
+def test_each_seed_is_a_row_of_dots(figure: Figure, compared: ComparedCurves) -> None:
+    for panel, axis in enumerate(figure.axes):
+        dots = [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == "None"]
+        expected = []
+        for model in compared.models:
+            if len(model.seeds) > 1:
+                for seed in model.seeds:
+                    losses = np.array(seed.losses_nats)
+                    expected.append(list(losses - losses[VISIBLE.index(ROW)] if panel else losses))
+        assert dots == expected
+
+
+def test_the_lengths_are_marked(figure: Figure) -> None:
+    for axis in figure.axes:
+        marks = {
+            text.get_text(): line for text in axis.texts for line in [text.get_position()] if text.get_rotation() == 90
+        }
+        assert set(marks) == {f"training row {ROW}", f"full {FULL}", "positions 32"}
+        upright = {line.get_xdata()[0] for line in axis.lines if len(set(line.get_xdata())) == 1}
+        assert upright == {ROW, FULL, 32}
+
+
+def test_no_label_covers_another(figure: Figure) -> None:
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        boxes = [
+            text.get_window_extent() for text in axis.texts
+            if isinstance(text, Annotation) and text.xycoords == "axes fraction"
+        ]  # fmt: skip
+        for i, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+
+
+def test_the_caption_and_the_command_give_the_gains(
+    runs: list[Path], compared: ComparedCurves, figure: Figure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = gain_beyond_lines(compared)
+    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert all(line in words for line in lines[1:])
+    assert ("Dots: single seeds." in words) == (len(runs) > 4)
+    context_curve.draw_and_print(runs, tmp_path / "drawn")
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize("width", list(Width))
+def test_pictures_and_numbers_are_written(compared: ComparedCurves, tmp_path: Path, width: Width) -> None:
+    with drawn_for(width):
+        pictures = context_curve.draw_compared(compared, tmp_path)
+    assert [path.name for path in pictures] == ["context-curve.png", "context-curve.pdf"]
+    assert all(path.stat().st_size > 5000 for path in pictures)
+    numbers = json.loads((tmp_path / "context-curve.json").read_text())
+    assert (numbers["row_len"], numbers["full_len"], numbers["shares_are_fragile"]) == (ROW, FULL, False)
+    assert [entry["label"] for entry in numbers["models"]] == model_labels(compared)
+    for entry, model in zip(numbers["models"], compared.models, strict=True):
+        for key, value in (("gain_beyond_nats", model.gain_beyond_nats), ("share_of_ceiling", model.share_of_ceiling)):
+            if value is None:
+                assert entry[key] is None and entry["is_ceiling"]
+            else:
+                assert (entry[key]["mean"], entry[key]["low"], entry[key]["high"]) == (
+                    value.mean,
+                    value.low,
+                    value.high,
+                )
+        assert entry["seeds"] == [seed.seed for seed in model.seeds]
+        assert [point["loss_nats"]["mean"] for point in entry["points"]] == [
+            p.loss_nats.mean for p in model.curve.points
+        ]

@@ -1,0 +1,117 @@
+"""The ladder of sizes: one point a size with the interval over its seeds, a dot a seed, each number in its own panel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_runs import made_up_ladder
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import scale
+from analysis.style import LOOKS
+from olmo_sparsity.statistics.differences import paired_difference
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.seed_summary import difference_over_seeds
+from olmo_sparsity.statistics.wording import interval
+
+SIZES = [400_000.0, 1_200_000.0, 3_600_000.0]
+
+
+@pytest.fixture(scope="module")
+def rungs(tmp_path_factory: pytest.TempPathFactory) -> list[scale.Rung]:
+    """Three sizes with three seeds each, named in disorder."""
+    runs = made_up_ladder(tmp_path_factory.mktemp("ladder"), (0, 1, 2))
+    return scale.ladder(sorted(runs, key=lambda run: run.name[-1]))
+
+
+@pytest.fixture(scope="module")
+def figure(rungs: list[scale.Rung]) -> Figure:
+    figures: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scale, "save", lambda figure, out, **_: figures.append(figure) or [])
+        patch.setattr(scale, "ladder", lambda runs: rungs)
+        scale.draw([], Path("unused"))
+    return figures[0]
+
+
+def mean(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
+
+
+def lines(axis: Axes, color: str, *, k_is_largest: bool = True) -> list[list[float]]:
+    """Return the heights of the joined points of one colour, of the largest k (solid) or the smallest (dashed)."""
+    style = "-" if k_is_largest else "--"
+    return [
+        list(line.get_ydata()) for line in axis.lines
+        if line.get_color() == color and line.get_linestyle() == style and len(line.get_xdata()) == 3
+    ]  # fmt: skip
+
+
+def test_runs_of_one_configuration_are_one_point(rungs: list[scale.Rung]) -> None:
+    assert [rung.num_parameters for rung in rungs] == SIZES
+    assert [rung.numbers.model.seeds for rung in rungs] == [(0, 1, 2)] * 3
+    for rung in rungs:
+        of_seeds = [summary.long_gain_nats.mean for summary in rung.numbers.of_seeds]
+        assert rung.numbers.mean.long_gain_nats.mean == pytest.approx(np.mean(of_seeds))
+
+
+def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:
+    for axis, name in ((figure.axes[0], "long_gain_nats"), (figure.axes[1], "gain_beyond_nats")):
+        estimates = [rung.numbers.mean.of_windows(name) for rung in rungs]
+        assert list(axis.lines[0].get_xdata()) == SIZES
+        assert list(axis.lines[0].get_ydata()) == [estimate.mean for estimate in estimates]
+        ends = np.array([segment for segment in axis.collections[0].get_segments()])[:, :, 1]
+        assert ends == pytest.approx(np.array([estimate.bounds for estimate in estimates]))
+        dots = [list(line.get_ydata()) for line in axis.lines if line.get_marker() == "."]
+        assert dots == [[summary.of_windows(name).mean for summary in rung.numbers.of_seeds] for rung in rungs]
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["long gain", "gain beyond the training row"]
+
+
+@pytest.mark.parametrize(
+    ("panel", "title", "name", "selectors"),
+    [
+        (2, "R(k), target not seen", "recovered_fraction", ["kl", "attention", "random"]),
+        (3, "gain over random, target not seen", "gain_over_random_nats", ["kl", "attention"]),
+        (4, "real minus luck, target seen", "real_minus_luck_nats", ["unmask-one"]),
+    ],
+)
+def test_panels_of_selectors_show_the_smallest_and_the_largest_k_alike(
+    figure: Figure, rungs: list[scale.Rung], panel: int, title: str, name: str, selectors: list[str]
+) -> None:
+    axis = figure.axes[panel]
+    assert axis.get_title() == title
+    for selector in selectors:
+        for k in (1, 8):
+            expected = [mean(rung.numbers.mean.at(selector, "real", k).estimate(name)) for rung in rungs]
+            assert lines(axis, LOOKS[selector]["color"], k_is_largest=k == 8) == [expected]
+    colors = {line.get_color() for line in axis.lines if line.get_linestyle() != "None"} - {"grey"}
+    assert colors == {LOOKS[selector]["color"] for selector in selectors}
+
+
+def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: list[scale.Rung]) -> None:
+    axis = figure.axes[5]
+    assert axis.get_title() == "prediction recovered by kl, D(8)"
+    recovered = [rung.numbers.mean.prediction_recovered("kl", 8) for rung in rungs]
+    drawn = [
+        list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) == 3 and line.get_marker() in ("s", "x")
+    ]
+    drawn = [heights for heights in drawn if heights]
+    for wanted in ("real", "null", "mimicry", "random"):
+        assert [mean(getattr(of, wanted)) for of in recovered] in drawn
+
+
+def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:
+    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    change = difference_over_seeds(rungs[0].measurements, rungs[-1].measurements).of_windows("long_gain_nats")
+    assert f"Largest minus smallest, paired, nats: long gain {interval(change, 3)};" in words
+    assert "The gate passed everywhere. The gate beyond the training row passed everywhere." in words
+    assert "means over 3 seeds of training" in words and "Dots: single seeds." in words
+
+
+def test_differences_of_single_seeds_are_the_paired_ones(rungs: list[scale.Rung]) -> None:
+    first, second = rungs[0].measurements[0], rungs[2].measurements[0]
+    assert difference_over_seeds([first], [second]) == paired_difference(first, second)
