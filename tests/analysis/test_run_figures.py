@@ -31,6 +31,13 @@ from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
 
 
+def with_windows_of_many_documents(config: Config, **influence: Any) -> Config:
+    """Return the configuration with a window of every document, so that there are enough for intervals."""
+    return dataclasses.replace(
+        config, influence=dataclasses.replace(config.influence, sampling="documents", **influence)
+    )
+
+
 @pytest.fixture(scope="module")
 def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs with all kinds of measurements; the manifest of the second names more parameters."""
@@ -39,8 +46,8 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     manifest = (second / "manifest.json").read_text()
     before = next(line for line in manifest.splitlines() if "num_parameters" in line)
     (second / "manifest.json").write_text(manifest.replace(before, '"num_parameters": 9000000,'))
-    settings = ValidationConfig(num_windows=21, k=[1, 2], selectors=["unmask-one", "random"], solver_steps=2)
-    config = dataclasses.replace(tiny_config, validation=settings)
+    settings = ValidationConfig(num_windows=51, k=[1, 2], selectors=["unmask-one", "random"], solver_steps=2)
+    config = dataclasses.replace(with_windows_of_many_documents(tiny_config), validation=settings)
     for run in (first, second):
         measure(config, run)
         measure_context_curve(config, run)
@@ -48,7 +55,7 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     table = pq.read_table(part)
     field = table.schema.field("loss_nats")
     losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)
-    pq.write_table(table.set_column(3, field, losses), part)
+    pq.write_table(table.set_column(table.schema.get_field_index("loss_nats"), field, losses), part)
     validate(config, first)
     return [first, second]
 
@@ -117,15 +124,14 @@ def test_what_is_missing_or_cannot_be_compared(
         with pytest.raises(UserError, match=said):
             draw([tmp_path / "nowhere"], tmp_path)
     other = Path(shutil.copytree(tiny_run, tmp_path / "other", symlinks=True))
-    fewer = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, num_windows=9))
+    fewer = with_windows_of_many_documents(tiny_config, num_windows=9)
     measure_context_curve(fewer, other)
     with pytest.raises(UserError, match="different windows"):
         context_curve.draw([runs[0], other], tmp_path)
     measure(fewer, other)
     with pytest.raises(UserError, match="different windows"):
         scale.draw([runs[0], other], tmp_path)
-    k = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, k=[2]))
-    measure(k, other)
+    measure(with_windows_of_many_documents(tiny_config, k=[2]), other)
     with pytest.raises(UserError, match="different k"):
         scale.draw([runs[0], other], tmp_path)
 
