@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words
 
 from .measured import Measured, script
 from .output import caption, save
-from .style import LOOKS, error_bars, legend_entry, main_selectors, signed_log
+from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
-PANELS = ("share of windows", "long gain, nats", "R({k}), recovered fraction", "excess gain, k = {k}, nats")
+PANELS = ("share of windows", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
 FAILED = "#EFEFEF"
+FOREIGN_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerfacecolor": "white"}
+OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}
 WORDS = (
-    "Targets by class, the highest mean long gain on top; points with 95% intervals by bootstrap over the documents that hold "
-    "such targets. Grey: the interval of the class's own mean long gain reaches 0, or the class has too few documents, and no "
-    "R(k) is shown. A class without any long gain passes its gate once in 40 times. R(k): linear up to 1, logarithmic beyond. "
-    "Excess: real minus null context; compare it with that of random."
+    "Targets by class, the highest mean long gain on top; means with 95% intervals (BCa) over the documents that hold such "
+    "targets. Grey: the interval of the class's own mean long gain reaches 0, or the class has too few documents, and no R(k) is "
+    "shown. {multiplicity} R(k): of selectors that do not see the target; linear up to 1, logarithmic beyond. Gain minus "
+    "control: sparse gain minus that of random, of a selector that sees the target minus its luck."
+)
+CONTRAST_WORDS = (
+    "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to foreign text: "
+    "long gain of foreign text on the targets that it puts into the class, and on the other targets. Such a rule selects "
+    "windows by their outcome, so that even foreign text can gain there."
 )
 
 
@@ -32,28 +42,53 @@ def _point(axis: Axes, height: float, *, estimate: Estimate, **looks: Any) -> No
     )  # fmt: skip
 
 
-def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary]) -> None:
+def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: Summary) -> None:
     """Shade the rows of classes whose gate failed, and say so in the panel of R(k)."""
     for row, entry in enumerate(classes):
-        if entry.summary.gate_passed:
+        if entry.summary.gate_passed and whole.gate_passed:
             continue
-        for axis in axes:
-            axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
+        if not entry.summary.gate_passed:
+            for axis in axes:
+                axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
+        words = "gate failed: no R(k)" if whole.gate_passed else "gate of all windows\nfailed: no R(k)"
         axes[2].text(
-            0.5, row, "gate failed: no R(k)", ha="center", va="center", fontsize=7.5,
-            transform=axes[2].get_yaxis_transform(), bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},
+            0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),
+            bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},
         )  # fmt: skip
+
+
+def _mark_fragile(axis: Axes, classes: list[ClassSummary]) -> None:
+    """Say in the panel of R(k) in which rows it is fragile."""
+    for row, entry in enumerate(classes):
+        has_fraction = any(selection.recovered_fraction is not None for selection in entry.summary.selections)
+        if entry.summary.is_fragile and has_fraction:
+            axis.text(
+                0.98, row + 0.45, FRAGILE, ha="right", va="bottom", fontsize=6.5, transform=axis.get_yaxis_transform()
+            )
+
+
+def minus_control(selection: SelectionSummary) -> Optional[Estimate]:
+    """Return the sparse gain minus that of the selection's control: its luck where it sees the target, else `random`."""
+    return selection.real_minus_luck_nats if selection.info.sees_target else selection.gain_over_random_nats
 
 
 def _draw_points(axes: np.ndarray, classes: list[ClassSummary], *, selectors: list[str], k: int) -> None:
     for row, entry in enumerate(classes):
-        for axis, estimate in ((axes[0], entry.window_share), (axes[1], entry.summary.long_gain_nats)):
-            _point(axis, row, estimate=estimate, color="black", marker="o")
+        _point(axes[0], row, estimate=entry.window_share, color="black", marker="o")
+        _point(axes[1], row, estimate=entry.summary.long_gain_nats, color="black", marker="o")
+        if entry.contrast is not None:
+            for offset, estimate, look in (
+                (0.2, entry.contrast.null_gain_nats, FOREIGN_LOOK),
+                (0.4, entry.contrast.null_others_gain_nats, OTHERS_LOOK),
+            ):
+                if estimate is not None:
+                    _point(axes[1], row + offset, estimate=estimate, **look)
     for number, selector in enumerate(selectors):
         offset = 0.17 * (number - (len(selectors) - 1) / 2)
         for row, entry in enumerate(classes):
             selection = entry.summary.at(selector, "real", k)
-            for axis, value in ((axes[2], selection.recovered_fraction), (axes[3], selection.excess_gain_nats)):
+            fraction = None if selection.info.sees_target else selection.recovered_fraction
+            for axis, value in ((axes[2], fraction), (axes[3], minus_control(selection))):
                 if value is not None:
                     _point(axis, row + offset, estimate=value, **LOOKS[selector])
 
@@ -72,11 +107,22 @@ def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> Non
         axis.set_axisbelow(True)
     for axis in (axes[1], axes[3]):
         axis.axvline(0, color="grey", linewidth=0.8)
-    axes[2].axvline(1, color="black", linestyle="--", linewidth=0.9)
-    if any(entry.summary.gate_passed for entry in classes):
+    if axes[2].lines:
+        axes[2].axvline(1, color="black", linestyle="--", linewidth=0.9)
         signed_log(axes[2], "x")
     else:
         axes[2].set_xticks([])
+
+
+def _handles(measured: Measured, classes: list[ClassSummary], *, selectors: list[str]) -> list[Line2D]:
+    handles = [legend_entry(name) for name in blind(measured.measurement, selectors)]
+    handles += [
+        legend_entry(name, label=f"{name} (sees the target)") for name in seeing(measured.measurement, selectors)
+    ]
+    if any(entry.contrast is not None for entry in classes):
+        for label, look in (("same rule, foreign text", FOREIGN_LOOK), ("other targets, foreign text", OTHERS_LOOK)):
+            handles.append(Line2D([], [], linestyle="", markersize=4.5, label=label, **look))
+    return handles
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
@@ -87,15 +133,19 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     figure, axes = plt.subplots(
         1,
         4,
-        figsize=(10.8, 0.52 * len(classes) + 1.7),
+        figsize=(10.8, 0.6 * len(classes) + 1.7),
         sharey=True,
-        width_ratios=[0.7, 1, 1.2, 1.2],
+        width_ratios=[0.7, 1.1, 1.1, 1.2],
         layout="constrained",
     )
-    _mark_failed_gates(axes, classes)
+    _mark_failed_gates(axes, classes, whole=measured.summary)
     _draw_points(axes, classes, selectors=selectors, k=k)
+    _mark_fragile(axes[2], classes)
     _label_axes(axes, classes, k=k)
-    caption(figure, measured.summary, words=WORDS, handles=[legend_entry(name) for name in selectors])
+    words = WORDS.format(multiplicity=multiplicity_words(len(classes)))
+    if any(entry.contrast is not None for entry in classes):
+        words += f" {CONTRAST_WORDS}"
+    caption(figure, measured.summary, words=words, handles=_handles(measured, classes, selectors=selectors))
     return save(figure, out, name="classes")
 
 

@@ -17,11 +17,13 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import SELECTION_ONLY
+from olmo_sparsity.statistics.wording import failed_gates
 
 from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
 from .style import error_bars
+
+CONTROLLED = {True: "real_minus_luck_nats", False: "gain_over_random_nats"}  # by whether a selector sees the target
 
 
 def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, first_look: int) -> None:
@@ -46,20 +48,41 @@ def _name(row: ComparisonRow) -> str:
     return name if row.selector is None else f"{row.selector}, k = {row.k}: {name}"
 
 
+def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the rows of gains that the figure shows.
+
+    These are the gains of all windows, and at the smallest and the largest k alike the gain over `random` of selectors that do
+    not see the target, and real minus luck of those that do.
+    """
+    main = {row.selector for row in main_rows(comparison) if row.selector is not None}
+    ks = [row.k for row in comparison.rows if row.k is not None]
+
+    def is_shown(row: ComparisonRow) -> bool:
+        if row.selector is None:
+            return not row.is_loss
+        seen = {subject.summary.sees_target(row.selector) for subject in comparison.subjects}
+        return (
+            row.selector in main and row.k in (min(ks), max(ks)) and row.quantity in {CONTROLLED[sees] for sees in seen}
+        )
+
+    return [row for row in comparison.rows if is_shown(row)]
+
+
 def _words(comparison: Comparison) -> str:
     first, *later = comparison.labels
     pairings = "; ".join(
         f"{label} minus {first}: {pairing.words}" for label, pairing in zip(later, comparison.pairings, strict=True)
     )
-    failed = [subject.label for subject in comparison.subjects if not subject.summary.gate_passed]
-    beyond = [subject.label for subject in comparison.subjects if not subject.summary.beyond_gate_passed]
-    gates = f"VALIDITY GATE FAILED for {', '.join(failed)}. " if failed else "The validity gates passed. "
-    if beyond:
-        gates += f"GATE BEYOND THE TRAINING ROW FAILED for {', '.join(beyond)}: {SELECTION_ONLY}. "
+    failed = [
+        f"{subject.label}: {'; '.join(failed_gates(subject.summary))}. "
+        for subject in comparison.subjects
+        if failed_gates(subject.summary)
+    ]
+    gates = "".join(failed) or "Both gates of all measurements passed. "
     warnings = "".join(f"{subject.warning} " for subject in comparison.subjects if subject.warning)
     return (
-        f"{gates}{warnings}Means with 95% intervals by bootstrap over documents. {pairings}. At the smallest and the largest k "
-        "alike: the gain over random of selectors that do not see the target, real minus luck of those that do."
+        f"{gates}{warnings}Means over windows with 95% intervals by bootstrap over documents. {pairings}. Gain over random: of "
+        "selectors that do not see the target (of one that does it would hold luck); real minus luck: of those that do."
     )
 
 
@@ -70,8 +93,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         UserError: there are fewer than two runs, or they cannot be compared.
     """
     comparison = compare(read_subjects([str(run) for run in runs]))
-    # One axis holds only nats, and only gains: losses are ten times as large.
-    rows = [row for row in main_rows(comparison) if not (row.is_fraction or row.is_loss)]
+    rows = shown_rows(comparison)  # one axis holds only nats, and only gains: losses are ten times as large
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.2, 0.3 * len(rows) + 1.0), sharey=True, width_ratios=[1, 1], layout="constrained"
     )

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance
+from olmo_sparsity.statistics.measurement import CONTEXTS
 
 from .measured import Measured, script
 from .output import caption, save
-from .style import CONTEXT_WORDS, LINE_LOOKS, LOOKS, band, ordered
+from .style import LINE_LOOKS, LOOKS, band, context_entry, ordered, seeing
 
 MAX_COLUMNS = 4
 CONTROLS = ("random", "nearest")  # their distances are known without a measurement
@@ -48,14 +49,19 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     for axis in axes.flat[len(selectors) :]:
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
-        _panel(axis, selector, bins_of_context={context: bins_of[selector, context] for context in LINE_LOOKS})
+        _panel(axis, selector, bins_of_context={context: bins_of[selector, context] for context in CONTEXTS})
         axis.set_title(f"{selector}, k = {k}")
     axes[0, 0].set_ylim(bottom=0)
     for axis in axes[:, 0]:
         axis.set_ylabel("share of the influential tokens")
-    handles = [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **line) for c, line in LINE_LOOKS.items()]
+    handles = [context_entry(context) for context in CONTEXTS]
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
-    words = f"Where the {k} most influential long-range tokens of a window lie; bands: 95% intervals over documents."
+    words = (
+        f"Where the {k} most influential long-range tokens of a window lie: means over windows; bands: 95% intervals over "
+        "documents. Under the null context the tokens are foreign, so that only their positions can matter."
+    )
+    if seeing(measurement, selectors):
+        words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
     caption(figure, measured.summary, words=words, handles=handles)
     return save(figure, out, name="distance")
 

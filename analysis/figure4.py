@@ -1,7 +1,10 @@
-"""Figure 4: sparse gain against long gain, window by window; one panel for each k, the null context below the real one.
+"""Figure 4: sparse gain against long gain, window by window; one panel for each k, the controls below the real context.
 
-With more than ``MAX_POINTS`` windows, points would hide one another and fill the PDF. Each panel then shows how many windows
-lie in each hexagon.
+The control of a selector that sees the target is the resampled target, a label for which the long context cannot matter: the
+picture of luck. The null context stands below.
+
+With more than ``MAX_POINTS`` points, they would hide one another and fill the PDF. Each panel then shows how many windows lie
+in each hexagon.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Measurement
-from olmo_sparsity.statistics.summary import SelectionSummary
-from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.statistics.lines import LineFit
+from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.wording import interval, recovered_words
 
+from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
 from .measured import Measured, script
 from .output import caption, save
 from .style import CONTEXT_WORDS, LOOKS, ordered
@@ -30,11 +35,16 @@ FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 20_000
 HEXAGONS = 40  # across a panel
 WORDS = (
-    "Dashed: sparse gain equals long gain. R(k): mean sparse gain over mean long gain of the real context. In the corners: "
-    "correlation, and slope of long gain on sparse gain by ordinary and by total least squares. [95% intervals over documents.] "
-    "In the lower row the long-range tokens come from another document: the gain there is the selector's luck. R(k) above 1: "
-    "the k tokens gain more than the whole context is worth."
+    "Dashed: sparse gain equals long gain; cross: the means. In the corners: correlation, and slope of long gain on sparse gain "
+    "by ordinary and by total least squares. [95% intervals over documents.] {controls}In the row of the null context the "
+    "long-range tokens come from another document: it shows whether their content matters."
 )
+SEEING_WORDS = "This selector sees the target: R(k) holds its luck, and the number to read is real minus luck. "
+RESAMPLED_WORDS = (
+    "In the row of the resampled target the label is drawn from the short-context prediction, so that the long context cannot "
+    "matter ({draws} draws of each window): what is gained there is exactly luck. "
+)
+BLIND_WORDS = "This selector does not see the target: its gain over random holds no selection luck. "
 
 
 @dataclass(frozen=True)
@@ -51,22 +61,111 @@ class Frame:
         return (x >= self.left) & (x <= self.right) & (y >= self.bottom) & (y <= self.top)
 
 
-def _frame_of(measurement: Measurement, selector: str) -> Frame:
-    left, right = np.percentile(measurement.gains[selector], FRAME_PERCENTILES)
-    long_gains = np.concatenate([measurement.windows[name].to_numpy() for name in LONG_GAIN.values()])
-    bottom, top = np.percentile(long_gains, FRAME_PERCENTILES)
+@dataclass(frozen=True)
+class Cloud:
+    """The points of one panel: windows, or draws of windows.
+
+    Attributes:
+        x: sparse gains in nats, [N].
+        y: long gains in nats, [N].
+        weight: weight of each point in a mean, [N].
+        title: what the panel shows, and the numbers to read.
+        corner: the numbers in the corner.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    title: str
+    corner: str
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """The weighted means of both gains."""
+        return float(np.average(self.x, weights=self.weight)), float(np.average(self.y, weights=self.weight))
+
+
+def _lines_of(fit: LineFit) -> str:
+    return f"r {interval(fit.correlation)}\nOLS {interval(fit.ols_slope)}\nTLS {interval(fit.tls_slope)}"
+
+
+def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
+    """Return R(k) in words, or why there is none."""
+    if selection.recovered_fraction is None:
+        return "gate failed: no R(k)"
+    return f"R({selection.k}) = {recovered_words(summary, selection.recovered_fraction)}"
+
+
+def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, summary: Summary) -> Cloud:
+    """Return the windows of one selection under the real or the null context."""
+    title, corner = [f"k = {selection.k}, {selection.context} context"], [_lines_of(selection.figure4)]
+    if selection.context == "null":
+        title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
+    elif selection.info.sees_target:
+        title.append(f"real minus luck {interval(selection.real_minus_luck_nats)}")
+        corner.insert(0, _fraction_of(selection, summary))
+    else:
+        title.append(_fraction_of(selection, summary))
+        if selection.gain_over_random_nats is not None:
+            title.append(f"over random {interval(selection.gain_over_random_nats)}")
+    windows = measurement.windows
+    return Cloud(
+        measurement.gains[selection.key].to_numpy(np.float64),
+        windows[LONG_GAIN[selection.context]].to_numpy(np.float64),
+        measurement.weights_W,
+        "\n".join(title),
+        "\n".join(corner),
+    )
+
+
+def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, drawn: DrawnTargets) -> Cloud:
+    """Return the draws of all windows: sparse gain and long gain on labels for which the long context cannot matter."""
+    x_WD = drawn.sparse_gain_KWD[selection.selector][measurement.ks.index(selection.k)]
+    return Cloud(
+        x_WD.ravel().astype(np.float64),
+        drawn.long_gain_WD.ravel().astype(np.float64),
+        np.repeat(measurement.weights_W, x_WD.shape[1]),
+        f"k = {selection.k}, resampled target\nluck {interval(selection.luck_nats)}",
+        _lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD)),
+    )
+
+
+def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[str, list[Cloud]]:
+    """Return the rows of panels by their context, one panel for each k."""
+    measurement, summary = measured.measurement, measured.summary
+    rows: dict[str, list[Cloud]] = {}
+    for context in ("real", "resampled", "null"):
+        if context == "resampled":
+            if selector not in drawn.sparse_gain_KWD:
+                continue
+            selections = [summary.at(selector, "real", k) for k in measurement.ks]
+            rows[context] = [_cloud_of_draws(measurement, selection, drawn=drawn) for selection in selections]
+        else:
+            selections = [summary.at(selector, context, k) for k in measurement.ks]
+            rows[context] = [_cloud_of_context(measurement, selection, summary=summary) for selection in selections]
+    return rows
+
+
+def _frame_of(rows: dict[str, list[Cloud]]) -> Frame:
+    clouds = [cloud for row in rows.values() for cloud in row]
+    left, right = np.percentile(np.concatenate([cloud.x for cloud in clouds]), FRAME_PERCENTILES)
+    bottom, top = np.percentile(np.concatenate([cloud.y for cloud in clouds]), FRAME_PERCENTILES)
     return Frame(left, right, bottom, top)
 
 
-def _points(axis: Axes, x: np.ndarray, *, y: np.ndarray, num_windows: int, color: str) -> None:
-    alpha = min(0.4, max(0.08, 600 / num_windows))
-    axis.scatter(x, y, s=5, alpha=alpha, color=color, linewidths=0, rasterized=True)
+def _points(axis: Axes, cloud: Cloud, *, inside: np.ndarray, color: str) -> None:
+    alpha = min(0.4, max(0.08, 600 / len(cloud.x)))
+    sizes = 5 * cloud.weight[inside]
+    axis.scatter(cloud.x[inside], cloud.y[inside], s=sizes, alpha=alpha, color=color, linewidths=0, rasterized=True)
 
 
-def _density(axis: Axes, x: np.ndarray, *, y: np.ndarray, frame: Frame) -> PolyCollection:
-    """Draw hexagons whose array holds the number of windows in each; empty ones are left out."""
+def _density(axis: Axes, cloud: Cloud, *, inside: np.ndarray, frame: Frame) -> PolyCollection:
+    """Draw hexagons whose array holds the weight of the points in each; empty ones are left out."""
     extent = (frame.left, frame.right, frame.bottom, frame.top)
-    return axis.hexbin(x, y, gridsize=HEXAGONS, extent=extent, mincnt=1, linewidths=0.1, rasterized=True)
+    return axis.hexbin(
+        cloud.x[inside], cloud.y[inside], C=cloud.weight[inside], reduce_C_function=np.sum, gridsize=HEXAGONS, extent=extent,
+        linewidths=0.1, rasterized=True,
+    )  # fmt: skip
 
 
 def _colour_densities(figure: Figure, axes: np.ndarray, *, densities: list[PolyCollection]) -> None:
@@ -75,76 +174,81 @@ def _colour_densities(figure: Figure, axes: np.ndarray, *, densities: list[PolyC
     for density in densities:
         density.set(norm=LogNorm(1, max(2, most)), cmap="viridis_r")
     figure.colorbar(
-        densities[0], ax=axes, label="windows in a hexagon", format="{x:.0f}", shrink=0.6, pad=0.01, aspect=30
+        densities[0], ax=axes, label="weight in a hexagon", format="{x:.0f}", shrink=0.6, pad=0.01, aspect=30
     )
 
 
-def _panel(
-    axis: Axes, measurement: Measurement, *, selection: SelectionSummary, frame: Frame
-) -> Optional[PolyCollection]:
-    """Draw the windows of one selection; returns the density if there are too many windows for points."""
-    x = measurement.gains[selection.key].to_numpy()
-    y = measurement.windows[LONG_GAIN[selection.context]].to_numpy()
-    inside, density, halo = frame.contains(x, y), None, []
-    if len(x) > MAX_POINTS:
-        density = _density(axis, x[inside], y=y[inside], frame=frame)
+def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool) -> Optional[PolyCollection]:
+    """Draw the points of one panel, or return their density."""
+    inside, density, halo = frame.contains(cloud.x, cloud.y), None, []
+    if is_dense:
+        density = _density(axis, cloud, inside=inside, frame=frame)
         halo = [withStroke(linewidth=2.2, foreground="white")]
     else:
-        _points(axis, x[inside], y=y[inside], num_windows=len(x), color=LOOKS[selection.selector]["color"])
+        _points(axis, cloud, inside=inside, color=color)
     diagonal = [frame.bottom, frame.top]
     axis.plot(diagonal, diagonal, color="black", linewidth=0.9, linestyle="--", path_effects=halo)
     axis.axhline(0, color="grey", linewidth=0.5)
     axis.axvline(0, color="grey", linewidth=0.5)
-    _write_numbers(axis, selection, num_outside=int((~inside).sum()))
+    edge = [withStroke(linewidth=3.5, foreground="white")]
+    axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
+    axis.set_title(cloud.title)
+    axis.text(
+        0.02, 0.99, cloud.corner, transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
+        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
+    )  # fmt: skip
+    if num_outside := int((~inside).sum()):
+        axis.text(0.98, 0.02, f"{num_outside} outside", transform=axis.transAxes, ha="right", fontsize=7)
     return density
 
 
-def _write_numbers(axis: Axes, selection: SelectionSummary, *, num_outside: int) -> None:
-    k, fraction, line = selection.k, selection.recovered_fraction, selection.figure4
-    recovered = "gate failed" if fraction is None else f"R({k}) = {interval(fraction)}"
-    axis.set_title(f"k = {k}, {selection.context}\n{recovered}")
-    lines = (f"r {interval(line.correlation)}", f"OLS {interval(line.ols_slope)}", f"TLS {interval(line.tls_slope)}")
-    axis.text(
-        0.02, 0.99, "\n".join(lines), transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
-    if num_outside:
-        axis.text(0.98, 0.02, f"{num_outside} outside", transform=axis.transAxes, ha="right", fontsize=7)
+def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: bool) -> str:
+    weighted = bool((measured.measurement.weights_W != 1).any())
+    if is_dense:
+        mark = "Colour: weight of the windows in a hexagon, on a logarithmic scale"
+    else:
+        mark = "Each point is a window" + (", its area the weight of the window" if weighted else "")
+    controls = SEEING_WORDS if measured.measurement.selectors[selector].sees_target else BLIND_WORDS
+    if selector in drawn.sparse_gain_KWD:
+        controls += RESAMPLED_WORDS.format(draws=drawn.long_gain_WD.shape[1])
+    return f"Selector {selector}. {mark}. {WORDS.format(controls=controls)}"
 
 
-def _draw_selector(measured: Measured, selector: str, *, out: Path) -> list[Path]:
-    measurement, ks = measured.measurement, measured.measurement.ks
-    frame = _frame_of(measurement, selector)
+def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets, out: Path) -> list[Path]:
+    rows, num_ks = _rows_of(measured, selector, drawn=drawn), len(measured.measurement.ks)
+    frame = _frame_of(rows)
     figure, axes = plt.subplots(
-        2,
-        len(ks),
-        figsize=(2.5 * len(ks) + 0.6, 5.4),
+        len(rows),
+        num_ks,
+        figsize=(2.5 * num_ks + 0.6, 2.7 * len(rows)),
         sharex=True,
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
+    is_dense = max(len(cloud.x) for clouds in rows.values() for cloud in clouds) > MAX_POINTS
     densities = []
-    for row, context in enumerate(CONTEXTS):
-        for axis, k in zip(axes[row], ks, strict=True):
-            density = _panel(axis, measurement, selection=measured.summary.at(selector, context, k), frame=frame)
+    for axes_of_row, (context, clouds) in zip(axes, rows.items(), strict=True):
+        for axis, cloud in zip(axes_of_row, clouds, strict=True):
+            density = _panel(axis, cloud, frame=frame, color=LOOKS[selector]["color"], is_dense=is_dense)
             if density is not None:
                 densities.append(density)
-        axes[row, 0].set_ylabel(f"{CONTEXT_WORDS[context].split(' (')[0]}\nlong gain, nats")
-    for axis in axes[1]:
+        axes_of_row[0].set_ylabel(f"{CONTEXT_WORDS[context].split(' (')[0]}\nlong gain, nats")
+    for axis in axes[-1]:
         axis.set_xlabel("sparse gain, nats")
     axes[0, 0].set_xlim(frame.left, frame.right)
     axes[0, 0].set_ylim(frame.bottom, frame.top)
     if densities:
         _colour_densities(figure, axes, densities=densities)
-    mark = "Colour: windows in a hexagon, on a logarithmic scale" if densities else "Each point is a window"
-    caption(figure, measured.summary, words=f"Selector {selector}. {mark}. {WORDS}")
+    caption(figure, measured.summary, words=_words(measured, selector, drawn=drawn, is_dense=is_dense))
     return save(figure, out, name=f"figure4-{selector}")
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``figure4-SELECTOR`` for every selector."""
-    return [path for selector in ordered(measured.measurement) for path in _draw_selector(measured, selector, out=out)]
+    drawn = read_drawn_targets(measured.tables, measured.measurement)
+    selectors = ordered(measured.measurement)
+    return [path for name in selectors for path in _draw_selector(measured, name, drawn=drawn, out=out)]
 
 
 if __name__ == "__main__":

@@ -164,16 +164,19 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     (window,) = read_window(measured.tables, "windows", window_id=window_id)
     tokens, target = [shown(text) for text in window["token_texts"]], shown(window["target_text"])
     words = Words(tokens, target, measurement.lengths.num_long_range)
-    panels = _panels(measured, window, selector=ordered(measurement)[0])
+    selector = ordered(measurement)[0]
+    panels = _panels(measured, window, selector=selector)
     figure, axes = plt.subplots(3, 1, figsize=(8.2, 3 * (0.2 * words.num_lines + 0.35)), layout="constrained")
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, words=words)
     text = (
         f"Window {window_id} (document {window['doc_id']}, {window['source']}): its long gain, "
-        f"{window['gain_long_nats']:.2f} nats, is nearest to the {PERCENTILE}th percentile. White: local, visible; "
-        "yellow: long-range, visible; grey, struck out: masked; last, bold: the target. The bar separates long-range from "
-        "local tokens."
+        f"{window['gain_long_nats']:.2f} nats, is nearest to the {PERCENTILE}th percentile of the windows (each counts once). "
+        "White: local, visible; yellow: long-range, visible; grey, struck out: masked; last, bold: the target. The bar separates "
+        "long-range from local tokens."
     )
+    if measurement.selectors[selector].sees_target:
+        text += f" {selector} sees the target: in a single window, choices by luck look like the others."
     caption(figure, measured.summary, words=text)
     return save(figure, out, name="figure5", one_column=None)
 

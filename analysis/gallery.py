@@ -21,6 +21,7 @@ DOCS = Path("docs/images")
 PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
     "demo-recovered-fraction": "{figures}/recovered-fraction.png",
+    "demo-prediction-recovered": "{figures}/prediction-recovered.png",
     "demo-figure5": "{figures}/figure5.png",
     "demo-distance": "{figures}/distance.png",
     "demo-classes": "{figures}/classes.png",

@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import data_words, gate_reason, gates_words, length_words
+from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
 CHARS_AN_INCH = 17
-GATE_FAILED_BOX = {"facecolor": "#B00020", "edgecolor": "black", "boxstyle": "square,pad=0.4"}
+FAILED_COLOUR = "#B00020"
+GATE_FAILED_BOX = {"facecolor": FAILED_COLOUR, "edgecolor": "black", "boxstyle": "square,pad=0.4"}
 
 
 def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
@@ -47,7 +48,9 @@ def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), c
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
-    """Write below a figure what it shows, from how much data, at which lengths, and whether the gate passed.
+    """Write below a figure what it shows, from how much data, at which lengths, and whether the gates passed.
+
+    Gates that failed are written above it as well.
 
     Args:
         figure: the figure.
@@ -58,22 +61,19 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
     """
     data = f"{data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
     caption_text(figure, f"{words} {data}", handles=handles, columns=columns)
-    if not summary.gate_passed:
-        _write_gate_failed_above(figure, summary)
+    if failed := failed_gates(summary):
+        _write_above(figure, failed)
 
 
-def _write_gate_failed_above(figure: Figure, summary: Summary) -> None:
-    words, width = f"VALIDITY GATE FAILED: {gate_reason(summary.long_gain_nats)}", width_in_force()
-    in_paper = width is not Width.screen  # there the size of the figure is fixed, so the words go inside it
-    figure.suptitle(
-        "\n".join(textwrap.wrap(words, int(INCHES[width] * 13))) if in_paper else words,
-        y=None if in_paper else 1.02,
-        va="top" if in_paper else "bottom",
-        fontsize=7.5 if in_paper else 10,
-        fontweight="bold",
-        color="white",
-        bbox=GATE_FAILED_BOX,
-    )
+def _write_above(figure: Figure, sentences: Sequence[str]) -> None:
+    width = width_in_force()
+    if width is Width.screen:
+        words, looks = "\n".join(sentences), {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}
+    else:  # there the size of the figure is fixed, so the words go inside it
+        lines = [line for sentence in sentences for line in textwrap.wrap(sentence, int(INCHES[width] * 13))]
+        words, looks = "\n".join(lines), {"va": "top", "color": FAILED_COLOUR, "linespacing": 1.0}
+    fontsize = 10 if width is Width.screen else 7.5
+    figure.suptitle(words, fontsize=fontsize, fontweight="bold", **looks)
 
 
 def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2) -> list[Path]:

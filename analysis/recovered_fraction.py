@@ -1,35 +1,68 @@
-"""Figure of sparse gain, gain over random, R(k) and excess against k, for every selector, with 95% intervals."""
+"""Figure of what k tokens are worth, for every selector, with 95% intervals.
+
+Of selectors that do not see the target: R(k), the gain over random, and the excess over the null context. Of selectors that
+see it: sparse gain and luck, real minus luck, and the excess over the null context.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.summary import FRACTIONS, Summary
+from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.wording import FRAGILE
 
 from .measured import Measured, script
 from .output import caption, save
 from .style import (
-    CONTEXT_WORDS,
     LINE_LOOKS,
     LOOKS,
+    blind,
+    context_entry,
     error_bars,
     legend_entry,
     ordered,
+    seeing,
     signed_log,
     write_gate_failed,
+    write_nothing_measured,
 )
 
-WORDS = (
-    "Means with 95% intervals by bootstrap over documents. Dotted, open markers: the null context, where all gain is selection "
-    "luck (and where foreign tokens may mislead). Fractions: linear up to 1, logarithmic beyond. Gain over random: real "
-    "context, window by window; for a selector that does not see the target (kl, attention, nearest) it is not luck. Excess: "
-    "real minus null, window by window; compare it with that of random and nearest, which select nothing."
+BLIND_WORDS = (
+    "Target unseen: selectors that do not see the target, and the controls nearest and random; R(k) is mean sparse gain over "
+    "mean long gain (null context: over the long gain of the real one); the gain over random, sparse gain minus that of random "
+    "window by window, holds no selection luck."
 )
+SEEING_WORDS = (
+    "Target seen: part of what these selectors gain is luck. Luck: their sparse gain on labels drawn from the short-context "
+    "prediction, for which the long context cannot matter; real minus luck is what remains."
+)
+WORDS = (
+    "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "
+    "foreign long-range text, window by window; it shows whether the content matters, and it is no estimate of real minus luck, "
+    "since foreign text misleads blind choices as well. Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, "
+    "logarithmic beyond."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel.
+
+    Attributes:
+        quantity: name of the quantity, one of ``ESTIMATES``.
+        context: context of the entry of the summary that holds it.
+        look: how the line is drawn, a key of ``LINE_LOOKS``.
+    """
+
+    quantity: str
+    context: str = "real"
+    look: str = "real"
 
 
 @dataclass(frozen=True)
@@ -37,75 +70,133 @@ class Panel:
     """What one panel shows.
 
     Attributes:
-        quantity: name of the quantity, one of ``ESTIMATES``.
         title: title of the panel.
         label: label of its vertical axis.
-        contexts: the contexts that are drawn.
+        lines: the lines of each selector.
+        beside_long_gain: True if the mean long gain is drawn for comparison.
     """
 
-    quantity: str
     title: str
     label: str
-    contexts: tuple[str, ...] = ("real",)
+    lines: tuple[Line, ...]
+    beside_long_gain: bool = False
+
+    @property
+    def is_fraction(self) -> bool:
+        """True if the panel shows R(k), which a failed gate hides."""
+        return self.lines[0].quantity == "recovered_fraction"
 
 
-PANELS = (
-    Panel("gain_sparse_nats", "sparse gain", "mean sparse gain, nats", ("real", "null")),
-    Panel("recovered_fraction", "R(k)", "recovered fraction of the long gain", ("real", "null")),
-    Panel("gain_over_random_nats", "gain over random", "sparse gain minus that of random, nats"),
-    Panel("excess_gain_nats", "excess over the null context", "excess gain, nats"),
+NULL_PANEL = Panel("real minus null", "mean, nats", (Line("excess_gain_nats"),))
+BLIND_PANELS = (
+    Panel(
+        "R(k)",
+        "recovered fraction",
+        (Line("recovered_fraction"), Line("recovered_fraction", "null", "null")),
+    ),
+    Panel(
+        "gain over random",
+        "mean, nats",
+        (Line("gain_over_random_nats"), Line("gain_over_random_nats", "null", "null")),
+        beside_long_gain=True,
+    ),
+    NULL_PANEL,
+)
+SEEING_PANELS = (
+    Panel(
+        "sparse gain, luck",
+        "mean, nats",
+        (Line("gain_sparse_nats"), Line("luck_nats", "real", "resampled")),
+        beside_long_gain=True,
+    ),
+    Panel("real minus luck", "mean, nats", (Line("real_minus_luck_nats"),), beside_long_gain=True),
+    NULL_PANEL,
 )
 
 
-def _draw_line(axis: Axes, selector: str, *, panel: Panel, summary: Summary, context: str, spread: float) -> None:
-    """Draw one selector in one context; ``spread`` separates the selectors on the logarithmic axis."""
-    estimates = {k: summary.at(selector, context, k).estimate(panel.quantity) for k in summary.ks}
+def draw_line(
+    axis: Axes, selector: str, *, line: Line, summary: Summary, spread: float, alpha: Optional[float] = None
+) -> None:
+    """Draw one quantity of a selector.
+
+    Args:
+        axis: the panel.
+        selector: its name.
+        line: the quantity.
+        summary: what was measured.
+        spread: factor that separates the selectors on the logarithmic axis.
+        alpha: opacity; None: 1 for a line of the real context, less for its controls.
+    """
+    estimates = {k: summary.at(selector, line.context, k).estimate(line.quantity) for k in summary.ks}
     drawn = {k: estimate for k, estimate in estimates.items() if estimate is not None}
     if not drawn:
         return
-    is_real = context == "real"
+    is_real = line.look == "real"
     axis.errorbar(
         [k * spread for k in drawn], [estimate.mean for estimate in drawn.values()], yerr=error_bars(list(drawn.values())),
-        **LINE_LOOKS[context], markersize=4, linewidth=1.1 if is_real else 0.8, elinewidth=0.8, capsize=1.5,
-        alpha=1.0 if is_real else 0.6, markerfacecolor=None if is_real else "white", **LOOKS[selector],
+        **LINE_LOOKS[line.look], markersize=4, linewidth=1.1 if is_real else 0.8, elinewidth=0.8, capsize=1.5,
+        alpha=(1.0 if is_real else 0.6) if alpha is None else alpha, markerfacecolor=None if is_real else "white",
+        **LOOKS[selector],
     )  # fmt: skip
 
 
-def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[str]) -> None:
-    axis.set_title(panel.title)
+def spreads(selectors: list[str]) -> dict[str, float]:
+    """Return the factors that separate the selectors on the axis of k."""
+    return {name: 1 + 0.022 * (number - (len(selectors) - 1) / 2) for number, name in enumerate(selectors)}
+
+
+def set_axis_of_k(axis: Axes, ks: list[int]) -> None:
+    """Make the horizontal axis that of k."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ks, [str(k) for k in ks])
+    axis.minorticks_off()
+    axis.set_xlabel("k, unmasked tokens")
+    axis.axhline(0, color="grey", linewidth=0.5)
+
+
+def title_of_fraction(title: str, summary: Summary) -> str:
+    """Return the title of a panel of R(k), which says where R(k) is fragile."""
+    return f"{title}, {FRAGILE}" if summary.is_fragile else title
+
+
+def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[str], group: str) -> None:
+    title = title_of_fraction(panel.title, summary) if panel.is_fraction else panel.title
+    axis.set_title(f"{title}\n{group}")
     axis.set_ylabel(panel.label)
-    if not summary.gate_passed and panel.quantity in FRACTIONS:
+    if not summary.gate_passed and panel.is_fraction:
         write_gate_failed(axis, summary)
         return
-    for number, selector in enumerate(selectors):
-        spread = 1 + 0.022 * (number - (len(selectors) - 1) / 2)
-        for context in panel.contexts:
-            _draw_line(axis, selector, panel=panel, summary=summary, context=context, spread=spread)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(summary.ks, [str(k) for k in summary.ks])
-    axis.minorticks_off()
-    axis.set_xlabel("k, unmasked long-range tokens")
-    axis.axhline(0, color="grey", linewidth=0.5)
-    if panel.quantity in FRACTIONS:
-        signed_log(axis, "y")
+    for selector, spread in spreads(selectors).items():
+        for line in panel.lines:
+            draw_line(axis, selector, line=line, summary=summary, spread=spread)
+    if not axis.lines:
+        write_nothing_measured(axis)
+        return
+    set_axis_of_k(axis, summary.ks)
+    if panel.is_fraction:
         axis.axhline(1, color="black", linestyle="--", linewidth=1)
+        signed_log(axis, "y")
+    if panel.beside_long_gain:
+        axis.axhline(summary.long_gain_nats.mean, color="black", linestyle="--", linewidth=1)
+        if summary.long_gain_nats.bounds is not None:
+            axis.axhspan(*summary.long_gain_nats.bounds, color="grey", alpha=0.25, linewidth=0)
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
-    """Draw ``recovered-fraction``."""
+    """Draw ``recovered-fraction``: a row of panels for selectors that do not see the target, and one for those that do."""
     summary, selectors = measured.summary, ordered(measured.measurement)
-    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7), layout="constrained")
-    for axis, panel in zip(axes.flat, PANELS, strict=True):
-        _draw_panel(axis, panel, summary=summary, selectors=selectors)
-    gain = summary.long_gain_nats
-    for axis in axes[:, 0]:
-        axis.axhline(gain.mean, color="black", linestyle="--", linewidth=1)
-        if gain.bounds is not None:
-            axis.axhspan(*gain.bounds, color="grey", alpha=0.25, linewidth=0)
+    unseen, seen = blind(measured.measurement, selectors), seeing(measured.measurement, selectors)
+    rows = [("target unseen", BLIND_PANELS, unseen, BLIND_WORDS), ("target seen", SEEING_PANELS, seen, SEEING_WORDS)]
+    rows = [row for row in rows if row[2]]
+    figure, axes = plt.subplots(len(rows), 3, figsize=(10.8, 3.5 * len(rows)), squeeze=False, layout="constrained")
+    for axes_of_row, (group, panels, names, _) in zip(axes, rows, strict=True):
+        for axis, panel in zip(axes_of_row, panels, strict=True):
+            _draw_panel(axis, panel, summary=summary, selectors=names, group=group)
     handles = [legend_entry(name) for name in selectors]
-    handles += [Line2D([], [], color="black", label=CONTEXT_WORDS[c], **line) for c, line in LINE_LOOKS.items()]
-    handles.append(Line2D([], [], color="black", linestyle="--", label="long gain"))
-    caption(figure, summary, words=WORDS, handles=handles)
+    handles += [context_entry(context) for context in ("real", "null", *(["resampled"] if seen else []))]
+    handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="1, or long gain"))
+    groups = " ".join(words for *_, words in rows)
+    caption(figure, summary, words=WORDS.format(groups=groups), handles=handles)
     return save(figure, out, name="recovered-fraction")
 
 

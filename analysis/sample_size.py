@@ -1,29 +1,52 @@
-"""Figure of sample size: long gain, R(k) and effective sparsity as a measurement of fewer windows gives them."""
+"""Figure of sample size: gains, R(k) and the smallest k as a measurement of fewer windows gives them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import by_sample_size
 from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.wording import FRAGILE
 
 from .measured import Measured, script
-from .output import caption, save
-from .style import LOOKS, band, legend_entry, main_selectors, signed_log
+from .output import FAILED_COLOUR, caption, save
+from .recovered_fraction import title_of_fraction
+from .style import (
+    LOOKS,
+    band,
+    blind,
+    legend_entry,
+    main_selectors,
+    seeing,
+    signed_log,
+    write_nothing_measured,
+)
 
 FRACTION = 0.8
+GATE_LOOKS: dict[str, dict[str, Any]] = {
+    "long_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
+    "gain_beyond_nats": {
+        "color": FAILED_COLOUR,
+        "marker": "v",
+        "linestyle": "--",
+        "label": "gain beyond the training row",
+    },
+}
 WORDS = (
     "The numbers of the first n windows: on the same text, window i does not depend on how many windows are measured. Bands and "
     "bars: 95% intervals by bootstrap over documents. Enough windows were measured if the numbers no longer change and the "
-    "intervals are as narrow as the question requires. R(k): linear up to 1, logarithmic beyond. For a selector that sees the "
-    "target, the smallest k is mostly selection luck; the excess takes this luck off, and adds the harm that foreign tokens do."
+    "intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do not see "
+    "the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
 )
 
 
-def _draw_smallest(axis: Axes, summaries: list[Summary], *, selectors: list[str]) -> None:
+def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[str]) -> None:
     """Draw the smallest k as steps of equal height, the last for more than the largest measured k; intervals as bars."""
     ks = summaries[-1].ks
     height = {k: i for i, k in enumerate(ks)} | {None: len(ks)}
@@ -46,58 +69,97 @@ def _draw_smallest(axis: Axes, summaries: list[Summary], *, selectors: list[str]
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
     axis.set_ylabel("k, long-range tokens")
-    axis.set_xlabel("windows")
 
 
-def _draw_long_gain(axis: Axes, summaries: list[Summary]) -> None:
+def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
+    """Draw the means that the gates test: the long gain, and the gain beyond the training row where that is another."""
     sizes = [summary.num_windows for summary in summaries]
-    band(axis, sizes, estimates=[summary.long_gain_nats for summary in summaries], color="black", marker="o")
+    for name, look in _gate_looks(summaries[-1]).items():
+        band(axis, sizes, estimates=[summary.of_windows(name) for summary in summaries], **look)
     axis.axhline(0, color="grey", linewidth=0.8)
-    axis.set_title("long gain")
-    axis.set_ylabel("mean long gain, nats")
+    axis.set_title(
+        "long gain\nall and beyond the row" if len(_gate_looks(summaries[-1])) == 2 else "long gain\nall beyond the row"
+    )
+    axis.set_ylabel("nats")
 
 
-def _draw_recovered_fraction(axis: Axes, summaries: list[Summary], *, selectors: list[str]) -> None:
+def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
+    """Return the gains that the gates test, with their looks; one, where a training row has only the local tokens."""
+    has_longer_rows = summary.lengths.train_len > summary.lengths.local_len
+    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "long_gain_nats"}
+
+
+def _draw_gains(
+    axis: Axes, summaries: Sequence[Summary], *, quantity: str, k: int, selectors: list[str], title: str
+) -> None:
+    sizes = [summary.num_windows for summary in summaries]
+    for selector in selectors:
+        gains = [summary.at(selector, "real", k).estimate(quantity) for summary in summaries]
+        if any(gain is not None for gain in gains):
+            band(axis, sizes, estimates=gains, **LOOKS[selector])
+    axis.set_title(title)
+    if not axis.lines:
+        write_nothing_measured(axis)
+        return
+    axis.axhline(0, color="grey", linewidth=0.8)
+    axis.set_ylabel("nats")
+
+
+def _draw_recovered_fraction(axis: Axes, summaries: Sequence[Summary], *, selectors: list[str]) -> None:
     sizes, k = [summary.num_windows for summary in summaries], summaries[-1].ks[-1]
     for selector in selectors:
         fractions = [summary.at(selector, "real", k).recovered_fraction for summary in summaries]
         band(axis, sizes, estimates=fractions, **LOOKS[selector])
-    signed_log(axis, "y")
     axis.axhline(1, color="black", linestyle="--", linewidth=0.9)
-    axis.set_title(f"R({k})")
+    signed_log(axis, "y")
+    axis.set_title(title_of_fraction(f"R({k})", summaries[-1]))
     axis.set_ylabel("recovered fraction")
 
 
-def _write_failed_gates(axis: Axes, summaries: list[Summary]) -> None:
-    """Write at which numbers of windows the gate failed, if at any."""
-    failed = [summary.num_windows for summary in summaries if not summary.gate_passed]
-    if not failed:
-        return
-    sizes = f"{', '.join(map(str, failed))} windows" if len(failed) < len(summaries) else "any number of windows"
-    axis.text(
-        0.02, 0.5, f"gate failed with\n{sizes}", transform=axis.transAxes, fontsize=7.5,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},  # the line at 1 may run behind it
-    )  # fmt: skip
+def _mark_sizes(axis: Axes, summaries: Sequence[Summary]) -> None:
+    """Write at each number of windows whether there is no R(k), or a fragile one."""
+    for summary in summaries:
+        if not (summary.gate_passed and summaries[-1].gate_passed):
+            words = "gate failed" if not summary.gate_passed else "gate of all failed"
+        elif summary.is_fragile:
+            words = FRAGILE
+        else:
+            continue
+        axis.text(
+            summary.num_windows, 0.02, words, transform=axis.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
+            fontsize=6.5, color="#505050",
+        )  # fmt: skip
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``sample-size``."""
-    summaries, selectors = by_sample_size(measured.measurement), main_selectors(measured.measurement)
-    sizes = [summary.num_windows for summary in summaries]
-    figure, places = plt.subplots(2, 2, figsize=(9.6, 6.2), sharex=True, layout="constrained")
-    axes = list(places.flat)
-    _draw_long_gain(axes[0], summaries)
-    _draw_recovered_fraction(axes[1], summaries, selectors=selectors)
-    _draw_smallest(axes[2], summaries, selectors=selectors)
-    axes[3].axis("off")
-    for axis in axes:
+    measurement, selectors = measured.measurement, main_selectors(measured.measurement)
+    summaries = by_sample_size(measurement)
+    unseen, seen = blind(measurement, selectors), seeing(measurement, selectors)
+    sizes, ks = [summary.num_windows for summary in summaries], measurement.ks
+    figure, axes = plt.subplots(2, 3, figsize=(10.8, 6.2), sharex=True, layout="constrained")
+    (gates, fraction, smallest), (first, last, minus_luck) = axes
+    _draw_gates(gates, summaries)
+    _draw_recovered_fraction(fraction, summaries, selectors=unseen)
+    _draw_smallest(smallest, summaries, selectors=unseen)
+    for axis, quantity, k, names, words in (
+        (first, "gain_over_random_nats", ks[0], unseen, "gain over random"),
+        (last, "gain_over_random_nats", ks[-1], unseen, "gain over random"),
+        (minus_luck, "real_minus_luck_nats", ks[-1], seen, "real minus luck"),
+    ):
+        _draw_gains(axis, summaries, quantity=quantity, k=k, selectors=names, title=f"{words}\nk = {k}")
+    for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
         axis.set_xticks([], minor=True)
-        if axis is not axes[0]:
-            _write_failed_gates(axis, summaries)
-    caption(figure, measured.summary, words=WORDS, handles=[legend_entry(name) for name in selectors])
-    return save(figure, out, name="sample-size", one_column=1)
+    for axis in axes[1]:
+        axis.set_xlabel("windows")
+    for axis in (fraction, smallest):
+        _mark_sizes(axis, summaries)
+    handles = [legend_entry(name) for name in selectors]
+    handles += [Line2D([], [], markersize=4, **look) for look in _gate_looks(summaries[-1]).values()]
+    caption(figure, measured.summary, words=WORDS, handles=handles)
+    return save(figure, out, name="sample-size", one_column=2)
 
 
 if __name__ == "__main__":

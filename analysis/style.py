@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
@@ -37,9 +38,19 @@ LOOKS: dict[str, dict[str, Any]] = {
     "nearest": {"color": "#009E73", "marker": "^"},
     "random": {"color": "#000000", "marker": "x"},
 }
-LINE_LOOKS: dict[str, dict[str, Any]] = {"real": {"linestyle": "-"}, "null": {"linestyle": ":"}}
-CONTEXT_WORDS = {"real": "real context", "null": "null context (foreign long-range text)"}
-SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100)
+LINE_LOOKS: dict[str, dict[str, Any]] = {
+    "real": {"linestyle": "-"},
+    "null": {"linestyle": ":"},
+    "resampled": {"linestyle": "-."},
+    "mimicry": {"linestyle": "-."},
+}
+CONTEXT_WORDS = {
+    "real": "real context",
+    "null": "null context (foreign long-range text)",
+    "resampled": "resampled target (luck)",
+    "mimicry": "mimicry (foreign tokens that imitate)",
+}
+SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 
 plt.rcParams.update(
     {
@@ -69,9 +80,24 @@ def main_selectors(measurement: Measurement) -> list[str]:
     return [name for name in names if name in MAIN_SELECTORS] or names
 
 
-def legend_entry(selector: str) -> Line2D:
-    """Return the legend entry of a selector."""
-    return Line2D([], [], linestyle="-", markersize=4.5, label=selector, **LOOKS[selector])
+def seeing(measurement: Measurement, selectors: Sequence[str]) -> list[str]:
+    """Return the selectors among these that see the target: part of their gain is luck."""
+    return [name for name in selectors if measurement.selectors[name].sees_target]
+
+
+def blind(measurement: Measurement, selectors: Sequence[str]) -> list[str]:
+    """Return the selectors among these that do not see the target, controls included."""
+    return [name for name in selectors if not measurement.selectors[name].sees_target]
+
+
+def legend_entry(selector: str, *, label: Optional[str] = None) -> Line2D:
+    """Return the legend entry of a selector, with its name or another label."""
+    return Line2D([], [], linestyle="-", markersize=4.5, label=label or selector, **LOOKS[selector])
+
+
+def context_entry(context: str) -> Line2D:
+    """Return the legend entry of a kind of line."""
+    return Line2D([], [], color="black", label=CONTEXT_WORDS[context], **LINE_LOOKS[context])
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Optional[np.ndarray]:
@@ -102,7 +128,11 @@ def signed_log(axis: Axes, which: str) -> None:
     scaled = axis.xaxis if which == "x" else axis.yaxis
     low, high = scaled.get_view_interval()
     ticks = [tick for tick in SIGNED_LOG_TICKS if low <= tick <= high]
-    scaled.set_ticks(ticks, [str(tick) for tick in ticks])
+    if len(ticks) < 3:  # a short piece of the linear part
+        ticks = [
+            tick for tick in sorted({1, *np.asarray(MaxNLocator(4).tick_values(low, high))}) if low <= tick <= high
+        ]
+    scaled.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     scaled.set_ticks([], minor=True)
 
 
@@ -110,5 +140,12 @@ def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed into a panel that has nothing to show for that reason."""
     words = "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 24))
     axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def write_nothing_measured(axis: Axes) -> None:
+    """Say in a panel that nothing which it could show was measured."""
+    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
     axis.set_xticks([])
     axis.set_yticks([])

@@ -155,6 +155,17 @@ def gate_reason(long_gain: Estimate) -> str:
     return NO_LONG_GAIN if long_gain.has_interval else "too few documents to tell"
 
 
+def failed_gates(summary: Summary) -> list[str]:
+    """Return each gate that failed and what follows, in a few words each; nothing where both passed."""
+    failed = []
+    if not summary.gate_passed:
+        failed.append(f"VALIDITY GATE FAILED: {gate_reason(summary.long_gain_nats)}")
+    if not summary.beyond_gate_passed:
+        unknown = "" if summary.gain_beyond_nats.has_interval else "too few documents to tell; "
+        failed.append(f"GATE BEYOND THE TRAINING ROW FAILED: {unknown}{SELECTION_ONLY}")
+    return failed
+
+
 def recovered_words(summary: Summary, recovered: Optional[Estimate], digits: int = 2) -> str:
     """Return an R(k) with its interval, marked where it is fragile; a dash where the gate failed."""
     mark = f" {FRAGILE}" if summary.is_fragile and recovered is not None else ""

@@ -1,0 +1,111 @@
+"""Figure of D(k), the share of the prediction that k tokens recover, always beside R(k), random, foreign text and mimicry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from olmo_sparsity.statistics.summary import Summary
+
+from .measured import Measured, script
+from .output import caption, save
+from .recovered_fraction import Line, draw_line, set_axis_of_k, spreads, title_of_fraction
+from .style import (
+    blind,
+    context_entry,
+    legend_entry,
+    ordered,
+    signed_log,
+    write_gate_failed,
+    write_nothing_measured,
+)
+
+WORDS = (
+    "D(k): of the divergence KL(p_all, p_{}) between the prediction with all tokens and that with the local tokens alone, the "
+    "share that k tokens take away. No label enters: D says how few tokens reproduce the model's reaction to the long context, "
+    "useful or not, and is no evidence that the context helps. Compare it with random, with D under foreign text, and with the "
+    "mimicry floor: tokens of foreign text, chosen to imitate the prediction of the real context (pale: the same selectors on "
+    "the real context). R(k) says what the tokens are worth; pale: selectors that see the target, whose R(k) holds their luck. "
+    "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
+)
+PALE = 0.3
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of D(k): its title, its line, and whether the line of the real context stands behind it."""
+
+    title: str
+    line: Line
+    beside_real: bool = False
+
+
+REAL = Line("prediction_recovered")
+PANELS = (
+    Panel("D(k), real context", REAL),
+    Panel("D(k), null context: foreign text", Line("prediction_recovered", "null", "null")),
+    Panel("D(k), mimicry floor", Line("prediction_recovered", "mimicry", "mimicry"), beside_real=True),
+)
+
+
+def _has(summary: Summary, selector: str, line: Line) -> bool:
+    keys = {selection.key for selection in summary.selections}
+    return any((selector, line.context, k) in keys for k in summary.ks)
+
+
+def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[str]) -> None:
+    axis.set_title(panel.title)
+    for selector, spread in spreads(selectors).items():
+        if _has(summary, selector, panel.line):
+            if panel.beside_real:
+                draw_line(axis, selector, line=REAL, summary=summary, spread=spread, alpha=PALE)
+            draw_line(axis, selector, line=panel.line, summary=summary, spread=spread, alpha=1.0)
+    if not axis.lines:
+        write_nothing_measured(axis)
+        return
+    _set_axes(axis, summary.ks)
+
+
+def _set_axes(axis: Axes, ks: list[int]) -> None:
+    set_axis_of_k(axis, ks)
+    axis.axhline(1, color="black", linestyle="--", linewidth=1)
+    signed_log(axis, "y")
+
+
+def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[str], unseen: list[str]) -> None:
+    axis.set_title(title_of_fraction("R(k), real context", summary))
+    axis.set_ylabel("recovered fraction")
+    if not summary.gate_passed:
+        write_gate_failed(axis, summary)
+        return
+    for selector, spread in spreads(selectors).items():
+        alpha = 1.0 if selector in unseen else PALE
+        draw_line(axis, selector, line=Line("recovered_fraction"), summary=summary, spread=spread, alpha=alpha)
+    _set_axes(axis, summary.ks)
+
+
+def draw(measured: Measured, out: Path) -> list[Path]:
+    """Draw ``prediction-recovered``."""
+    summary, selectors = measured.summary, ordered(measured.measurement)
+    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7), layout="constrained")
+    *of_prediction, of_gain = axes.flat
+    for axis, panel in zip(of_prediction, PANELS, strict=True):
+        _draw_panel(axis, panel, summary=summary, selectors=selectors)
+        axis.set_ylabel("prediction recovered")
+    shown = [axis for axis in of_prediction if axis.lines]
+    limits = [axis.get_ylim() for axis in shown]
+    for axis in shown:  # the same for all, so that they can be compared by eye
+        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+        signed_log(axis, "y")
+    _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
+    handles = [legend_entry(name) for name in selectors]
+    handles += [context_entry(context) for context in ("real", "null", "mimicry")]
+    caption(figure, summary, words=WORDS, handles=handles)
+    return save(figure, out, name="prediction-recovered")
+
+
+if __name__ == "__main__":
+    script(draw)

@@ -1,0 +1,39 @@
+"""Fixtures of the tests of figures: made-up tables, and the figures that a test draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from drawn_figures import MODULES
+from made_up import made_up_tables
+from matplotlib.figure import Figure
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Made-up tables: both gates pass; only the gate beyond the training row fails; both fail."""
+    folder = tmp_path_factory.mktemp("made-up")
+    return {
+        "passed": made_up_tables(folder / "passed", num_documents=120),
+        "beyond failed": made_up_tables(folder / "beyond-failed", num_documents=120, gain_beyond=0.0),
+        "failed": made_up_tables(folder / "failed", num_documents=120, long_gain=0.0),
+    }
+
+
+@pytest.fixture
+def tables(folders: dict[str, Path]) -> Path:
+    return folders["passed"]
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+    """The figures that a test draws; they are not saved."""
+    kept: list[Figure] = []
+    for module in MODULES:
+        monkeypatch.setattr(module, "save", lambda figure, out, **_: kept.append(figure) or [])
+    yield kept
+    for figure in kept:
+        plt.close(figure)

@@ -1,0 +1,68 @@
+"""The figure of a comparison: which numbers stand side by side, and what it says about the gates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from drawn_figures import mean, words_on
+from matplotlib.figure import Figure
+
+from analysis import compare
+from olmo_sparsity.statistics.comparison import compare as comparison_of
+from olmo_sparsity.statistics.subjects import read_subjects
+
+GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
+
+
+def drawn(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> Figure:
+    figures: list[Figure] = []
+    monkeypatch.setattr(compare, "save", lambda figure, out, **_: figures.append(figure) or [])
+    compare.draw([Path(run) for run in runs], Path("unused"))
+    return figures[0]
+
+
+def labels_of(figure: Figure) -> list[str]:
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blind selectors are shown by their gain over random, those that see the target by real minus luck."""
+    runs = [str(folders["passed"]), str(folders["beyond failed"])]
+    figure = drawn(runs, monkeypatch)
+    labels = labels_of(figure)
+    numbers = {
+        "unmask-one": "real minus luck",
+        "kl": "gain over random",
+        "attention": "gain over random",
+    }
+    selections = [f"{name}, k = {k}: {words}" for name, words in numbers.items() for k in (1, 8)]
+    assert labels[:3] == GAINS and sorted(labels[3:]) == sorted(selections)
+    comparison = comparison_of(read_subjects(runs))
+    value_of = {
+        (row.selector, row.k, row.words.removesuffix(", nats")): [mean(value) for value in row.values]
+        for row in comparison.rows
+        if not row.is_fraction
+    }
+    places = {
+        line.get_xydata()[0].round(9).tolist()[0]: line for line in figure.axes[0].lines if len(line.get_xdata()) == 1
+    }
+    for name, words in numbers.items():
+        for k in (1, 8):
+            for value in value_of[name, k, words]:
+                row = places[round(value, 9)].get_ydata()[0]
+                assert labels[round(row)] == f"{name}, k = {k}: {words}"
+    words = words_on(figure)
+    assert "GATE BEYOND THE TRAINING ROW FAILED: the run shows selection, not length generalization" in words
+    assert "VALIDITY GATE FAILED" not in words and "Both gates" not in words
+
+
+def test_a_selector_of_each_run(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blind = drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch)
+    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"], monkeypatch)
+    assert labels_of(blind)[3:] == [f"its selector, k = {k}: gain over random" for k in (1, 8)]
+    assert sorted(labels_of(mixed)[3:]) == sorted(
+        f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "real minus luck")
+    )
+    assert "Both gates of all measurements passed." in words_on(blind)
+    assert "unmask-one sees the target" in words_on(mixed)

@@ -1,0 +1,236 @@
+"""Figure 4: its points, their weights, the resampled target as the picture of luck, and the numbers in its panels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from drawn_figures import fragile, measured, only, reweighted, words_on
+from made_up import DRAWS, KS
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import figure4
+from analysis.drawn_targets import fit_of_draws, read_drawn_targets
+from olmo_sparsity.statistics.measurement import LONG_GAIN, load
+from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.reading import read_table
+
+
+def points_of(axis: Axes) -> set[tuple[float, ...]]:
+    return {tuple(np.round(point, 5)) for point in axis.collections[0].get_offsets()}
+
+
+def cross_of(axis: Axes) -> tuple[float, float]:
+    (line,) = (line for line in axis.lines if line.get_marker() == "+")
+    return float(line.get_xdata()[0]), float(line.get_ydata()[0])
+
+
+def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], tuple[list[float], float]]:
+    """Return sparse gains at each k, and the long gain, of each window and draw, read row by row."""
+    windows = {row["window_id"]: row for row in read_table(tables, "windows").to_pylist()}
+    gains = {}
+    for row in read_table(tables, "selections").to_pylist():
+        if (row["selector"], row["context"]) == (selector, "resampled"):
+            window, draw = windows[row["window_id"]], row["draw"]
+            short, long = (np.float32(window[f"resampled_loss_{name}_nats"][draw]) for name in ("short", "long"))
+            gains[row["window_id"], draw] = row["gain_sparse_nats"], float(short - long)
+    return gains
+
+
+def test_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    """The rows are the real context, the resampled target, and the null context; the columns are k = 1, 2, 8."""
+    measurement = only(load(tables), ["unmask-one", "random"])
+    figure4.draw(measured(tables, measurement), tmp_path)
+    axes, weights = figures[0].axes, measurement.weights_W
+    for row, context in ((0, "real"), (2, "null")):
+        for axis, k in zip(axes[3 * row : 3 * row + 3], KS, strict=True):
+            x, y = measurement.gains["unmask-one", context, k], measurement.windows[LONG_GAIN[context]]
+            shown = points_of(axis)
+            assert shown <= {tuple(np.round(point, 5)) for point in zip(x, y, strict=True)}
+            assert len(shown) >= 150
+            assert cross_of(axis) == pytest.approx(
+                (np.average(x, weights=weights), np.average(y, weights=weights)), abs=1e-6
+            )
+    gains = list(gains_on_drawn_labels(tables, "unmask-one").values())
+    assert len(gains) == DRAWS * len(measurement.windows)
+    for axis, i in zip(axes[3:6], range(len(KS)), strict=True):
+        points = [(sparse[i], long) for sparse, long in gains]
+        shown = points_of(axis)
+        assert shown <= {tuple(np.round(point, 5)) for point in points}
+        assert len(shown) >= 150 * DRAWS
+        assert cross_of(axis) == pytest.approx(np.mean(points, axis=0), abs=1e-5)
+    assert [axis.get_ylabel().split("\n")[0] for axis in axes[::3]] == [
+        "real context",
+        "resampled target",
+        "null context",
+    ]
+    assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
+
+
+def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
+    figure4.draw(drawn, tmp_path)
+    for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
+        titles = [axis.get_title() for axis in figure.axes]
+        for i, k in enumerate(KS):
+            real, null = (drawn.summary.at(name, context, k) for context in ("real", "null"))
+            fraction = f"R({k}) = {interval(real.recovered_fraction)}"
+            corner = figure.axes[i].texts[0].get_text()
+            if name == "unmask-one":
+                assert titles[i] == f"k = {k}, real context\nreal minus luck {interval(real.real_minus_luck_nats)}"
+                assert titles[i + 3] == f"k = {k}, resampled target\nluck {interval(real.luck_nats)}"
+                assert corner.startswith(fraction)
+            else:
+                over_random = f"\nover random {interval(real.gain_over_random_nats)}" if name == "kl" else ""
+                assert titles[i] == f"k = {k}, real context\n{fraction}{over_random}"
+            assert titles[i - 3] == f"k = {k}, null context\nsparse gain {interval(null.gain_sparse_nats)}"
+            line = real.figure4
+            for words in (
+                f"r {interval(line.correlation)}", f"OLS {interval(line.ols_slope)}", f"TLS {interval(line.tls_slope)}",
+            ):  # fmt: skip
+                assert words in corner
+        words = words_on(figure)
+        assert ("exactly luck" in words) == ("real minus luck" in words) == (name == "unmask-one")
+        assert ("holds no selection luck" in words) == (name != "unmask-one")
+
+
+def test_no_recovered_fraction_where_the_gate_failed(
+    folders: dict[str, Path], tmp_path: Path, figures: list[Figure]
+) -> None:
+    figure4.draw(measured(folders["failed"], only(load(folders["failed"]), ["unmask-one", "kl"])), tmp_path)
+    for figure in figures:
+        words = words_on(figure)
+        assert "gate failed: no R(k)" in words
+        assert "R(8) =" not in words and "R(1) =" not in words
+
+
+def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    drawn = measured(tables, only(load(tables), ["kl", "random"]))
+    figure4.draw(drawn, tmp_path)
+    figure4.draw(fragile(drawn), tmp_path)
+    assert ["fragile" in figure.axes[0].get_title() for figure in figures] == [False, False, True, True]
+
+
+def test_weights_are_areas_and_enter_the_means(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = reweighted(only(load(tables), ["unmask-one"]))
+    figure4.draw(measured(tables, measurement), tmp_path)
+    windows, weights_W = measurement.windows, measurement.weights_W
+    weight_of = {
+        tuple(np.round(point, 5)): weight
+        for *point, weight in zip(
+            measurement.gains["unmask-one", "real", 8], windows["gain_long_nats"], weights_W, strict=True
+        )
+    }
+    cloud = figures[0].axes[2].collections[0]
+    for point, size in zip(cloud.get_offsets(), cloud.get_sizes(), strict=True):
+        assert size == 5 * weight_of[tuple(np.round(point, 5))]
+    assert len(set(cloud.get_sizes())) == 3
+    assert cross_of(figures[0].axes[2])[1] == pytest.approx(np.average(windows["gain_long_nats"], weights=weights_W))
+    assert "its area the weight of the window" in words_on(figures[0])
+    row_of = {window_id: row for row, window_id in enumerate(windows["window_id"])}
+    gains = gains_on_drawn_labels(tables, "unmask-one")
+    weights = [weights_W[row_of[window_id]] for window_id, _ in gains]
+    expected = np.average([sparse[2] for sparse, _ in gains.values()], weights=weights)
+    assert cross_of(figures[0].axes[5])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_draws_are_read_and_fitted_with_weights(tables: Path) -> None:
+    """Correlation and slope agree with numpy's weighted covariance over all draws."""
+    measurement = reweighted(load(tables))
+    drawn = read_drawn_targets(tables, measurement)
+    assert set(drawn.sparse_gain_KWD) == {name for name, info in measurement.selectors.items() if info.sees_target}
+    for selector in ("unmask-one", "greedy"):
+        gains = gains_on_drawn_labels(tables, selector)
+        for (window_id, draw), (sparse, long) in gains.items():
+            row = measurement.windows["window_id"].tolist().index(window_id)
+            assert drawn.sparse_gain_KWD[selector][:, row, draw].tolist() == pytest.approx(sparse)
+            assert drawn.long_gain_WD[row, draw] == pytest.approx(long, abs=1e-6)
+    x_WD, y_WD = drawn.sparse_gain_KWD["greedy"][2], drawn.long_gain_WD
+    fit = fit_of_draws(measurement, x_WD=x_WD, y_WD=y_WD)
+    (xx, xy), (_, yy) = np.cov(x_WD.ravel(), y_WD.ravel(), aweights=np.repeat(measurement.weights_W, DRAWS), ddof=0)
+    assert fit.correlation is not None and fit.ols_slope is not None
+    assert fit.correlation.mean == pytest.approx(xy / np.sqrt(xx * yy), abs=1e-6)
+    assert fit.ols_slope.mean == pytest.approx(xy / xx, abs=1e-6)
+
+
+def test_some_windows_of_the_tables(tables: Path) -> None:
+    measurement = load(tables)
+    some = measurement.restrict(np.arange(len(measurement.windows)) % 2 == 0)
+    everything, part = read_drawn_targets(tables, measurement), read_drawn_targets(tables, some)
+    assert np.array_equal(part.long_gain_WD, everything.long_gain_WD[::2])
+    assert np.array_equal(part.sparse_gain_KWD["lasso"], everything.sparse_gain_KWD["lasso"][:, ::2])
+
+
+def test_many_windows_are_a_density(
+    tables: Path, tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurement = reweighted(only(load(tables), ["kl"]))
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
+    figure4.draw(measured(tables, measurement), tmp_path)
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows) - 1)
+    figure4.draw(measured(tables, measurement), tmp_path)
+    points, dense = figures
+    assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
+    assert "Each point" not in words_on(dense)
+    assert "Colour: weight of the windows in a hexagon, on a logarithmic scale" in words_on(dense)
+    assert [axis.get_ylabel() for axis in dense.axes].count("weight in a hexagon") == 1  # one bar for all panels
+    norms = []
+    for number, (axis, of_points) in enumerate(zip(dense.axes[:6], points.axes, strict=True)):
+        (density,) = axis.collections
+        x, y = of_points.collections[0].get_offsets().T
+        weights = of_points.collections[0].get_sizes() / 5
+        inside = density.get_array()
+        assert inside.sum() == pytest.approx(weights.sum()) and len(x) > 150, number
+        assert inside.min() >= 1
+        assert np.ptp(inside) > 0
+        # The hexagons lie where the points do: both have the same centre, to within a hexagon.
+        centre = (density.get_offsets() * inside[:, None]).sum(axis=0) / inside.sum()
+        size = np.array([np.ptp(axis.get_xlim()), np.ptp(axis.get_ylim())]) / figure4.HEXAGONS
+        middle = np.average(np.stack([x, y]), axis=1, weights=weights)
+        assert (np.abs(centre - middle) < 0.5 * size).all()
+        assert axis.get_xlim() == of_points.get_xlim() and axis.get_ylim() == of_points.get_ylim()
+        norms.append((density.norm.vmin, density.norm.vmax))
+    assert len(set(norms)) == 1 and norms[0][1] == max(axis.collections[0].get_array().max() for axis in dense.axes[:6])
+
+
+def test_draws_alone_can_be_too_many_for_points(
+    tables: Path, tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resampled row has more points than the others; all rows of a figure are drawn alike."""
+    measurement = only(load(tables), ["greedy"])
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
+    figure4.draw(measured(tables, measurement), tmp_path)
+    assert all(axis.collections[0].get_array() is not None for axis in figures[0].axes[:9])
+
+
+def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    """``influence.resampled_draws: 0`` leaves the luck unknown: no row of it, and a dash in its place."""
+    bare = Path(shutil.copytree(tables, tmp_path / "bare"))
+    for part in (0, 1):
+        path = part_path(bare, "selections", part=part)
+        table = pq.read_table(path)
+        pq.write_table(table.filter(pc.field("context") != "resampled"), path)
+        path = part_path(bare, "windows", part=part)
+        table = pq.read_table(path)
+        for name in (
+            "resampled_target_ids",
+            "resampled_loss_short_nats",
+            "resampled_loss_long_nats",
+            "single_luck_nats",
+        ):
+            field = table.schema.field(name)
+            empty = None if name == "single_luck_nats" else []
+            column = pa.array([empty] * len(table), field.type)
+            table = table.set_column(table.schema.get_field_index(name), field, column)
+        pq.write_table(table, path)
+    figure4.draw(measured(bare, only(load(bare), ["unmask-one"])), tmp_path)
+    assert len(figures[0].axes) == 2 * len(KS)
+    assert figures[0].axes[0].get_title().endswith("real minus luck -")
+    assert "exactly luck" not in words_on(figures[0])

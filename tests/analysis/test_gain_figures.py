@@ -1,0 +1,252 @@
+"""The figures of R(k), of D(k), of the classes and of the sample size: what is plotted, under which label."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_figures import fragile, heights, mean, measured, only, words_on
+from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import classes, prediction_recovered, recovered_fraction, sample_size
+from analysis.style import LOOKS
+from olmo_sparsity.statistics.breakdowns import by_class, by_sample_size
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import MAIN_SELECTORS, Summary
+
+BLIND = [name for name, sees_target in SEES_TARGET.items() if not sees_target]
+SEEING = [name for name, sees_target in SEES_TARGET.items() if sees_target]
+
+
+def line_of(summary: Summary, selector: str, *, context: str, quantity: str) -> tuple[float, ...]:
+    return tuple(mean(summary.at(selector, context, k).estimate(quantity)) for k in KS)
+
+
+def drawn_selectors(axis: Axes) -> set[str]:
+    """Return the selectors whose colour and marker some line of a panel has."""
+    looks = {(line.get_color(), line.get_marker()) for line in axis.lines}
+    return {name for name, look in LOOKS.items() if (look["color"], look["marker"]) in looks}
+
+
+def line_styles(axis: Axes, selector: str) -> set[str]:
+    lines = [line for line in axis.lines if line.get_marker() == LOOKS[selector]["marker"]]
+    return {line.get_linestyle() for line in lines if len(line.get_xdata()) == len(KS)}
+
+
+def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    drawn = measured(tables)
+    recovered_fraction.draw(drawn, tmp_path)
+    summary, axes = drawn.summary, figures[0].axes
+    assert [axis.get_title() for axis in axes] == [
+        "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
+        "sparse gain, luck\ntarget seen", "real minus luck\ntarget seen", "real minus null\ntarget seen",
+    ]  # fmt: skip
+    expected: list[list[tuple[str, str, str]]] = [  # context, quantity and line of each panel
+        [("real", "recovered_fraction", "-"), ("null", "recovered_fraction", ":")],
+        [("real", "gain_over_random_nats", "-"), ("null", "gain_over_random_nats", ":")],
+        [("real", "excess_gain_nats", "-")],
+        [("real", "gain_sparse_nats", "-"), ("real", "luck_nats", "-.")],
+        [("real", "real_minus_luck_nats", "-")],
+        [("real", "excess_gain_nats", "-")],
+    ]
+    for axis, group, lines in zip(axes, [BLIND] * 3 + [SEEING] * 3, expected, strict=True):
+        selectors = [name for name in group if (name, lines[0][1]) != ("random", "gain_over_random_nats")]
+        assert drawn_selectors(axis) == set(selectors), axis.get_title()
+        for selector in selectors:
+            assert line_styles(axis, selector) == {style for *_, style in lines}
+            for context, quantity, _ in lines:
+                assert line_of(summary, selector, context=context, quantity=quantity) in heights(axis)
+    for axis in (axes[1], axes[3], axes[4]):
+        assert (summary.long_gain_nats.mean,) * 2 in heights(axis)
+
+
+def test_without_a_gate_there_is_no_recovered_fraction(
+    folders: dict[str, Path], tmp_path: Path, figures: list[Figure]
+) -> None:
+    drawn = measured(folders["failed"])
+    recovered_fraction.draw(drawn, tmp_path)
+    prediction_recovered.draw(drawn, tmp_path)
+    for axis in (figures[0].axes[0], figures[1].axes[3]):
+        assert "R(k)" in axis.get_title()
+        assert not axis.lines
+        assert axis.texts[0].get_text().replace("\n", " ").startswith("gate failed: this model does not profit")
+    assert all(axis.lines for axis in [*figures[0].axes[1:], *figures[1].axes[:3]])
+
+
+def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    robust = measured(tables, only(load(tables), ["kl", "random"]))
+    for drawn in (robust, fragile(robust)):
+        recovered_fraction.draw(drawn, tmp_path)
+        prediction_recovered.draw(drawn, tmp_path)
+    marked = [[axis.get_title() for axis in figure.axes if "fragile" in axis.get_title()] for figure in figures]
+    assert marked == [[], [], ["R(k), fragile\ntarget unseen"], ["R(k), real context, fragile"]]
+
+
+def test_the_prediction_is_never_shown_without_its_company(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    """D(k) of every selector and of `random`; D under foreign text; the mimicry floor; R(k)."""
+    drawn = measured(tables)
+    prediction_recovered.draw(drawn, tmp_path)
+    summary, (real, null, mimicry, gain) = drawn.summary, figures[0].axes
+    assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
+        "D(k), real context", "D(k), null context: foreign text", "D(k), mimicry floor", "R(k), real context",
+    ]  # fmt: skip
+    for axis, context, style, selectors in (
+        (real, "real", "-", list(SEES_TARGET)),
+        (null, "null", ":", list(SEES_TARGET)),
+        (mimicry, "mimicry", "-.", list(MIMICRY)),
+    ):
+        assert drawn_selectors(axis) == set(selectors)
+        for selector in selectors:
+            assert style in line_styles(axis, selector)
+            shown = line_of(summary, selector, context=context, quantity="prediction_recovered")
+            assert shown in heights(axis)
+    for selector in MIMICRY:  # the real context behind the floor
+        assert line_of(summary, selector, context="real", quantity="prediction_recovered") in heights(mimicry)
+    assert drawn_selectors(gain) == set(SEES_TARGET)
+    for selector in SEES_TARGET:
+        assert line_of(summary, selector, context="real", quantity="recovered_fraction") in heights(gain)
+        alphas = {line.get_alpha() for line in gain.lines if line.get_marker() == LOOKS[selector]["marker"]}
+        assert alphas == {prediction_recovered.PALE if SEES_TARGET[selector] else 1.0}
+    assert len({axis.get_ylim() for axis in (real, null, mimicry)}) == 1
+    assert "no evidence that the context helps" in words_on(figures[0])
+
+
+def test_what_was_not_measured_is_said(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    drawn = measured(tables, only(load(tables), ["random", "nearest"]))
+    prediction_recovered.draw(drawn, tmp_path)
+    recovered_fraction.draw(measured(tables, only(load(tables), ["random"])), tmp_path)
+    recovered_fraction.draw(measured(tables, only(load(tables), ["lasso"])), tmp_path)
+    assert [text.get_text() for text in figures[0].axes[2].texts] == ["not measured"]
+    assert [text.get_text() for text in figures[1].axes[1].texts] == ["not measured"]
+    assert [len(figure.axes) for figure in figures] == [4, 3, 3]
+    assert "target seen" not in words_on(figures[1]) and "target unseen" not in words_on(figures[2])
+
+
+def points_with(axis: Axes, look: dict[str, object]) -> list[tuple[float, ...]]:
+    return [
+        tuple(line.get_xydata()[0].round(9))
+        for line in axis.lines
+        if line.get_marker() == look["marker"] and line.get_color() == look["color"] and len(line.get_xdata()) == 1
+    ]
+
+
+def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    measurement = only(load(tables), list(MAIN_SELECTORS))
+    drawn = measured(tables, measurement)
+    classes.draw(drawn, tmp_path)
+    entries = by_class(measurement, drawn.summary)
+    axes = figures[0].axes
+    labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
+    assert labels == [entry.target_class for entry in entries]
+    assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
+    said = [round(text.get_position()[1]) for text in axes[2].texts if "gate failed: no R(k)" in text.get_text()]
+    assert said == [row for row, entry in enumerate(entries) if entry.summary.gate == "failed"]
+    shares, gains = [e.window_share.mean for e in entries], [e.summary.long_gain_nats.mean for e in entries]
+    for axis, values in ((axes[0], shares), (axes[1], gains)):
+        shown = points_with(axis, {"color": "black", "marker": "o"})
+        assert shown == [(round(value, 9), row) for row, value in enumerate(values)]
+    for selector in ("kl", "attention", "unmask-one"):
+        at = [entry.summary.at(selector, "real", 8) for entry in entries]
+        fractions = [] if selector == "unmask-one" else [e for e in at if e.recovered_fraction is not None]
+        shown = [x for x, _ in points_with(axes[2], LOOKS[selector])]
+        assert shown == [round(mean(entry.recovered_fraction), 9) for entry in fractions]
+        controls = [e.real_minus_luck_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
+        assert [x for x, _ in points_with(axes[3], LOOKS[selector])] == [round(mean(value), 9) for value in controls]
+    words = words_on(figures[0])
+    assert "unmask-one (sees the target)" in words
+    assert "at least one passes in 10%" in words  # of four classes
+
+
+def test_classes_that_look_for_the_target_stand_beside_foreign_text(
+    tables: Path, tmp_path: Path, figures: list[Figure]
+) -> None:
+    measurement = only(load(tables), list(MAIN_SELECTORS))
+    drawn = measured(tables, measurement)
+    classes.draw(drawn, tmp_path)
+    axis, windows = figures[0].axes[1], measurement.windows
+    labels = [label.get_text().split("\n")[0] for label in figures[0].axes[0].get_yticklabels()]
+    same, others = points_with(axis, classes.FOREIGN_LOOK), points_with(axis, classes.OTHERS_LOOK)
+    assert [labels[round(row - 0.2)] for _, row in same] == [name for name in labels if name in ("induction", "repeat")]
+    for points, is_same in ((same, True), (others, False)):
+        for (x, _), name in zip(points, [name for name in labels if name in ("induction", "repeat")], strict=True):
+            chosen = (windows["null_target_class"] == name) == is_same
+            assert x == pytest.approx(windows["null_gain_long_nats"][chosen].mean(), abs=1e-6)
+    assert "same rule, foreign text" in words_on(figures[0])
+
+
+def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Path, figures: list[Figure]) -> None:
+    """`repeat` gains, and all windows together do not: its R(k) was shown once."""
+    tables = made_up_tables(tmp_path / "tables", num_documents=200, long_gain=0.0)
+    measurement = only(load(tables), ["unmask-one", "kl", "random"])
+    gains = measurement.windows["gain_long_nats"] + np.where(measurement.windows["target_class"] == "repeat", 0.3, -0.2)
+    measurement = dataclasses.replace(measurement, windows=measurement.windows.assign(gain_long_nats=gains))
+    drawn = measured(tables, measurement)
+    entries = by_class(measurement, drawn.summary)
+    assert not drawn.summary.gate_passed and entries[0].summary.long_gain_nats.is_above_zero
+    classes.draw(drawn, tmp_path)
+    axis = figures[0].axes[2]
+    assert not axis.lines
+    assert [text.get_text().replace("\n", " ") for text in axis.texts] == ["gate of all windows failed: no R(k)"] * len(
+        entries
+    )
+
+
+def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path, figures: list[Figure]) -> None:
+    for name in ("passed", "beyond failed"):
+        measurement = only(load(folders[name]), list(MAIN_SELECTORS))
+        sample_size.draw(measured(folders[name], measurement), tmp_path)
+        summaries = by_sample_size(measurement)
+        (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figures[-1].axes, (2, 3))
+        assert gates.lines[0].get_xdata().tolist() == [summary.num_windows for summary in summaries]
+        gains = [
+            tuple(summary.of_windows(which).mean for summary in summaries)
+            for which in ("long_gain_nats", "gain_beyond_nats")
+        ]
+        assert heights(gates)[0] == gains[0]
+        if name == "passed":  # training rows are as long as the local context: both gains are the same
+            assert len(heights(gates)) == 2 and "gain beyond the training row" not in words_on(figures[-1])
+        else:
+            assert heights(gates)[1] == gains[1] and "gain beyond the training row" in words_on(figures[-1])
+        for axis, quantity, k, selectors in (
+            (fraction, "recovered_fraction", 8, {"kl", "attention", "random"}),
+            (first, "gain_over_random_nats", 1, {"kl", "attention"}),
+            (last, "gain_over_random_nats", 8, {"kl", "attention"}),
+            (minus_luck, "real_minus_luck_nats", 8, {"unmask-one"}),
+        ):
+            assert drawn_selectors(axis) == selectors
+            for selector in selectors:
+                values = [summary.at(selector, "real", k).estimate(quantity) for summary in summaries]
+                expected = [np.nan if value is None else value.mean for value in values]
+                assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axis.lines)
+        values = [summary.sparsity_at("kl", 0.8).smallest_k for summary in summaries]
+        steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
+        (line,) = (line for line in smallest.lines if line.get_marker() == "s")
+        assert steps and [round(y) for y in line.get_ydata()] == steps
+        assert drawn_selectors(smallest) == {"kl", "attention", "random"}
+
+
+def test_each_sample_size_says_what_its_fraction_is_worth(
+    folders: dict[str, Path], tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate of this number of windows failed; that of all windows failed; R(k) is fragile."""
+    drawn, without_gate = (
+        measured(folders[name], only(load(folders[name]), ["kl", "random"])) for name in ("passed", "failed")
+    )
+    sample_size.draw(without_gate, tmp_path)
+    all_of_them = by_sample_size(drawn.measurement)
+    few = [dataclasses.replace(summary, is_fragile=i == 0) for i, summary in enumerate(all_of_them)]
+    monkeypatch.setattr(sample_size, "by_sample_size", lambda _: few)
+    sample_size.draw(drawn, tmp_path)
+    last_failed = [*few[:-1], dataclasses.replace(few[-1], gate="failed").without_recovered_fractions()]
+    monkeypatch.setattr(sample_size, "by_sample_size", lambda _: last_failed)
+    sample_size.draw(drawn, tmp_path)
+    for figure, expected in zip(
+        figures, (["gate failed"] * 8, ["fragile"], ["gate of all failed"] * 7 + ["gate failed"]), strict=True
+    ):
+        for axis in figure.axes[1:3]:
+            assert [text.get_text() for text in axis.texts] == expected
+            assert axis.texts[0].get_position()[0] == few[0].num_windows

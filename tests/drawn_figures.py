@@ -1,0 +1,67 @@
+"""Figures that tests draw from made-up tables, and how their words and numbers are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import (
+    agreement,
+    classes,
+    distance,
+    figure4,
+    figure5,
+    prediction_recovered,
+    recovered_fraction,
+    sample_size,
+)
+from analysis.measured import Measured
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.summary import summarize
+
+MODULES = (figure4, figure5, recovered_fraction, prediction_recovered, distance, classes, agreement, sample_size)
+FIGURES = {module.__name__.removeprefix("analysis.").replace("_", "-"): module.draw for module in MODULES}
+
+
+def mean(estimate: Optional[Estimate]) -> float:
+    """Return the mean of an estimate that is there."""
+    assert estimate is not None
+    return estimate.mean
+
+
+def words_on(figure: Figure) -> str:
+    """Return all text of a figure, its lines joined by spaces."""
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.findobj(lambda a: hasattr(a, "get_text")))
+
+
+def heights(axis: Axes) -> list[tuple[float, ...]]:
+    """Return the vertical coordinates of each line of a panel."""
+    return [tuple(line.get_ydata()) for line in axis.lines]
+
+
+def only(measurement: Measurement, selectors: list[str]) -> Measurement:
+    """Return the measurement of some selectors."""
+    return measurement.restrict_selectors({name: name for name in selectors})
+
+
+def reweighted(measurement: Measurement) -> Measurement:
+    """Return the measurement with weights 1, 2, 3, 1, 2, 3 ..."""
+    weights_W = 1.0 + np.arange(len(measurement.windows)) % 3
+    return dataclasses.replace(measurement, windows=measurement.windows.assign(weight=weights_W))
+
+
+def measured(tables: Path, measurement: Optional[Measurement] = None) -> Measured:
+    """Return what figures are drawn from: these tables, or part of their numbers."""
+    measurement = load(tables) if measurement is None else measurement
+    return Measured(tables, measurement, summarize(measurement))
+
+
+def fragile(drawn: Measured) -> Measured:
+    """Return the same numbers, with R(k) marked as fragile."""
+    return dataclasses.replace(drawn, summary=dataclasses.replace(drawn.summary, is_fragile=True))
