@@ -21,7 +21,7 @@ from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seein
 
 PANELS = ("share of windows", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
 FAILED = "#EFEFEF"
-FOREIGN_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerfacecolor": "white"}
+SAME_RULE_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerfacecolor": "white"}
 OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}
 WORDS = (
     "Targets by class, the highest mean long gain on top; means with 95% intervals (BCa) over the documents that hold such "
@@ -30,8 +30,8 @@ WORDS = (
     "control: sparse gain minus that of random, of a selector that sees the target minus its luck."
 )
 CONTRAST_WORDS = (
-    "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to foreign text: "
-    "long gain of foreign text on the targets that it puts into the class, and on the other targets. Such a rule selects "
+    "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to the null "
+    "context: long gain under it of the targets that the rule puts into the class, and of the other targets. Such a rule selects "
     "windows by their outcome, so that even foreign text can gain there."
 )
 
@@ -78,7 +78,7 @@ def _draw_points(axes: np.ndarray, classes: list[ClassSummary], *, selectors: li
         _point(axes[1], row, estimate=entry.summary.long_gain_nats, color="black", marker="o")
         if entry.contrast is not None:
             for offset, estimate, look in (
-                (0.2, entry.contrast.null_gain_nats, FOREIGN_LOOK),
+                (0.2, entry.contrast.null_gain_nats, SAME_RULE_LOOK),
                 (0.4, entry.contrast.null_others_gain_nats, OTHERS_LOOK),
             ):
                 if estimate is not None:
@@ -120,7 +120,7 @@ def _handles(measured: Measured, classes: list[ClassSummary], *, selectors: list
         legend_entry(name, label=f"{name} (sees the target)") for name in seeing(measured.measurement, selectors)
     ]
     if any(entry.contrast is not None for entry in classes):
-        for label, look in (("same rule, foreign text", FOREIGN_LOOK), ("other targets, foreign text", OTHERS_LOOK)):
+        for label, look in (("same rule, null context", SAME_RULE_LOOK), ("other targets, null context", OTHERS_LOOK)):
             handles.append(Line2D([], [], linestyle="", markersize=4.5, label=label, **look))
     return handles
 

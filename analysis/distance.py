@@ -58,7 +58,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
     words = (
         f"Where the {k} most influential long-range tokens of a window lie: means over windows; bands: 95% intervals over "
-        "documents. Under the null context the tokens are foreign, so that only their positions can matter."
+        "documents. Under the null context other tokens take the place of the long-range ones."
     )
     if seeing(measurement, selectors):
         words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."

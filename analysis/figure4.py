@@ -29,6 +29,7 @@ from olmo_sparsity.statistics.wording import interval, recovered_words
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
 from .measured import Measured, script
 from .output import caption, save
+from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
 
 FRAME_PERCENTILES = (0.2, 99.8)
@@ -36,8 +37,8 @@ MAX_POINTS = 20_000
 HEXAGONS = 40  # across a panel
 WORDS = (
     "Dashed: sparse gain equals long gain; cross: the means. In the corners: correlation, and slope of long gain on sparse gain "
-    "by ordinary and by total least squares. [95% intervals over documents.] {controls}In the row of the null context the "
-    "long-range tokens come from another document: it shows whether their content matters."
+    "by ordinary and by total least squares. [95% intervals over documents.] {controls}In the row of the null context "
+    "other tokens take the place of the long-range ones: it shows whether their content matters."
 )
 SEEING_WORDS = "This selector sees the target: R(k) holds its luck, and the number to read is real minus luck. "
 RESAMPLED_WORDS = (
@@ -102,7 +103,7 @@ def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, 
     if selection.context == "null":
         title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
     elif selection.info.sees_target:
-        title.append(f"real minus luck {interval(selection.real_minus_luck_nats)}")
+        title.append(f"real minus luck\n{interval(selection.real_minus_luck_nats)}")
         corner.insert(0, _fraction_of(selection, summary))
     else:
         title.append(_fraction_of(selection, summary))
@@ -191,7 +192,7 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
     axis.axhline(0, color="grey", linewidth=0.5)
     axis.axvline(0, color="grey", linewidth=0.5)
     edge = [withStroke(linewidth=3.5, foreground="white")]
-    axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
+    axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge, zorder=6)
     axis.set_title(cloud.title)
     axis.text(
         0.02, 0.99, cloud.corner, transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
@@ -215,7 +216,10 @@ def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: 
 
 
 def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets, out: Path) -> list[Path]:
-    rows, num_ks = _rows_of(measured, selector, drawn=drawn), len(measured.measurement.ks)
+    rows = _rows_of(measured, selector, drawn=drawn)
+    if width_in_force() is Width.one:  # two columns have room for the smallest and the largest k
+        rows = {context: [clouds[0], *clouds[1:][-1:]] for context, clouds in rows.items()}
+    num_ks = len(rows["real"])
     frame = _frame_of(rows)
     figure, axes = plt.subplots(
         len(rows),

@@ -1,4 +1,4 @@
-"""Figure of D(k), the share of the prediction that k tokens recover, always beside R(k), random, foreign text and mimicry."""
+"""Figure of D(k), the share of the prediction that k tokens recover, always beside R(k), random, null context and mimicry."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from .style import (
 WORDS = (
     "D(k): of the divergence KL(p_all, p_{}) between the prediction with all tokens and that with the local tokens alone, the "
     "share that k tokens take away. No label enters: D says how few tokens reproduce the model's reaction to the long context, "
-    "useful or not, and is no evidence that the context helps. Compare it with random, with D under foreign text, and with the "
-    "mimicry floor: tokens of foreign text, chosen to imitate the prediction of the real context (pale: the same selectors on "
-    "the real context). R(k) says what the tokens are worth; pale: selectors that see the target, whose R(k) holds their luck. "
+    "useful or not, and is no evidence that the context helps. Compare it with random, with D under the null context, and with "
+    "the mimicry floor: tokens of the null context, chosen to imitate the prediction of the real context (pale: the same "
+    "selectors on the real context). R(k) says what the tokens are worth; pale: selectors that see the "
+    "target, whose R(k) holds their luck. "
     "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
 )
 PALE = 0.3
@@ -46,7 +47,7 @@ class Panel:
 REAL = Line("prediction_recovered")
 PANELS = (
     Panel("D(k), real context", REAL),
-    Panel("D(k), null context: foreign text", Line("prediction_recovered", "null", "null")),
+    Panel("D(k), null context", Line("prediction_recovered", "null", "null")),
     Panel("D(k), mimicry floor", Line("prediction_recovered", "mimicry", "mimicry"), beside_real=True),
 )
 

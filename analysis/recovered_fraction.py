@@ -44,8 +44,8 @@ SEEING_WORDS = (
 )
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "
-    "foreign long-range text, window by window; it shows whether the content matters, and it is no estimate of real minus luck, "
-    "since foreign text misleads blind choices as well. Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, "
+    "other long-range tokens, window by window; it shows whether the content matters, and it is no estimate of real minus luck, "
+    "since other tokens mislead blind choices as well. Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, "
     "logarithmic beyond."
 )
 

@@ -39,8 +39,9 @@ GATE_LOOKS: dict[str, dict[str, Any]] = {
     },
 }
 WORDS = (
-    "The numbers of the first n windows: on the same text, window i does not depend on how many windows are measured. Bands and "
-    "bars: 95% intervals by bootstrap over documents. Enough windows were measured if the numbers no longer change and the "
+    "The numbers of the first n windows: on the same text, window i does not depend on how many windows are measured (its weight "
+    "may; here it is that of the whole measurement). Bands and bars: 95% intervals by bootstrap over "
+    "documents. Enough windows were measured if the numbers no longer change and the "
     "intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do not see "
     "the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
 )

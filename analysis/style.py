@@ -46,9 +46,9 @@ LINE_LOOKS: dict[str, dict[str, Any]] = {
 }
 CONTEXT_WORDS = {
     "real": "real context",
-    "null": "null context (foreign long-range text)",
+    "null": "null context (other long-range tokens)",
     "resampled": "resampled target (luck)",
-    "mimicry": "mimicry (foreign tokens that imitate)",
+    "mimicry": "mimicry (null tokens that imitate)",
 }
 SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 

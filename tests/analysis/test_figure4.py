@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
+from analysis.paper import Width, drawn_for
 from olmo_sparsity.statistics.measurement import LONG_GAIN, load
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.tables.parts import part_path
@@ -84,7 +85,7 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, fig
             fraction = f"R({k}) = {interval(real.recovered_fraction)}"
             corner = figure.axes[i].texts[0].get_text()
             if name == "unmask-one":
-                assert titles[i] == f"k = {k}, real context\nreal minus luck {interval(real.real_minus_luck_nats)}"
+                assert titles[i] == f"k = {k}, real context\nreal minus luck\n{interval(real.real_minus_luck_nats)}"
                 assert titles[i + 3] == f"k = {k}, resampled target\nluck {interval(real.luck_nats)}"
                 assert corner.startswith(fraction)
             else:
@@ -232,5 +233,13 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
         pq.write_table(table, path)
     figure4.draw(measured(bare, only(load(bare), ["unmask-one"])), tmp_path)
     assert len(figures[0].axes) == 2 * len(KS)
-    assert figures[0].axes[0].get_title().endswith("real minus luck -")
+    assert figures[0].axes[0].get_title().endswith("real minus luck\n-")
     assert "exactly luck" not in words_on(figures[0])
+
+
+def test_one_column_has_room_for_two_k(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+    """The smallest and the largest k stand side by side, and the contexts keep their rows."""
+    with drawn_for(Width.one):
+        figure4.draw(measured(tables, only(load(tables), ["lasso"])), tmp_path)
+    titles = [axis.get_title().split("\n")[0] for axis in figures[0].axes]
+    assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]

@@ -87,12 +87,12 @@ def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: lis
 
 
 def test_the_prediction_is_never_shown_without_its_company(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    """D(k) of every selector and of `random`; D under foreign text; the mimicry floor; R(k)."""
+    """D(k) of every selector and of `random`; D under the null context; the mimicry floor; R(k)."""
     drawn = measured(tables)
     prediction_recovered.draw(drawn, tmp_path)
     summary, (real, null, mimicry, gain) = drawn.summary, figures[0].axes
     assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
-        "D(k), real context", "D(k), null context: foreign text", "D(k), mimicry floor", "R(k), real context",
+        "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
     ]  # fmt: skip
     for axis, context, style, selectors in (
         (real, "real", "-", list(SEES_TARGET)),
@@ -161,7 +161,7 @@ def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[
     assert "at least one passes in 10%" in words  # of four classes
 
 
-def test_classes_that_look_for_the_target_stand_beside_foreign_text(
+def test_classes_that_look_for_the_target_stand_beside_the_null_context(
     tables: Path, tmp_path: Path, figures: list[Figure]
 ) -> None:
     measurement = only(load(tables), list(MAIN_SELECTORS))
@@ -169,13 +169,13 @@ def test_classes_that_look_for_the_target_stand_beside_foreign_text(
     classes.draw(drawn, tmp_path)
     axis, windows = figures[0].axes[1], measurement.windows
     labels = [label.get_text().split("\n")[0] for label in figures[0].axes[0].get_yticklabels()]
-    same, others = points_with(axis, classes.FOREIGN_LOOK), points_with(axis, classes.OTHERS_LOOK)
+    same, others = points_with(axis, classes.SAME_RULE_LOOK), points_with(axis, classes.OTHERS_LOOK)
     assert [labels[round(row - 0.2)] for _, row in same] == [name for name in labels if name in ("induction", "repeat")]
     for points, is_same in ((same, True), (others, False)):
         for (x, _), name in zip(points, [name for name in labels if name in ("induction", "repeat")], strict=True):
             chosen = (windows["null_target_class"] == name) == is_same
             assert x == pytest.approx(windows["null_gain_long_nats"][chosen].mean(), abs=1e-6)
-    assert "same rule, foreign text" in words_on(figures[0])
+    assert "same rule, null context" in words_on(figures[0])
 
 
 def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Path, figures: list[Figure]) -> None:
