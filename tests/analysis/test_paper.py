@@ -13,7 +13,6 @@ from made_up import made_up_tables
 from analysis import classes, compare, figure5, paper, recovered_fraction
 from analysis.measured import Measured
 from analysis.paper import INCHES, Width
-from olmo_sparsity.statistics.wording import SELECTION_ONLY
 
 
 @pytest.fixture(scope="module")
