@@ -101,7 +101,7 @@ def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, 
     """Return the windows of one selection under the real or the null context."""
     title, corner = [f"k = {selection.k}, {selection.context} context"], [_lines_of(selection.figure4)]
     if selection.context == "null":
-        title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
+        title.append(f"sparse gain\n{interval(selection.gain_sparse_nats)}")
     elif selection.info.sees_target:
         title.append(f"real minus luck\n{interval(selection.real_minus_luck_nats)}")
         corner.insert(0, _fraction_of(selection, summary))
@@ -192,10 +192,10 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
     axis.axhline(0, color="grey", linewidth=0.5)
     axis.axvline(0, color="grey", linewidth=0.5)
     edge = [withStroke(linewidth=3.5, foreground="white")]
-    axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge, zorder=6)
+    axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
     axis.set_title(cloud.title)
     axis.text(
-        0.02, 0.99, cloud.corner, transform=axis.transAxes, ha="left", va="top", fontsize=6.3,
+        0.02, 0.99, cloud.corner, transform=axis.transAxes, ha="left", va="top", fontsize=6.3, linespacing=0.9,
         bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
     )  # fmt: skip
     if num_outside := int((~inside).sum()):

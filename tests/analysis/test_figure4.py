@@ -91,7 +91,7 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, fig
             else:
                 over_random = f"\nover random {interval(real.gain_over_random_nats)}" if name == "kl" else ""
                 assert titles[i] == f"k = {k}, real context\n{fraction}{over_random}"
-            assert titles[i - 3] == f"k = {k}, null context\nsparse gain {interval(null.gain_sparse_nats)}"
+            assert titles[i - 3] == f"k = {k}, null context\nsparse gain\n{interval(null.gain_sparse_nats)}"
             line = real.figure4
             for words in (
                 f"r {interval(line.correlation)}", f"OLS {interval(line.ols_slope)}", f"TLS {interval(line.tls_slope)}",
