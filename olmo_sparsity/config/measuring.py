@@ -51,6 +51,13 @@ class InfluenceConfig:
         "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
         "what they gain is selection luck. 0: none.",
     )
+    null_context: Literal["same-source", "any-source", "same-document", "shuffled"] = key(
+        "same-source",
+        "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
+        "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
+        "tokens in random order. A window whose document is too short for same-document gets same-source, and one whose source "
+        "has no other document any-source; the manifest counts them.",
+    )
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
     )

@@ -19,6 +19,7 @@ from olmo_sparsity.measure.screening import make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
+from olmo_sparsity.text.null_contexts import draw_null_contexts
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +93,20 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
         precision=settings.precision,
     )
     screening = make_screening(config, opened_run.model)
-    tables = InfluenceTables(
-        windows, settings, opened_run.tokenizer, opened_run.text.split, num_long_range=lengths.num_long_range
-    )
+    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
+    null_counts = null_contexts.counts()
+    if set(null_counts) != {settings.null_context}:
+        logger.info(
+            f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
+        )
+    tables = InfluenceTables(null_contexts, settings, opened_run.tokenizer, opened_run.text.split)
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(
-            windows,
-            window_ids_W,
-            num_long_range=lengths.num_long_range,
-            seed=settings.seed,
-            device=opened_run.device,
-        )
+        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened_run.device)
         part = measure_windows(evaluator, batches, settings=settings, train_len=lengths.row_len, screening=screening)
         return tables.of_part(window_ids_W, part)
 
@@ -118,9 +117,16 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
         manifest_entries={
             "influence": to_dict(settings),
             "num_documents": num_documents,
+            "null_contexts": null_counts,
             "pose": to_dict(config.pose),
             "num_parameters": opened_run.num_parameters,
             "windows_sha256": windows.sha256,
             "precision": settings.precision,
         },
     )
+
+
+def _fallbacks(null_counts: dict[str, int], kind: str) -> str:
+    """Return words about the windows that have another kind of null context than asked for."""
+    others = [f"{number} windows have {other} instead" for other, number in null_counts.items() if other != kind]
+    return f"{', '.join(others)}; their documents are too short for it, or the only ones of their source"

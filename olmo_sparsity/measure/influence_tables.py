@@ -14,6 +14,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selectors import SCORERS, num_evaluations
 from olmo_sparsity.measure.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.text.windows import Windows
@@ -24,18 +25,26 @@ class InfluenceTables:
     """Builds the tables of each part of one measurement.
 
     Attributes:
-        windows: all windows of the measurement.
+        null_contexts: all windows of the measurement, with their null contexts.
         settings: what is measured.
         tokenizer: of the windows.
         split: which split of the text the windows come from.
-        num_long_range: M, the number of long-range tokens of a window.
     """
 
-    windows: Windows
+    null_contexts: NullContexts
     settings: InfluenceConfig
     tokenizer: Tokenizer
     split: str
-    num_long_range: int
+
+    @property
+    def windows(self) -> Windows:
+        """All windows of the measurement."""
+        return self.null_contexts.windows
+
+    @property
+    def num_long_range(self) -> int:
+        """M, the number of long-range tokens of a window."""
+        return self.null_contexts.num_long_range
 
     def of_part(self, window_ids_W: np.ndarray, part: PartInfluence) -> dict[str, pa.Table]:
         """Return every table of the windows with these numbers (int64), by its name."""
@@ -59,14 +68,13 @@ class InfluenceTables:
         windows, store = self.windows, self.windows.store
         tokens_WT = windows.tokens(window_ids_W)  # the target last
         null_WT = tokens_WT.copy()
-        null_WT[:, : self.num_long_range] = windows.null_tokens(window_ids_W, self.num_long_range)
+        null_WT[:, : self.num_long_range] = self.null_contexts.tokens(window_ids_W)
         texts = [token_texts(self.tokenizer, tokens_T) for tokens_T in tokens_WT]
         null_texts = [
             token_texts(self.tokenizer, null_T[: self.num_long_range]) + words[self.num_long_range :]
             for null_T, words in zip(null_WT, texts, strict=True)
         ]
         document_W = windows.document_W[window_ids_W]
-        null_document_W = store.document_of(windows.null_start_W[window_ids_W])
         return {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
@@ -80,7 +88,7 @@ class InfluenceTables:
             "target_text": [row[-1] for row in texts],
             "target_class": self._target_classes(tokens_WT, texts),
             "null_target_class": self._target_classes(null_WT, null_texts),
-            "null_doc_id": [f"{int(i):016x}" for i in store.doc_ids_G[null_document_W]],
+            "null_doc_id": self.null_contexts.doc_ids(window_ids_W),
             "null_token_ids": list(null_WT[:, : self.num_long_range]),
         }
 

@@ -48,6 +48,7 @@ MANIFEST_KEYS = (
     "num_visible_tokens",
     "num_windows",
     "num_documents",
+    "null_contexts",
     "suites",
     "pose",
     "num_parameters",

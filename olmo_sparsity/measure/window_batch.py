@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 import torch
 
-CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of another document
+CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.selectors import SCORERS, SCREENED
 from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
-from olmo_sparsity.text.windows import Windows
+from olmo_sparsity.text.null_contexts import NullContexts
 
 SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
 MIMICRY = ("kl", "greedy-kl")  # the selectors that choose by divergence, so that they can imitate another prediction
@@ -200,13 +200,13 @@ def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings
 
 
 def batches_of_contexts(
-    windows: Windows, window_ids_W: np.ndarray, *, num_long_range: int, seed: int, device: torch.device
+    null_contexts: NullContexts, window_ids_W: np.ndarray, *, seed: int, device: torch.device
 ) -> dict[str, WindowBatch]:
     """Return the windows with these numbers under every context, on a device."""
-    rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(device)  # int64, the target last
+    rows_WT = torch.from_numpy(null_contexts.windows.tokens(window_ids_W)).to(device)  # int64, the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
     null_WT = tokens_WT.clone()
-    null_WT[:, :num_long_range] = torch.from_numpy(windows.null_tokens(window_ids_W, num_long_range)).to(device)
+    null_WT[:, : null_contexts.num_long_range] = torch.from_numpy(null_contexts.tokens(window_ids_W)).to(device)
     return {
         context: WindowBatch(tokens, targets_W, window_ids_W=window_ids_W, context=context, seed=seed)
         for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)

@@ -49,7 +49,7 @@ _WEIGHT = Column(
     "weight", pa.float64(), "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`."
 )
 _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
-_CONTEXT = Column("context", pa.string(), "`real`, or `null` for long-range tokens of another document.")
+_CONTEXT = Column("context", pa.string(), "`real`, or `null`: other long-range tokens (`influence.null_context`).")
 _TEXTS = Column("token_texts", _STRINGS, "Text of each token of the window.")
 _TARGET_TEXT = Column("target_text", pa.string(), "Text of the target token.")
 _LOSS_SHORT = Column("loss_short_nats", pa.float32(), "L_short: loss with only the local tokens visible.")
@@ -69,7 +69,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("target_id", pa.int32(), "Token ID of the target, the token after the window."),
         _TARGET_TEXT,
         Column("target_class", pa.string(), "Kind of dependency of the target, one of `target_classes.CLASSES`."),
-        Column("null_doc_id", pa.string(), "Document that the null context is taken from."),
+        Column(
+            "null_doc_id",
+            pa.string(),
+            "Document that the null context is taken from: another one, or the window's own.",
+        ),
         Column("null_token_ids", _INT32S, "Long-range token IDs of the null context, M of them."),
         _LOSS_SHORT,
         _LOSS_LONG,

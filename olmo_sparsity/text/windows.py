@@ -1,7 +1,6 @@
-"""Windows of consecutive tokens inside one document, and the foreign tokens of their null context.
+"""Windows of consecutive tokens inside one document.
 
-Shape letters: W windows, M long-range positions, T tokens of a window, G documents of the store, V vocabulary entries; in lower
-case some of them.
+Shape letters: W windows, T tokens of a window, G documents of the store, V vocabulary entries; in lower case some of them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Windows:
         document_W: int64; number of each window's document in the store.
         start_W: int64; index in ``store.tokens`` of each window's first token.
         weight_W: float64; weight of each window in every mean over windows.
-        null_start_W: int64; as ``start_W``, for the window of another document whose first tokens are the null context.
+        eligible_g: int64, rising; numbers of the documents that windows may be drawn from, which hold at least one.
     """
 
     store: TokenStore
@@ -36,7 +35,7 @@ class Windows:
     document_W: np.ndarray
     start_W: np.ndarray
     weight_W: np.ndarray
-    null_start_W: np.ndarray
+    eligible_g: np.ndarray
 
     def __len__(self) -> int:
         return len(self.start_W)
@@ -61,11 +60,6 @@ class Windows:
         """Return the tokens of these windows, int64 [w, full_len + 1]; the target is the last one."""
         index_wT = self.start_W[window_ids_w, None] + np.arange(self.full_len + 1)
         return self.store.tokens[index_wT].astype(np.int64)
-
-    def null_tokens(self, window_ids_w: np.ndarray, num_long_range: int) -> np.ndarray:
-        """Return the long-range tokens of the null context of these windows, int64 [w, M]."""
-        index_wM = self.null_start_W[window_ids_w, None] + np.arange(num_long_range)
-        return self.store.tokens[index_wM].astype(np.int64)
 
 
 def sample_windows(
@@ -130,7 +124,7 @@ def sample_windows(
         document_W=document_W,
         start_W=start_W,
         weight_W=weight_W,
-        null_start_W=_draw_null_starts(store, full_len, eligible_g=eligible_g, document_W=document_W, seed=seed),
+        eligible_g=eligible_g,
     )
 
 
@@ -204,18 +198,3 @@ def _draw_from_stretches(targets: np.ndarray, count: int, *, rng: np.random.Gene
     high = (np.arange(count) + 1) * len(targets) // count
     drawn = targets[low + (rng.random(count) * (high - low)).astype(np.int64)]
     return rng.permutation(drawn)
-
-
-def _draw_null_starts(
-    store: TokenStore, full_len: int, *, eligible_g: np.ndarray, document_W: np.ndarray, seed: int
-) -> np.ndarray:
-    """Draw a window of another eligible document for each window, and return the index of its first token, int64 [W]."""
-    doc_ids_g = store.doc_ids_G[eligible_g]
-    null_start_W = np.empty(len(document_W), dtype=np.int64)
-    for window, doc_id in enumerate(store.doc_ids_G[document_W].tolist()):
-        rng = np.random.default_rng([seed, 2, window])
-        while doc_ids_g[drawn := int(rng.integers(len(doc_ids_g)))] == doc_id:
-            pass
-        begin, end = int(store.begins_G[eligible_g[drawn]]), int(store.ends_G[eligible_g[drawn]])
-        null_start_W[window] = begin + rng.integers(end - begin - 1 - full_len)
-    return null_start_W

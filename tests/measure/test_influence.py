@@ -166,6 +166,31 @@ def test_more_windows_begin_with_the_same_ones(
     assert first.equals(of_all.slice(0, 25))  # weights depend on how many draws there were
 
 
+def test_the_kind_of_the_null_context_is_in_tables_and_manifest(
+    messages: Messages, tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
+) -> None:
+    assert read_json(tiny_tables / "manifest.json")["null_contexts"] == {"same-source": 60}
+    for kind in ("shuffled", "same-document"):
+        messages.clear()
+        settings = {"null_context": kind, "sampling": "documents", "selectors": ["random"], "resampled_draws": 0}
+        tables = measure(with_settings(tiny_config, **settings), tiny_run, out=tmp_path / kind)
+        manifest, windows = read_json(tables / "manifest.json"), rows_of(tables, "windows")
+        assert manifest["influence"]["null_context"] == kind
+        own = [window for window in windows if window["null_doc_id"] == window["doc_id"]]
+        assert manifest["null_contexts"][kind] == len(own)
+        fallbacks = [line for line in messages if f"influence.null_context = {kind}" in line]
+        if kind == "shuffled":
+            assert len(own) == 60
+            assert fallbacks == []
+            for window in own:
+                assert sorted(window["null_token_ids"]) == sorted(window["token_ids"][:M])
+            assert any(window["null_token_ids"] != window["token_ids"][:M] for window in own)
+        else:
+            assert 0 < len(own) < 60
+            assert manifest["null_contexts"]["same-source"] == 60 - len(own)
+            assert f"{60 - len(own)} windows have same-source instead" in fallbacks[0]
+
+
 def test_candidates_hold_every_single_token_unmasking(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     chosen = with_settings(tiny_config, save_candidates=True, num_windows=10, selectors=["unmask-one"])
     tables = measure(chosen, tiny_run, out=tmp_path / "c")
