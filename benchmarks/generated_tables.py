@@ -153,6 +153,7 @@ def _window_columns(windows: InventedWindows, rng: np.random.Generator) -> dict[
         "weight": np.ones(num_windows),
         "source": _repeated("generated", num_windows),
         "split": _repeated("validation", num_windows),
+        "train_overlap": np.zeros(num_windows, bool),
         "start_token": np.zeros(num_windows, np.int64),
         "token_ids": _lists(tokens_WT),
         "token_texts": pa.ListArray.from_arrays(offsets, _repeated(" word", num_windows * FULL_LEN)),

@@ -78,6 +78,7 @@ def made_up_tables(
                 "weight": 1.0,
                 "source": "made up",
                 "split": "validation",
+                "train_overlap": w % 8 == 0,
                 "start_token": 0,
                 "token_ids": list(range(20)),
                 "token_texts": [f" w{rng.integers(100)}" for _ in range(20)],

@@ -94,6 +94,11 @@ class InfluenceConfig:
     max_documents: Optional[int] = key(
         None, "Largest number of documents of `influence.data` to read (null: all; of c4, 20 for each window)."
     )
+    train_overlap: bool = key(
+        True,
+        "Find out which windows hold 13 consecutive tokens that the training text holds, too. This reads all of the training "
+        "text once, 10 to 20 million tokens a second.",
+    )
     save_candidates: bool = key(False, "Also write the loss of every single-token unmasking.")
     windows_per_part: int = key(256, "Number of windows in one part file. An interruption loses at most one part.")
     batch_tokens: Optional[int] = key(

@@ -20,6 +20,7 @@ from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import draw_null_contexts
+from olmo_sparsity.text.overlap import windows_in_training
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,10 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
         logger.info(
             f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
         )
-    tables = InfluenceTables(null_contexts, settings, opened_run.tokenizer, opened_run.text.split)
+    train_overlap_W = windows_in_training(windows, opened_run.text.training_store) if settings.train_overlap else None
+    tables = InfluenceTables(
+        null_contexts, settings, opened_run.tokenizer, opened_run.text.split, train_overlap_W=train_overlap_W
+    )
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"

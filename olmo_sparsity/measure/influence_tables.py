@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,14 @@ class InfluenceTables:
         settings: what is measured.
         tokenizer: of the windows.
         split: which split of the text the windows come from.
+        train_overlap_W: bool; windows that share a sequence of tokens with the training text. None: that is not known.
     """
 
     null_contexts: NullContexts
     settings: InfluenceConfig
     tokenizer: Tokenizer
     split: str
+    train_overlap_W: Optional[np.ndarray] = None
 
     @property
     def windows(self) -> Windows:
@@ -81,6 +83,9 @@ class InfluenceTables:
             "weight": windows.weight_W[window_ids_W],
             "source": store.source_of(document_W),
             "split": [self.split] * len(window_ids_W),
+            "train_overlap": [None] * len(window_ids_W)
+            if self.train_overlap_W is None
+            else self.train_overlap_W[window_ids_W],
             "start_token": windows.start_W[window_ids_W] - store.begins_G[document_W],
             "token_ids": list(tokens_WT[:, :-1]),
             "token_texts": [row[:-1] for row in texts],

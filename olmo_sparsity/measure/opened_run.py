@@ -36,6 +36,7 @@ class MeasuredText:
         store: its documents.
         source: where it comes from, as the configuration names it.
         split: ``validation`` of the run's own text, or ``held-out``.
+        training_store: the documents that the model was trained on.
         excluded_ids_G: uint64, IDs of documents that must not be measured because the model was trained on them; None where
             ``store`` has none of them.
     """
@@ -43,6 +44,7 @@ class MeasuredText:
     store: TokenStore
     source: str
     split: str
+    training_store: TokenStore
     excluded_ids_G: Optional[np.ndarray]
 
 
@@ -136,7 +138,11 @@ def _open_text(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measur
     source = config.influence.data
     if source is None:
         return MeasuredText(
-            open_store(trained_on, "validation"), source=config.data.source, split="validation", excluded_ids_G=None
+            open_store(trained_on, "validation"),
+            source=config.data.source,
+            split="validation",
+            training_store=training_store,
+            excluded_ids_G=None,
         )
     max_documents = config.influence.max_documents
     if max_documents is None and source == "c4":
@@ -149,7 +155,11 @@ def _open_text(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measur
             "documents that the model was trained on cannot be left out here"
         )
     return MeasuredText(
-        open_store(measured, "measured"), source=source, split="held-out", excluded_ids_G=training_store.doc_ids_G
+        open_store(measured, "measured"),
+        source=source,
+        split="held-out",
+        training_store=training_store,
+        excluded_ids_G=training_store.doc_ids_G,
     )
 
 

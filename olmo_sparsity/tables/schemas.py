@@ -63,6 +63,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _WEIGHT,
         Column("source", pa.string(), "Source of the document: a file name, or the name of a data set."),
         Column("split", pa.string(), "`validation`, or `held-out` for text given by `influence.data`."),
+        Column(
+            "train_overlap",
+            pa.bool_(),
+            "True if the window with its target holds 13 consecutive tokens that the training text holds, too; null if that was "
+            "not looked for (`influence.train_overlap`).",
+        ),
         Column("start_token", pa.int64(), "Index of the window's first token in its document."),
         Column("token_ids", _INT32S, "Token IDs of the window, full_len of them; the first M are the long-range ones."),
         _TEXTS,

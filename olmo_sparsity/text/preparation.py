@@ -23,10 +23,11 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, sha256_file, write_json, write_text
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
 from olmo_sparsity.text import corpus
+from olmo_sparsity.text.overlap import NGRAM, documents_in_training
 from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
 from olmo_sparsity.text.scheduling import WrittenShards, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
-from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array
+from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, tokenizer_text
 from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
 
@@ -85,6 +86,10 @@ def describe(folder: Path) -> list[str]:
         total += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
     lines.append(total)
     lines += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
+    lines += [
+        f"removed from {split}: {count:,} documents that share {NGRAM} consecutive tokens with the training split"
+        for split, count in manifest.get("removed", {}).items()
+    ]
     lines += [f"{name}: its last document has no EOS; it is kept" for name in manifest["unclosed"]]
     return lines
 
@@ -121,9 +126,14 @@ def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tok
         for split in splits:
             (folder / tokens_path(split, number)).unlink(missing_ok=True)
     entries = {split: _join_split(template, split, records=written.records) for split in splits}
+    removed = {}
+    if data.source == "builtin" and "validation" in splits:
+        num_documents = entries["validation"].documents
+        entries["validation"] = _without_overlap(template, entries)
+        removed["validation"] = num_documents - entries["validation"].documents
     speed = _speed(data, written.new_records, seconds=time.perf_counter() - begun, tokenizer_seconds=tokenizer_seconds)
     _remove_partials(folder, splits)
-    write_json(folder / "manifest.json", _manifest(template, written, entries=entries, speed=speed))
+    write_json(folder / "manifest.json", _manifest(template, written, entries=entries, removed=removed, speed=speed))
 
 
 def _shard_template(
@@ -213,6 +223,39 @@ def _join_split(template: ShardTask, split: str, *, records: list[ShardRecord]) 
     )
 
 
+def _without_overlap(template: ShardTask, entries: dict[str, SplitEntry]) -> SplitEntry:
+    """Remove the validation documents that share a sequence of tokens with the training split from the index.
+
+    Their tokens stay in the token file, as those of another split do in files that are a source. Return the split's entry.
+    """
+    stores = {
+        split: split_store(template.folder, split, entry=entry, dtype=template.dtype)
+        for split, entry in entries.items()
+    }
+    held_out, entry = stores["validation"], entries["validation"]
+    is_kept_G = ~documents_in_training(held_out, stores["train"])
+    arrays = {"begins": held_out.begins_G, "ends": held_out.ends_G, "doc_ids": held_out.doc_ids_G}
+    hashes = [entry.tokens_sha256]
+    for name in INDEX:
+        path = template.folder / "validation" / f"{name}.bin"
+        partial = partial_path(path)
+        partial.write_bytes(arrays[name][is_kept_G].tobytes())
+        rename_into_place(partial, path)
+        hashes.append(sha256_file(path))
+    sources: list[SourceRun] = []
+    begin = 0
+    for run, end in zip(entry.sources, held_out.source_ends.tolist(), strict=True):
+        append_run(sources, SourceRun(run.source, int(is_kept_G[begin:end].sum())))
+        begin = end
+    return dataclasses.replace(
+        entry,
+        documents=int(is_kept_G.sum()),
+        tokens=int(held_out.lengths_G[is_kept_G].sum()),
+        tokens_sha256=hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+        sources=sources,
+    )
+
+
 def _token_files(template: ShardTask, split: str, *, records: list[ShardRecord]) -> list[TokenFile]:
     """Return the token files of a split, in order."""
     if template.is_tokens:
@@ -247,7 +290,12 @@ def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: float, toke
 
 
 def _manifest(
-    template: ShardTask, written: WrittenShards, *, entries: dict[str, SplitEntry], speed: dict[str, Any]
+    template: ShardTask,
+    written: WrittenShards,
+    *,
+    entries: dict[str, SplitEntry],
+    removed: dict[str, int],
+    speed: dict[str, Any],
 ) -> dict[str, Any]:
     records = written.records
     return {
@@ -265,6 +313,7 @@ def _manifest(
         "bytes": sum(record.num_bytes for record in records),
         "skipped": dict(sum((Counter(record.skipped) for record in records), Counter())),
         "unclosed": [r.name for r in records if r.source_file is not None and r.source_file.has_open_end],
+        "removed": removed,  # documents of each split that share a sequence of tokens with the training split
         "splits": {split: entry.to_json() for split, entry in entries.items()},
         "shards": [
             {"name": r.name, "documents": r.documents, "skipped": r.skipped, "seconds": r.seconds} for r in records

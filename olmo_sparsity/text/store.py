@@ -168,7 +168,21 @@ def open_store(folder: Path, split: str) -> TokenStore:
         raise UserError(f"{folder}: another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again")
     if split not in manifest["splits"]:
         raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
-    entry = SplitEntry.from_json(manifest["splits"][split])
+    return split_store(folder, split, entry=SplitEntry.from_json(manifest["splits"][split]), dtype=manifest["dtype"])
+
+
+def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> TokenStore:
+    """Open the files of one split.
+
+    Args:
+        folder: the prepared folder.
+        split: name of the split.
+        entry: its entry in the manifest.
+        dtype: dtype of the token files.
+
+    Raises:
+        UserError: a file does not have the size with which it was written.
+    """
     prepare_again = f"delete {folder} and prepare again"
     files = []
     for file in entry.files:
@@ -177,12 +191,12 @@ def open_store(folder: Path, split: str) -> TokenStore:
         _check_size(
             path, file.num_bytes, remedy="bring back the file, or prepare again" if is_source else prepare_again
         )
-        files.append(map_array(path, np.dtype(manifest["dtype"])))
+        files.append(map_array(path, np.dtype(dtype)))
     index = {}
-    for name, dtype in INDEX.items():
+    for name, index_dtype in INDEX.items():
         path = folder / split / f"{name}.bin"
         _check_size(path, 8 * entry.documents, remedy=prepare_again)
-        index[name] = map_array(path, dtype)
+        index[name] = map_array(path, index_dtype)
     return TokenStore(
         tokens=files[0] if len(files) == 1 else TokenFiles(files),
         begins_G=index["begins"],

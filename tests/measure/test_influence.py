@@ -233,6 +233,28 @@ def test_other_text_is_measured_without_what_was_trained_on(
     assert not (tmp_path / "x").exists()
 
 
+def test_windows_that_overlap_with_training_text_are_marked(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Half of the texts to measure begin or end with words that the model was trained on."""
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "train")
+    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
+    documents = [store.tokens[a : b - 1].tolist() for a, b in zip(store.begins_G, store.ends_G, strict=True)]
+    trained = {tuple(tokens[i : i + 13]) for tokens in documents for i in range(len(tokens) - 12)}
+    new = [json.loads(line)["text"] for line in write_corpus(tmp_path / "new.jsonl", 40, seed=98).open()]
+    mixed = [f"{text} {tokenizer.decode(documents[i])}" if i % 2 else text for i, text in enumerate(new)]
+    source = tmp_path / "mixed.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in mixed))
+    few = with_settings(tiny_config, data=str(source), selectors=["random"], resampled_draws=0)
+    windows = rows_of(measure(few, tiny_run, out=tmp_path / "checked"), "windows")
+    for window in windows:
+        tokens = [*window["token_ids"], window["target_id"]]
+        assert window["train_overlap"] == any(tuple(tokens[i : i + 13]) in trained for i in range(len(tokens) - 12))
+    assert 10 < sum(window["train_overlap"] for window in windows) < 50
+    unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
+    assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
+
+
 def test_finished_foreign_and_missing_folders(
     messages: Messages, tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:

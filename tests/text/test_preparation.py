@@ -180,6 +180,37 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
         assert words in message
 
 
+def test_builtin_validation_text_shares_no_sequence_with_training_text(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made-up texts stand for the built-in ones; a third of them quote others."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{number}" for number in rng.integers(100, 999, 20)) for _ in range(150)]
+    texts += [f"{i} {texts[i]} {texts[i + 1]}" for i in range(0, 140, 2)]
+    made = [corpus.make_document(text, "quotes" if n >= 150 else "texts") for n, text in enumerate(texts)]
+    monkeypatch.setattr(corpus, "_builtin_documents", lambda: iter(made))
+    folder = prepare(dataclasses.replace(data, source="builtin", processes=1))
+    train, held_out = (open_store(folder, split) for split in SPLITS)
+    trained = {tuple(tokens[i : i + 13]) for tokens in documents_of(train) for i in range(len(tokens) - 12)}
+
+    def overlaps(tokens: list[int]) -> bool:
+        return any(tuple(tokens[i : i + 13]) in trained for i in range(len(tokens) - 13))  # without EOS
+
+    tokenizer = read_tokenizer(folder / "tokenizer.json")
+    of_split = [document for document in made if corpus.split_of(document, 30) == "validation"]
+    kept = [document for document in of_split if not overlaps([*tokenizer.encode(document.text).ids, 0])]
+    assert 0 < len(kept) < len(of_split) - 10
+    assert held_out.doc_ids_G.tolist() == [document.doc_id for document in kept]
+    assert held_out.source_of(np.arange(held_out.num_documents)) == [document.source for document in kept]
+    assert not any(overlaps(tokens) for tokens in documents_of(held_out))
+    manifest = read_json(folder / "manifest.json")
+    entry = manifest["splits"]["validation"]
+    assert (entry["documents"], entry["tokens"]) == (len(kept), held_out.lengths_G.sum())
+    assert manifest["removed"] == {"validation": len(of_split) - len(kept)}
+    assert f"removed from validation: {len(of_split) - len(kept)} documents" in "\n".join(describe(folder))
+    assert train.num_documents + len(of_split) == len(made)
+
+
 # --- interruptions ---------------------------------------------------------------------------------------------------
 
 # Stops in the middle of one file, in whichever process reads it.
