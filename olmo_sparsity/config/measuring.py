@@ -83,7 +83,9 @@ class InfluenceConfig:
         "candidate in screen_precision.",
     )
     screen_precision: Literal["auto", "bf16", "fp32"] = key(
-        "auto", "Precision of the ranking for screening. auto: bf16 if the device computes in it, otherwise fp32."
+        "auto",
+        "Precision of the ranking for screening. auto: bf16 on a device with units for it (a GPU, or a CPU with AMX), "
+        "otherwise fp32.",
     )
     screen_sample: float = key(
         0.05, "Share of the windows that are also measured without screening, to report the recall."

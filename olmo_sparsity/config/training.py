@@ -49,7 +49,9 @@ class TrainingConfig:
     z_loss: float = key(0.0, "Weight of the z-loss, the mean square of log Z (PaLM and OLMo: 1e-4). 0: none.")
     seed: int = key(0, "Seed of the initial weights and of all batches.")
     precision: Literal["auto", "bf16", "fp32"] = key(
-        "auto", "Autocast precision of the forward pass. auto: bf16 if the device computes in it, otherwise fp32."
+        "auto",
+        "Autocast precision of the forward pass. auto: bf16 on a device with units for it (a GPU, or a CPU with AMX), "
+        "otherwise fp32.",
     )
     compile: Literal["auto", "always", "never"] = key(
         "auto", "Whether to use torch.compile. auto: on a GPU, and on a CPU if there is a C++ compiler."

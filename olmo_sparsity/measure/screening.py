@@ -8,7 +8,7 @@ from typing import Optional
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.model.devices import supports_bf16
+from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
@@ -40,7 +40,7 @@ def make_screening(config: Config, model: OLMoWithPositions) -> Optional[Screeni
         return None
     precision = settings.screen_precision
     if precision == "auto":
-        precision = "bf16" if supports_bf16(model.transformer.wte.weight.device) else "fp32"
+        precision = "bf16" if has_bf16_units(model.transformer.wte.weight.device) else "fp32"
     ranker = None
     if precision != settings.precision:
         ranker = make_evaluator(

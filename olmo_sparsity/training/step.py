@@ -16,7 +16,7 @@ from torch import nn
 
 from olmo_sparsity.config import TrainingConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.devices import supports_bf16
+from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
@@ -31,7 +31,7 @@ def resolve_precision(training: TrainingConfig, device: torch.device) -> str:
     """Return ``bf16`` or ``fp32``: as configured; ``auto`` is bf16 if the device supports it."""
     if training.precision != "auto":
         return training.precision
-    return "bf16" if supports_bf16(device) else "fp32"
+    return "bf16" if has_bf16_units(device) else "fp32"
 
 
 def resolve_compile(training: TrainingConfig, device: torch.device) -> bool:
