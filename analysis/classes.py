@@ -32,7 +32,7 @@ WORDS = (
 CONTRAST_WORDS = (
     "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to the null "
     "context: long gain under it of the targets that the rule puts into the class, and of the other targets. Such a rule selects "
-    "windows by their outcome, so that even foreign text can gain there."
+    "windows by their outcome, so that even the null context can gain there."
 )
 
 

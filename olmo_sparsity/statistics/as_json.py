@@ -76,6 +76,7 @@ def summary_json(summary: Summary) -> Json:
         "beyond_gate": summary.beyond_gate,
         "is_fragile": summary.is_fragile,
         "estimand": summary.estimand,
+        "null_context": summary.null_context,
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
         "overlap_percent": summary.overlap_percent,

@@ -44,6 +44,7 @@ SELECTION_COLUMNS = [
 ]
 
 Estimand = Literal["targets", "documents"]
+NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
 
 class SelectionKey(NamedTuple):
@@ -151,6 +152,12 @@ class Measurement:
         """Whose mean is estimated: ``targets``, all eligible targets alike, or ``documents``, all documents alike."""
         estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "documents")
         return estimand
+
+    @property
+    def null_context(self) -> NullContext:
+        """What the null context is; older manifests do not say it."""
+        kind: NullContext = self.manifest.get("influence", {}).get("null_context", "any-source")
+        return kind
 
     @property
     def num_documents(self) -> int:

@@ -17,7 +17,14 @@ from olmo_sparsity.statistics.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, effective_sparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import Estimand, Lengths, Measurement, SelectionKey, SelectorInfo
+from olmo_sparsity.statistics.measurement import (
+    Estimand,
+    Lengths,
+    Measurement,
+    NullContext,
+    SelectionKey,
+    SelectorInfo,
+)
 from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed"]
@@ -133,6 +140,7 @@ class Summary:
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
+        null_context: what the long-range tokens of the null context are.
         num_windows: number of windows.
         num_documents: number of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
@@ -158,6 +166,7 @@ class Summary:
     beyond_gate: Gate
     is_fragile: bool
     estimand: Estimand
+    null_context: NullContext
     num_windows: int
     num_documents: int
     overlap_percent: Optional[float]
@@ -322,6 +331,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         beyond_gate=gate_of(of_windows("gain_beyond_nats")),
         is_fragile=is_fragile(long_gain),
         estimand=measurement.estimand,
+        null_context=measurement.null_context,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),

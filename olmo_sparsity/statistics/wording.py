@@ -35,6 +35,12 @@ EVERY_CAPTION = (
     "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
     "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
 )
+NULL_WORDS = {
+    "same-source": "text of another document of the same source",
+    "any-source": "text of another document",
+    "same-document": "text from elsewhere in the same document",
+    "shuffled": "the same tokens in random order",
+}
 # What the chunks of a training row hold, where it is not consecutive text.
 CONTENTS_WORDS = {
     "matched": ", with chunks of text as far apart as their positions",
@@ -76,11 +82,18 @@ def estimand_words(result: Union[Summary, ContextCurve]) -> str:
     return ESTIMAND_WORDS[result.estimand]
 
 
+def null_words(summary: Summary) -> str:
+    """Return what the long-range tokens of the null context are."""
+    return NULL_WORDS[summary.null_context]
+
+
 def overlap_words(summary: Summary) -> str:
     """Return how many windows share text with training, in one sentence; empty where it is not known."""
     if summary.overlap_percent is None:
         return ""
-    return f"{summary.overlap_percent:.1f}% of the windows share a run of tokens with the training text."
+    return (
+        f"{summary.overlap_percent:.1f}% of the windows hold 13 consecutive tokens that the training text holds, too."
+    )
 
 
 def _signed(gain: Estimate) -> str:
@@ -212,8 +225,8 @@ def value_words(summary: Summary) -> str:
     harm = ", so it does harm" if null_gain.is_below_zero else ""
     return (
         f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
-        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place is worth {interval(null_gain, 3)} "
-        f"nats{harm}."
+        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
+        f"{interval(null_gain, 3)} nats{harm}."
     )
 
 
@@ -303,7 +316,7 @@ def contrast_words(entry: ClassSummary) -> str:
         return ""
     return (
         f"{entry.target_class}: its rule looks for the target among the long-range tokens, so compare its long gain, "
-        f"{interval(entry.summary.long_gain_nats, 3)} nats, with the same rule on foreign text: "
+        f"{interval(entry.summary.long_gain_nats, 3)} nats, with the same rule on the null context: "
         f"{interval(contrast.null_gain_nats, 3)} under the null context ({contrast.null_num_windows} windows), where other "
         f"targets have {interval(contrast.null_others_gain_nats, 3)}; targets of other classes have "
         f"{interval(contrast.others_gain_nats, 3)} under the real one."

@@ -148,7 +148,7 @@ def _print_heading(window: ShownWindow, console: Console) -> None:
 def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> None:
     """Print the long-range tokens, the local tokens and the target."""
     far = window.long_range_texts
-    foreign = "" if window.context == "real" else f", foreign: of document {window.excerpt.null_doc_id}"
+    foreign = "" if window.context == "real" else f", null context: of document {window.excerpt.null_doc_id}"
     title = f"{len(far)} long-range tokens{foreign}; {window.k} visible, numbered by rank, the others masked:"
     console.print(Text(title, style="italic"))
     console.print(Padding(_long_range_line(window, coloured=coloured), INDENT, expand=False))
@@ -200,7 +200,9 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
         if sparse is None
         else _bar(f"L_short,sparse({window.k})", sparse, longest=longest, style="dark_orange3")
     )
-    console.print(_bar(f"L_long, {'all' if is_real else 'foreign'} tokens", long, longest=longest, style="blue"))
+    console.print(
+        _bar("L_long, all tokens" if is_real else "L_long, null context", long, longest=longest, style="blue")
+    )
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
     luck = excerpt.luck_at(window.selector, k=window.k)

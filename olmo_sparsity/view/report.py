@@ -15,6 +15,7 @@ from olmo_sparsity.statistics.wording import (
     estimand_words,
     length_words,
     multiplicity_words,
+    null_words,
     overlap_words,
 )
 from olmo_sparsity.view import pages
@@ -48,6 +49,7 @@ def render(report: Report) -> str:
         multiplicity_words=multiplicity_words(len(report.classes)),
         contrasts=[words for words in map(contrast_words, report.classes) if words],
         facts=_facts(report),
+        null_words=null_words(report.summary),
     )
 
 
@@ -97,6 +99,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("text", f"{summary.source}, {summary.split}"),
         ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
         ("means", estimand_words(summary)),
+        ("null context", null_words(summary)),
         ("overlap with training", overlap_words(summary) or "not known"),
         ("lengths", length_words(summary.lengths)),
     ]

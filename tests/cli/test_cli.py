@@ -149,7 +149,7 @@ def test_report_show_and_compare(workplace: Path) -> None:
     again = run_cli("report", "--run", "runs/tiny", cwd=workplace)
     assert again.returncode == 2 and "--overwrite" in again.stderr
     shown = run_cli("show", "runs/tiny", "3", "--selector", "unmask-one", "--context", "null", cwd=workplace)
-    assert "Window 3" in shown.stdout and "foreign: of document" in shown.stdout
+    assert "Window 3" in shown.stdout and "null context: of document" in shown.stdout
     compared = run_cli("compare", "runs/tiny", "elsewhere", "--out", "side.html", cwd=workplace)
     assert compared.returncode == 0, compared.stderr
     assert "NOT PAIRED" in compared.stdout and (workplace / "side.html").is_file()

@@ -11,9 +11,10 @@ from planted_gains import made_up
 from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary
 from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.measurement import Lengths, NullContext
 from olmo_sparsity.statistics.summary import Summary, gate_of, summarize
 from olmo_sparsity.statistics.wording import (
+    NULL_WORDS,
     SELECTION_ONLY,
     against_zero,
     beyond_gate_words,
@@ -28,6 +29,7 @@ from olmo_sparsity.statistics.wording import (
     interval,
     length_words,
     multiplicity_words,
+    null_words,
     overlap_words,
     prediction_words,
     recovered_words,
@@ -114,8 +116,17 @@ def test_the_text_and_the_estimand_are_named(passed: Summary) -> None:
 
 
 def test_the_overlap_with_training(passed: Summary) -> None:
-    assert overlap_words(dataclasses.replace(passed, overlap_percent=12.34)).startswith("12.3% of the windows")
+    assert overlap_words(dataclasses.replace(passed, overlap_percent=12.34)).startswith(
+        "12.3% of the windows hold 13 consecutive"
+    )
     assert overlap_words(dataclasses.replace(passed, overlap_percent=None)) == ""
+
+
+@pytest.mark.parametrize("kind", NULL_WORDS)
+def test_the_kind_of_null_context_is_named(passed: Summary, kind: NullContext) -> None:
+    summary = dataclasses.replace(passed, null_context=kind)
+    assert null_words(summary) == NULL_WORDS[kind]
+    assert f"the null context in their place ({NULL_WORDS[kind]}) is worth" in value_words(summary)
 
 
 def test_the_value_of_the_long_context(passed: Summary) -> None:

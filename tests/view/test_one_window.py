@@ -68,7 +68,7 @@ def test_hostile_text_is_only_text(tables: Path) -> None:
 
 def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
     said = shown(tables, context="null", k=3, selector="unmask-one")
-    assert "foreign: of document" in said
+    assert "null context: of document" in said
     assert "measured at k = 1, 2, 8" in said
     assert "sees the target: part of its gain is selection luck" in said
     assert "selection luck, the mean" not in shown(tables, context="null", k=2, selector="unmask-one")

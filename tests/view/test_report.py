@@ -421,7 +421,7 @@ def test_selector_and_null_context(opened: Any, pages: dict[str, Path]) -> None:
     assert "Sees the target" in page.locator("#selector-note").inner_text()
     real = window["selections"]["unmask-one"]["real"]["positions"]
     assert chosen(page, 4) == [window["tokens"][position].strip() for position in real]
-    page.get_by_label("null (foreign text)").check()
+    page.get_by_label("null", exact=True).check()
     null = window["selections"]["unmask-one"]["null"]["positions"]
     assert chosen(page, 4) == [window["null_tokens"][position].strip() for position in null]
     assert f"{window['null_loss_long_nats']:.3f} nats" in page.locator("#w4 .losses").inner_text()
@@ -543,7 +543,9 @@ def test_d_is_shown_only_beside_what_it_needs(opened: Any, tables: dict[str, Pat
         "D(k): unmask-one, real context": summary.at("unmask-one", "real", 8).prediction_recovered,
         "D(k): unmask-one, null context": summary.at("unmask-one", "null", 8).prediction_recovered,
         "D(k): random, real context": summary.at("random", "real", 8).prediction_recovered,
-        "D(k): mimicry floor: foreign tokens chosen by kl": summary.at("kl", "mimicry", 8).prediction_recovered,
+        "D(k): mimicry floor: tokens of the null context chosen by kl": summary.at(
+            "kl", "mimicry", 8
+        ).prediction_recovered,
         "R(k): unmask-one, real context": summary.at("unmask-one", "real", 8).recovered_fraction,
         "R(k): random, real context": summary.at("random", "real", 8).recovered_fraction,
     }
@@ -579,7 +581,7 @@ def test_a_window_shows_luck_of_selectors_that_see_the_target(opened: Any, pages
     slide(page, 3)
     assert "luck" not in gains.inner_text()
     slide(page, 8)
-    page.get_by_label("null (foreign text)").check()
+    page.get_by_label("null", exact=True).check()
     assert "luck" not in gains.inner_text()
 
 
@@ -594,10 +596,10 @@ def test_classes_are_drawn_with_their_contrast(opened: Any, tables: dict[str, Pa
     for entry in by_class(measurement, summarize(measurement)):
         row = by_name[entry.target_class]
         assert row[4] == printed(entry.summary.long_gain_nats)
-        assert (entry.contrast is not None) == (f"{entry.target_class}, foreign text" in by_name)
+        assert (entry.contrast is not None) == (f"{entry.target_class}, null context" in by_name)
         if entry.contrast is not None:
             assert row[5] == printed(entry.contrast.others_gain_nats)
-            foreign = by_name[f"{entry.target_class}, foreign text"]
+            foreign = by_name[f"{entry.target_class}, null context"]
             assert foreign[4:6] == [
                 printed(entry.contrast.null_gain_nats),
                 printed(entry.contrast.null_others_gain_nats),

@@ -30,7 +30,7 @@ function drawClasses(data, state, place) {
 }
 
 /** Returns the rows: one for each class, and below a class whose rule looks for the target one for the same rule on
- *  foreign text. `others`: the long gain of all other targets; `one`: the class, if the row is one. */
+ *  the null context. `others`: the long gain of all other targets; `one`: the class, if the row is one. */
 function classRows(data) {
   return data.classes.flatMap((one) => {
     const { target_class: name, num_windows: count, long_gain_nats: gain, contrast } = one;
@@ -38,7 +38,7 @@ function classRows(data) {
     return [
       { name, count, gain, others: contrast.others_gain_nats, one },
       {
-        name: `${name}, foreign text`,
+        name: `${name}, null context`,
         count: contrast.null_num_windows,
         gain: contrast.null_gain_nats,
         others: contrast.null_others_gain_nats,

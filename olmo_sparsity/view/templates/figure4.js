@@ -1,7 +1,7 @@
 "use strict";
 // Figure 4, window by window: points react to hovering, arrow keys and clicks. The numbers are those of `summarize`.
 
-const CONTEXTS = { real: "real context", null: "null context (foreign text)" };
+const CONTEXTS = { real: "real context", null: "null context" };
 const tokens = (k) => (k === 1 ? "1 token" : `${k} tokens`);
 
 /** Returns the entry of `selections` for a selector, context and k. */

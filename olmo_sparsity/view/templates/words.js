@@ -74,7 +74,7 @@ function cardBody(data, window, state, longest) {
   const sparse = sparseLoss(data, window, state);
   const long = real ? window.loss_long_nats : window.null_loss_long_nats;
   const far = data.summary.num_long_range;
-  const foreign = real ? "" : `, foreign: of document ${window.null_doc.slice(0, 8)}`;
+  const foreign = real ? "" : `, null context: of document ${window.null_doc.slice(0, 8)}`;
   const gain = sparse === null ? null : window.loss_short_nats - sparse;
   const luck = real ? luckOf(data, window, state) : null;
   return html(
@@ -108,7 +108,7 @@ function cardBody(data, window, state, longest) {
       { class: "losses" },
       lossBar("short", "L_short, local only", window.loss_short_nats, longest),
       lossBar("sparse", `L_short,sparse(${state.k})`, sparse, longest, `measured at k = ${data.ks.join(", ")}`),
-      lossBar("long", real ? "L_long, all tokens" : "L_long, foreign tokens", long, longest),
+      lossBar("long", real ? "L_long, all tokens" : "L_long, null context", long, longest),
       html(
         "p",
         { class: "gains" },
