@@ -16,6 +16,7 @@ from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.training.loop import train
 
+pytest_plugins = ["figure_fixtures"]
 torch.set_num_threads(1)
 
 

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
-from olmo_sparsity.tables.schemas import COLUMNS
 
 CONTEXTS = ("real", "null")
 MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
@@ -306,10 +305,10 @@ class _Gathered:
 def _load_windows(folder: Path) -> pd.DataFrame:
     """Return ``Measurement.windows`` and the column single_luck_nats (NaN where it was not measured).
 
-    window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool; others float32.
+    window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
+    where it is not known; others float32.
     """
-    optional = [column.name for column in COLUMNS["windows"] if column.name == "train_overlap"]
-    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", *optional]
+    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", "train_overlap"]
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
     for part in read_parts(folder, "windows", columns=names):
         for name, chunks in chunks_of.items():
@@ -326,6 +325,8 @@ def _load_windows(folder: Path) -> pd.DataFrame:
             columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
         else:
             columns[name] = np.concatenate(chunks)
+    if pd.isna(columns["train_overlap"]).any():
+        del columns["train_overlap"]
     windows = pd.DataFrame(columns, copy=False)
     return (
         windows if windows["window_id"].is_monotonic_increasing else windows.sort_values("window_id", ignore_index=True)

@@ -20,10 +20,10 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
     assert list(measurement.windows["window_id"]) == list(range(2500))
     assert 1000 < measurement.windows["doc_id"].nunique() < 2500
     entries = {tuple(selection.key): selection for selection in summarize(measurement).selections}
-    assert set(entries) == {
-        (selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in KS
-    }
-    for (selector, context, k), entry in entries.items():
+    both = {(selector, context, k) for selector in SELECTORS for context in ("real", "null") for k in KS}
+    assert set(entries) == both | {("kl", "mimicry", k) for k in KS}
+    for selector, context, k in both:
+        entry = entries[selector, context, k]
         invented = SELECTORS[selector]
         long_gain = measurement.windows["gain_long_nats" if context == "real" else "null_gain_long_nats"].mean()
         expected = min(1, invented.share * k**0.5) * long_gain + invented.luck * k**0.5

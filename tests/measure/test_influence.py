@@ -22,6 +22,8 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path
@@ -253,6 +255,7 @@ def test_windows_that_overlap_with_training_text_are_marked(
     assert 10 < sum(window["train_overlap"] for window in windows) < 50
     unchecked = measure(with_settings(few, train_overlap=False), tiny_run, out=tmp_path / "unchecked")
     assert {window["train_overlap"] for window in rows_of(unchecked, "windows")} == {None}
+    assert summarize(load(unchecked)).overlap_percent is None
 
 
 def test_finished_foreign_and_missing_folders(

@@ -97,7 +97,7 @@ def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
     assert {str(kind) for kind in measurement.gains.dtypes} == {"float32"}
     assert str(measurement.windows["target_class"].dtype) == "category"
     bytes_a_window = measurement.windows.drop(columns=list(CLASS_COLUMNS)).memory_usage(index=False).sum() / 90
-    assert bytes_a_window <= 8 + 24.2 + 4 * len(NUMBERS) + 8
+    assert bytes_a_window <= 8 + 24.2 + 4 * len(NUMBERS) + 8 + 1
     gains = measurement.gains["kl", "real", 8].to_numpy()
     assert gains.flags.c_contiguous
     assert np.shares_memory(gains, measurement.restrict(slice(10)).gains["kl", "real", 8].to_numpy())
@@ -325,7 +325,7 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert summary.at("kl", "real", 1).figure4 == LineFit(None, None, None)
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
-        "gate", "beyond_gate", "is_fragile", "estimand", "num_windows", "num_documents", "overlap_percent", *WINDOW_ESTIMATES,
+        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "num_windows", "num_documents", "overlap_percent", *WINDOW_ESTIMATES,
         *LENGTHS, "source", "split", "run", "run_id", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
