@@ -325,7 +325,8 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert summary.at("kl", "real", 1).figure4 == LineFit(None, None, None)
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
-        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "num_windows", "num_documents", "overlap_percent", *WINDOW_ESTIMATES,
+        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "num_windows", "num_documents", "overlap_percent",
+            *WINDOW_ESTIMATES,
         *LENGTHS, "source", "split", "run", "run_id", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
