@@ -65,7 +65,7 @@ def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run:
             np.average(losses[:, i] - losses[:, 5], weights=weights), abs=1e-6
         )
     assert numbers.points[5].num_visible_tokens == numbers.lengths.train_len
-    assert numbers.points[5].change_nats == Estimate(0.0, 0.0, 0.0)
+    assert numbers.points[5].change_nats == Estimate(0.0, 0.0, 0.0, standard_error=0.0)
     messages.clear()
     measure_context_curve(config, tiny_run, out=tmp_path / "curve")
     assert "already measured" in messages[-1]
