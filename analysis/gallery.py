@@ -30,7 +30,6 @@ PICTURES = {
     "demo-training": "runs/demo/figures/training.png",
     "demo-planted": "runs/demo/figures/planted.png",
     "demo-context-curve": "runs/figures/context-curve.png",
-    "demo-scale": "runs/scale/figures/scale.png",
     "engine": "benchmarks/results/methods.png",
     "engine-scaling": "benchmarks/results/scaling.png",
 }
