@@ -23,7 +23,7 @@ from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
 from .style import error_bars
 
-CONTROLLED = {True: "real_minus_luck_nats", False: "gain_over_random_nats"}  # by whether a selector sees the target
+CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
 
 
 def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, first_look: int) -> None:
@@ -54,18 +54,11 @@ def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
     These are the gains of all windows, and at the smallest and the largest k alike the gain over `random` of selectors that do
     not see the target, and real minus luck of those that do.
     """
-    main = {row.selector for row in main_rows(comparison) if row.selector is not None}
-    ks = [row.k for row in comparison.rows if row.k is not None]
-
-    def is_shown(row: ComparisonRow) -> bool:
-        if row.selector is None:
-            return not row.is_loss
-        seen = {subject.summary.sees_target(row.selector) for subject in comparison.subjects}
-        return (
-            row.selector in main and row.k in (min(ks), max(ks)) and row.quantity in {CONTROLLED[sees] for sees in seen}
-        )
-
-    return [row for row in comparison.rows if is_shown(row)]
+    return [
+        row
+        for row in main_rows(comparison)
+        if (not row.is_loss if row.selector is None else row.quantity in CONTROLLED)
+    ]
 
 
 def _words(comparison: Comparison) -> str:

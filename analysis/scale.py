@@ -176,7 +176,7 @@ def _differences_words(rungs: list[Rung]) -> str:
     changes = [f"long gain {interval(change.of_windows('long_gain_nats'), 3)}"]
     for name in rungs[0].numbers.mean.blind_selectors:
         if name in ("kl", "attention"):
-            for k in sorted({rungs[0].numbers.mean.ks[0], rungs[0].numbers.mean.ks[-1]}):
+            for k in rungs[0].numbers.mean.end_ks:
                 over_random = change.of_selection(SelectionKey(name, "real", k), "gain_over_random_nats")
                 if over_random is not None:
                     changes.append(f"gain over random of {name}, k = {k}, {interval(over_random, 3)}")

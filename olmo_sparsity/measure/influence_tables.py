@@ -69,8 +69,7 @@ class InfluenceTables:
         """Return the columns of ``windows`` that say which text the windows hold."""
         windows, store = self.windows, self.windows.store
         tokens_WT = windows.tokens(window_ids_W)  # the target last
-        null_WT = tokens_WT.copy()
-        null_WT[:, : self.num_long_range] = self.null_contexts.tokens(window_ids_W)
+        null_WT = self.null_contexts.window_tokens(window_ids_W)
         texts = [token_texts(self.tokenizer, tokens_T) for tokens_T in tokens_WT]
         null_texts = [
             token_texts(self.tokenizer, null_T[: self.num_long_range]) + words[self.num_long_range :]

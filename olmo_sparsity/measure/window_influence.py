@@ -204,12 +204,11 @@ def batches_of_contexts(
 ) -> dict[str, WindowBatch]:
     """Return the windows with these numbers under every context, on a device."""
     rows_WT = torch.from_numpy(null_contexts.windows.tokens(window_ids_W)).to(device)  # int64, the target last
-    tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
-    null_WT = tokens_WT.clone()
-    null_WT[:, : null_contexts.num_long_range] = torch.from_numpy(null_contexts.tokens(window_ids_W)).to(device)
+    null_WT = torch.from_numpy(null_contexts.window_tokens(window_ids_W)).to(device)
+    targets_W = rows_WT[:, -1].contiguous()
     return {
         context: WindowBatch(tokens, targets_W, window_ids_W=window_ids_W, context=context, seed=seed)
-        for context, tokens in zip(CONTEXTS, (tokens_WT, null_WT), strict=True)
+        for context, tokens in zip(CONTEXTS, (rows_WT[:, :-1].contiguous(), null_WT[:, :-1].contiguous()), strict=True)
     }
 
 

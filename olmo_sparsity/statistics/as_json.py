@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Optional
 
 from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary, DistanceShares
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
@@ -96,19 +96,8 @@ def class_json(entry: ClassSummary) -> Json:
     return {
         "target_class": entry.target_class,
         "window_share": estimate_json(entry.window_share),
-        "contrast": _contrast_json(entry.contrast),
+        "contrast": entry.contrast and asdict(entry.contrast),
         **summary_json(entry.summary),
-    }
-
-
-def _contrast_json(contrast: Optional[ClassContrast]) -> Optional[Json]:
-    if contrast is None:
-        return None
-    return {
-        "others_gain_nats": estimate_json(contrast.others_gain_nats),
-        "null_num_windows": contrast.null_num_windows,
-        "null_gain_nats": estimate_json(contrast.null_gain_nats),
-        "null_others_gain_nats": estimate_json(contrast.null_others_gain_nats),
     }
 
 

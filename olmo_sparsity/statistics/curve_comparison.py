@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from olmo_sparsity.statistics.seeds import estimates_over_seeds
 from olmo_sparsity.statistics.summary import is_fragile
 from olmo_sparsity.statistics.trained_models import TrainedModel, trained_models
 from olmo_sparsity.tables.reading import newest_finished, read_manifest
+
+Loss = TypeVar("Loss", float, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class ModelCurve:
     @property
     def is_ceiling(self) -> bool:
         """True if the training rows are as long as the full context."""
-        return is_ceiling(self.curve.lengths)
+        return self.curve.lengths.is_ceiling
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,6 @@ class _Quantity(NamedTuple):
     num_visible_tokens: int = 0
 
 
-def is_ceiling(lengths: Lengths) -> bool:
-    """Return True if training rows are as long as the full context."""
-    return lengths.train_len >= lengths.full_len
-
-
 def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     """Read the newest context curve of each run and compare them.
 
@@ -141,7 +138,7 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     _check_same_windows(list(manifests.values()))
     read = [_read_model(model, folders, manifests=manifests) for model in trained_models(list(folders))]
     row_len, full_len = _compared_lengths(read)
-    ceiling = next((i for i, model in enumerate(read) if is_ceiling(model.lengths)), None)
+    ceiling = next((i for i, model in enumerate(read) if model.lengths.is_ceiling), None)
     numbers = estimates_over_seeds(
         [model.sums for model in read],
         lambda totals: _quantities(totals, read, row_len=row_len, full_len=full_len, ceiling=ceiling),
@@ -188,8 +185,9 @@ def _quantities(
         for number, loss in losses.items():
             values[_Quantity(i, "loss", number)] = loss
             values[_Quantity(i, "change", number)] = loss - losses[row_len]
-        if row_len < full_len and full_len in losses:
-            values[_Quantity(i, "gain")] = losses[row_len] - losses[full_len]
+        gain_of_model = _gain(losses, row_len=row_len, full_len=full_len)
+        if gain_of_model is not None:
+            values[_Quantity(i, "gain")] = gain_of_model
     of_ceiling = None if ceiling is None else values.get(_Quantity(ceiling, "gain"))
     for i in range(len(totals)):
         gain = values.get(_Quantity(i, "gain"))
@@ -198,12 +196,18 @@ def _quantities(
     return values
 
 
+def _gain(losses: Mapping[int, Loss], *, row_len: int, full_len: int) -> Optional[Loss]:
+    """Return the gain beyond the training row; None where nothing lies there, or where the curve ends before."""
+    return losses[row_len] - losses[full_len] if row_len < full_len and full_len in losses else None
+
+
 def _seed_curves(model: _ReadModel, *, row_len: int, full_len: int) -> tuple[SeedCurve, ...]:
     curves = []
     for run, seed, sums in zip(model.model.runs, model.model.seeds, model.sums, strict=True):
         losses = {number: float(sums[number].sum() / sums["weights"].sum()) for number in model.visible}
-        gain = losses[row_len] - losses[full_len] if row_len < full_len and full_len in losses else None
-        curves.append(SeedCurve(run.name, seed, tuple(losses.values()), gain))
+        curves.append(
+            SeedCurve(run.name, seed, tuple(losses.values()), _gain(losses, row_len=row_len, full_len=full_len))
+        )
     return tuple(curves)
 
 
@@ -232,7 +236,7 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> tuple[int, int]:
         UserError: the rows of the models that are no ceiling differ, there are two ceilings, or a curve lacks the lengths.
     """
     full_len = read[0].lengths.full_len
-    shorter = [model for model in read if not is_ceiling(model.lengths)]
+    shorter = [model for model in read if not model.lengths.is_ceiling]
     row_lens = sorted({model.lengths.train_len for model in shorter}) or [full_len]
     if len(row_lens) > 1:
         raise UserError(
@@ -240,7 +244,7 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> tuple[int, int]:
             f"context.train_len, and of a ceiling of {full_len}"
         )
     if len(read) - len(shorter) > 1:
-        names = " and ".join(model.manifest["run"] for model in read if is_ceiling(model.lengths))
+        names = " and ".join(model.manifest["run"] for model in read if model.lengths.is_ceiling)
         raise UserError(
             f"{names} are both ceilings (rows as long as the full context, {full_len}); compare with one of them"
         )

@@ -97,6 +97,11 @@ class Lengths:
     pose_method: Optional[str] = None
     pose_contents: Optional[str] = None
 
+    @property
+    def is_ceiling(self) -> bool:
+        """True if training rows are as long as the full context, so that nothing lies beyond them."""
+        return self.train_len >= self.full_len
+
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
         """Read the lengths from the manifest of a folder of tables."""
@@ -209,15 +214,15 @@ def load(folder: Path) -> Measurement:
     manifest = read_manifest(folder)
     windows = _load_windows(folder)
     single_luck_W = windows.pop("single_luck_nats")
-    gains, divergences, lucks = _Gathered(len(windows)), _Gathered(len(windows)), _Gathered(len(windows))
+    gathered = _Gathered(len(windows), columns=("gain_sparse_nats", "kl_sparse_nats"))
+    lucks = _Gathered(len(windows), columns=("gain_sparse_nats",))
     selectors: dict[str, SelectorInfo] = {}
     for part in read_parts(folder, "selections", columns=SELECTION_COLUMNS):
         resampled = part.filter(pc.field("context") == "resampled")
         measured = part.filter(pc.field("context") != "resampled")
         try:
-            gains.add(measured, "gain_sparse_nats", windows=windows)
-            divergences.add(measured, "kl_sparse_nats", windows=windows)
-            lucks.add(resampled, "gain_sparse_nats", windows=windows)
+            gathered.add(measured, windows=windows)
+            lucks.add(resampled, windows=windows)
         except KeyError:
             raise UserError(
                 f"{folder}: its parts belong to different measurements; measure again with --overwrite"
@@ -226,15 +231,15 @@ def load(folder: Path) -> Measurement:
             first = int(choice.rows_r[0])
             info = SelectorInfo(measured["sees_target"][first].as_py(), measured["num_evaluations"][first].as_py())
             selectors.setdefault(choice.selector, info)
-    if not (gains.is_complete and lucks.is_complete):
+    if not (gathered.is_complete and lucks.is_complete):
         raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
-    luck_frame = lucks.frame(windows["window_id"]).droplevel("context", axis=1)
-    if single_luck_W.notna().all() and ("unmask-one", "real", 1) in gains.keys:
+    luck_frame = lucks.frame("gain_sparse_nats", windows["window_id"]).droplevel("context", axis=1)
+    if single_luck_W.notna().all() and ("unmask-one", "real", 1) in gathered.keys:
         luck_frame["unmask-one", 1] = single_luck_W.to_numpy()
     return Measurement(
         windows,
-        gains.frame(windows["window_id"]),
-        divergences.frame(windows["window_id"]),
+        gathered.frame("gain_sparse_nats", windows["window_id"]),
+        gathered.frame("kl_sparse_nats", windows["window_id"]),
         luck_frame,
         selectors,
         manifest,
@@ -242,33 +247,34 @@ def load(folder: Path) -> Measurement:
 
 
 class _Gathered:
-    """One number of every window, selector, context and k, gathered from the parts; the mean over the draws.
+    """Numbers of every window, selector, context and k, gathered from the parts; means over the draws.
 
     All windows have the same choices (selector and context), so those of the first part are all.
     """
 
-    def __init__(self, num_windows: int) -> None:
+    def __init__(self, num_windows: int, *, columns: tuple[str, ...]) -> None:
         self._num_windows = num_windows
         self._choices: list[tuple[str, str]] = []
         self._ks: list[int] = []
-        self._sums_FKW = np.empty((0, 0, num_windows), np.float32)
+        self._sums_FKW = {column: np.empty((0, 0, num_windows), np.float32) for column in columns}
         self._draws_FW = np.empty((0, num_windows), np.int32)
 
-    def add(self, part: pa.Table, column: str, *, windows: pd.DataFrame) -> None:
-        """Add a column of some rows of ``selections``.
+    def add(self, part: pa.Table, *, windows: pd.DataFrame) -> None:
+        """Add some rows of ``selections``.
 
         Raises:
             KeyError: a window or a choice is unknown.
         """
         if len(part) == 0:
             return
-        rows_R, values_RK = window_rows(windows, part["window_id"]), list_rows(part[column])
-        draw_R = part["draw"].to_numpy()
+        rows_R, draw_R = window_rows(windows, part["window_id"]), part["draw"].to_numpy()
+        values_RK = {column: list_rows(part[column]) for column in self._sums_FKW}
         rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, "resampled")))
         if not self._choices:
             self._choices = [(selector, context) for selector, context, _ in rows_of_choices]
             self._ks = part["k"][0].as_py()
-            self._sums_FKW = np.zeros((len(self._choices), len(self._ks), self._num_windows), np.float32)
+            for column in self._sums_FKW:
+                self._sums_FKW[column] = np.zeros((len(self._choices), len(self._ks), self._num_windows), np.float32)
             self._draws_FW = np.zeros((len(self._choices), self._num_windows), np.int32)
         for selector, context, rows_r in rows_of_choices:
             if (selector, context) not in self._choices or (rows_R[rows_r] < 0).any():
@@ -276,7 +282,8 @@ class _Gathered:
             choice = self._choices.index((selector, context))
             for draw in np.unique(draw_R[rows_r]):  # no window has two rows of one draw
                 of_draw_r = rows_r[draw_R[rows_r] == draw]
-                self._sums_FKW[choice][:, rows_R[of_draw_r]] += values_RK[of_draw_r].T
+                for column, sums_FKW in self._sums_FKW.items():
+                    sums_FKW[choice][:, rows_R[of_draw_r]] += values_RK[column][of_draw_r].T
                 self._draws_FW[choice, rows_R[of_draw_r]] += 1
 
     @property
@@ -289,10 +296,11 @@ class _Gathered:
         """Selector, context and k of every column."""
         return [(selector, context, k) for selector, context in self._choices for k in self._ks]
 
-    def frame(self, window_ids: pd.Series) -> pd.DataFrame:
-        """Return the numbers, one row a window and one column a key."""
+    def frame(self, column: str, window_ids: pd.Series) -> pd.DataFrame:
+        """Return the numbers of a column of ``selections``, one row a window and one column a key."""
         draws = self._draws_FW.max(initial=1)
-        means_FKW = self._sums_FKW if draws == 1 else self._sums_FKW / np.float32(draws)
+        sums_FKW = self._sums_FKW[column]
+        means_FKW = sums_FKW if draws == 1 else sums_FKW / np.float32(draws)
         columns = [pd.Index(values) for values in zip(*self.keys, strict=True)] or [[], [], []]
         return pd.DataFrame(
             means_FKW.reshape(len(self.keys), self._num_windows).T,  # a column is contiguous; no copy

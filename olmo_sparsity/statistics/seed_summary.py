@@ -10,6 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.comparison import HEADLINE, LOSSES, QUANTITIES
 from olmo_sparsity.statistics.differences import Differences
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
@@ -22,19 +23,6 @@ from olmo_sparsity.tables.reading import list_finished, newest_finished, read_ma
 
 # Keys of the section ``influence`` that no number depends on.
 HOW_IT_RUNS = ("path", "batch_tokens", "windows_per_part", "save_candidates")
-# What is listed of all windows and of selections, and the words for it.
-OF_WINDOWS = {
-    "loss_short_nats": "L_short, nats",
-    "loss_long_nats": "L_long, nats",
-    "long_gain_nats": "long gain, nats",
-    "gain_beyond_nats": "gain beyond the training row, nats",
-    "null_long_gain_nats": "long gain, null context, nats",
-}
-OF_SELECTIONS = {
-    "recovered_fraction": "R(k)",
-    "gain_over_random_nats": "gain over random, nats",
-    "real_minus_luck_nats": "real minus luck, nats",
-}
 
 
 @dataclass(frozen=True)
@@ -97,12 +85,12 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
     mean = numbers.mean
     summaries = (mean, *numbers.of_seeds)
     rows = []
-    for name, words in OF_WINDOWS.items():
-        if name != "gain_beyond_nats" or mean.lengths.train_len < mean.lengths.full_len:
+    for name, words in LOSSES.items():
+        if name != "gain_beyond_nats" or not mean.lengths.is_ceiling:
             values = [summary.of_windows(name) for summary in summaries]
             rows.append(SeedRow(words, name, None, None, None, values[0], tuple(values[1:])))
     for selection in mean.selections:
-        if every or selection.k in (mean.ks[0], mean.ks[-1]):
+        if every or selection.k in mean.end_ks:
             rows += _rows_of_selection(selection, numbers.of_seeds, every=every)
     return rows
 
@@ -110,8 +98,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
 def _rows_of_selection(selection: SelectionSummary, of_seeds: Sequence[Summary], *, every: bool) -> list[SeedRow]:
     names = {}
     if selection.context == "real":
-        blind, seeing = ("recovered_fraction", "gain_over_random_nats"), ("real_minus_luck_nats",)
-        names = {name: OF_SELECTIONS[name] for name in (seeing if selection.info.sees_target else blind)}
+        names = {name: QUANTITIES[name] for name in HEADLINE[selection.info.sees_target]}
     if every:
         names["prediction_recovered"] = "D(k)" + ("" if selection.context == "real" else f", {selection.context}")
     return [

@@ -90,9 +90,9 @@ def _split(text: str) -> tuple[Path, Optional[str]]:
 
 def _with_chosen(measurement: Measurement, selector: str) -> Measurement:
     """Return the measurement of one selector, named ``CHOSEN``, and of `random`, from which gains over random are counted."""
-    names = {selector: CHOSEN} | {
-        name: name for name in ("random",) if name in measurement.selectors and name != selector
-    }
+    names = {selector: CHOSEN}
+    if selector != "random" and "random" in measurement.selectors:
+        names["random"] = "random"
     return measurement.restrict_selectors(names)
 
 

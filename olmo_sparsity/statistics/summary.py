@@ -270,6 +270,11 @@ class Summary:
         """The measured k, rising."""
         return sorted({selection.k for selection in self.selections})
 
+    @property
+    def end_ks(self) -> list[int]:
+        """The smallest and the largest measured k, once if they are the same."""
+        return sorted({self.ks[0], self.ks[-1]})
+
 
 def gate_of(gain: Estimate) -> Gate:
     """Return ``passed`` if the 95% interval of a mean gain lies above 0."""

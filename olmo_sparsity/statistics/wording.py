@@ -119,7 +119,7 @@ def beyond_gate_words(summary: Summary) -> str:
     """Return the gate beyond the training row in one sentence."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
     row, full = lengths.train_len, lengths.full_len
-    if row >= full:
+    if lengths.is_ceiling:
         return (
             f"The gate beyond the training row does not apply: a training row has all {full} tokens, so nothing lies beyond "
             f"it; {SELECTION_ONLY}."
@@ -202,7 +202,7 @@ def length_words(lengths: Lengths) -> str:
         f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens; "
         f"trained on rows of {lengths.train_len} with {positions_words(lengths)}"
     )
-    if beyond == 0:
+    if lengths.is_ceiling:
         return f"{words}. A row is as long as the full context: nothing lies beyond it."
     if lengths.train_len == lengths.local_len:
         return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
@@ -212,11 +212,6 @@ def length_words(lengths: Lengths) -> str:
 def tokens_words(k: int) -> str:
     """Return ``one token``, or ``8 tokens``."""
     return "one token" if k == 1 else f"{k} tokens"
-
-
-def _ends(ks: list[int]) -> list[int]:
-    """Return the smallest and the largest k, once if they are the same."""
-    return sorted({ks[0], ks[-1]})
 
 
 def value_words(summary: Summary) -> str:
@@ -234,7 +229,7 @@ def blind_words(summary: Summary, selector: str) -> str:
     """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest k
     alike: gain over random, and R(k) where the gate passed."""
     clauses = []
-    for k in _ends(summary.ks):
+    for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
         over = entry.gain_over_random_nats
         gained = (
@@ -253,7 +248,7 @@ def seeing_words(summary: Summary, selector: str) -> str:
     """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
     and the largest k alike."""
     clauses = []
-    for k in _ends(summary.ks):
+    for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
         gained = f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
         rest = entry.real_minus_luck_nats
@@ -270,7 +265,7 @@ def seeing_words(summary: Summary, selector: str) -> str:
 def prediction_words(summary: Summary, selector: str) -> str:
     """Return D(k) of a selector with the numbers that belong beside it, in two sentences."""
     clauses = []
-    for k in _ends(summary.ks):
+    for k in summary.end_ks:
         of = summary.prediction_recovered(selector, k)
         beside = [("random", of.random), ("null context", of.null)]
         if of.mimicry_selector is not None:

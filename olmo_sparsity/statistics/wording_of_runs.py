@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, is_ceiling
+from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval
@@ -35,7 +35,7 @@ def short_positions_words(lengths: Lengths) -> str:
     else:
         contents = lengths.pose_contents or "contiguous"
         positions = f"PoSE, {lengths.num_chunks} chunks" + (f", {contents}" if contents != "contiguous" else "")
-    if not is_ceiling(lengths):
+    if not lengths.is_ceiling:
         return positions
     return f"ceiling, rows of {lengths.train_len}" + ("" if positions == "no PoSE" else f", {positions}")
 

@@ -50,6 +50,12 @@ class NullContexts:
                 index_wM[row] = np.random.default_rng([self.seed, SHUFFLES, window]).permutation(index_wM[row])
         return self.windows.store.tokens[index_wM].astype(np.int64)
 
+    def window_tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
+        """Return the tokens of these windows under their null context, int64 [w, full_len + 1]; the target is the last one."""
+        tokens_wT = self.windows.tokens(window_ids_w)
+        tokens_wT[:, : self.num_long_range] = self.tokens(window_ids_w)
+        return tokens_wT
+
     def doc_ids(self, window_ids_w: np.ndarray) -> list[str]:
         """Return the ID of the document that each null context is taken from, in hexadecimal."""
         store = self.windows.store
@@ -73,7 +79,7 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
     """
     start_W = np.empty(len(windows), dtype=np.int64)
     kinds = []
-    lenders = {name: _Lenders(windows, by_source=name == "same-source") for name in ("same-source", "any-source")}
+    lenders: dict[str, _Lenders] = {}  # made when the first window needs them: they order all eligible documents
     for window in range(len(windows)):
         rng = np.random.default_rng([seed, STRETCHES, window])
         tried: Optional[str] = kind
@@ -86,6 +92,8 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
             elif tried == "same-document":
                 start = _draw_elsewhere(windows, window, num_long_range=num_long_range, rng=rng)
             else:
+                if tried not in lenders:
+                    lenders[tried] = _Lenders(windows, by_source=tried == "same-source")
                 start = lenders[tried].draw(window, rng)
             tried = FALLBACKS[tried]
         start_W[window] = start

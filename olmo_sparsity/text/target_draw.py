@@ -85,9 +85,8 @@ def draw_targets(
     counts_g = count_targets(store, full_len, documents_g=documents_g, target_table_V=target_table_V)
     draws = _kept_draws(counts_g, num_windows=num_windows, max_per_document=max_per_document, seed=seed)
     target_W = np.empty(len(draws.which_W), dtype=np.int64)
-    order_W = np.argsort(
-        draws.which_W, kind="stable"
-    )  # the windows of a document side by side, in the order of the draws
+    # The windows of a document side by side, in the order of the draws.
+    order_W = np.argsort(draws.which_W, kind="stable")
     which_d, first_d = np.unique(draws.which_W[order_W], return_index=True)
     for which, own_w in zip(which_d.tolist(), np.split(order_W, first_d[1:]), strict=True):
         document = int(documents_g[which])

@@ -77,15 +77,10 @@ def answer(summary: Summary, first: str) -> Answer:
     )
 
 
-def _ends(summary: Summary) -> list[int]:
-    """Return the smallest and the largest k, once if they are the same."""
-    return sorted({summary.ks[0], summary.ks[-1]})
-
-
 def _blind_table(summary: Summary, names: list[str]) -> HeadlineTable:
     """R(k), where the gate passed, and the gain over random of the selectors that do not see the target."""
     head, rows = ["selector"], [[name] for name in names]
-    for k in _ends(summary):
+    for k in summary.end_ks:
         entries = [summary.at(name, "real", k) for name in names]
         if summary.gate_passed:
             head.append(f"R({k})")
@@ -100,7 +95,7 @@ def _blind_table(summary: Summary, names: list[str]) -> HeadlineTable:
 def _seeing_table(summary: Summary, names: list[str]) -> HeadlineTable:
     """Sparse gain, luck and their difference of the selectors that see the target."""
     head, rows = ["selector"], [[name] for name in names]
-    for k in _ends(summary):
+    for k in summary.end_ks:
         head += [f"sparse gain, k = {k}, nats", f"luck, k = {k}, nats", f"real minus luck, k = {k}, nats"]
         for row in rows:
             entry = summary.at(row[0], "real", k)

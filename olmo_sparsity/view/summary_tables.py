@@ -41,11 +41,6 @@ def loss_table(summary: Summary) -> Table:
     return table
 
 
-def _shown_ks(summary: Summary) -> list[int]:
-    """Return the smallest and the largest k, once if they are the same."""
-    return sorted({summary.ks[0], summary.ks[-1]})
-
-
 def _overlap_columns(summary: Summary) -> list[str]:
     is_compared = REFERENCE in summary.selectors and len(summary.selectors) > 1
     return [f"overlap\nwith {REFERENCE}"] if is_compared else []
@@ -71,7 +66,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> Table:
         title="selectors that do not see the target", caption=BLIND_CAPTION,
     )  # fmt: skip
     for name in summary.blind_selectors:
-        for k in _shown_ks(summary):
+        for k in summary.end_ks:
             entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
             company = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
             table.add_row(
@@ -99,7 +94,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> Table:
         title="selectors that see the target", caption=SEEING_CAPTION,
     )  # fmt: skip
     for name in summary.seeing_selectors:
-        for k in _shown_ks(summary):
+        for k in summary.end_ks:
             entry = summary.at(name, "real", k)
             table.add_row(
                 name,
@@ -192,7 +187,7 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> Table:
         classes: of ``by_class``.
         whole: the summary of all windows.
     """
-    ks, blind, seeing = _shown_ks(whole), whole.blind_selectors[:1], whole.seeing_selectors[:1]
+    ks, blind, seeing = whole.end_ks, whole.blind_selectors[:1], whole.seeing_selectors[:1]
     table = Table(
         "class of target", "windows", "long gain, nats", "gate", "same rule on\nnull context", "other targets,\nnull context",
         *(f"{name}, k = {k}\nover random, nats" for name in blind for k in ks),
