@@ -21,7 +21,7 @@ from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.visibility import visible_mask
 from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config, with_weights_in
+from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
 SCREEN = 16  # candidates that screening keeps
 CAPTUM_SINGLE, CAPTUM_BATCHED = "captum, 1 a pass", "captum, 64 a pass"
@@ -168,7 +168,7 @@ def make_problem(size: Size, device: torch.device) -> Problem:
         size,
         WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(size.num_windows), context="real", seed=0),
         exact=exact,
-        low=Evaluator(with_weights_in(model, torch.bfloat16), size.local_len, batch_tokens=exact.batch_tokens),
+        low=Evaluator(model.in_dtype(torch.bfloat16), size.local_len, batch_tokens=exact.batch_tokens),
         peer=to_transformers(model).to(device),
         loss_short_W=surprisal(short_log_probs(exact, tokens_WT), targets_W),
     )

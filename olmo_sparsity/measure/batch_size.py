@@ -9,7 +9,7 @@ import torch
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import single_losses
-from olmo_sparsity.model.olmo import OLMoWithPositions, with_weights_in
+from olmo_sparsity.model.olmo import OLMoWithPositions
 
 # Per forward pass. More tokens do not fit the cache, fewer make the matrix products small (see `make bench`).
 CPU_TOKENS_PER_THREAD = 1024
@@ -67,6 +67,6 @@ def make_evaluator(
         local_len: L, the number of local tokens.
         precision: of the weights, ``fp32`` or ``bf16``.
     """
-    model = with_weights_in(model, torch.bfloat16 if precision == "bf16" else torch.float32)
+    model = model.in_dtype(torch.bfloat16 if precision == "bf16" else torch.float32)
     batch_tokens = settings.batch_tokens or _find_batch_tokens(model, full_len, local_len=local_len)
     return Evaluator(model, local_len, path=settings.path, batch_tokens=batch_tokens)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import cast
 
-from olmo_sparsity.model.olmo import CausalModel, OLMoWithPositions
+from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Optional
 import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.visibility import compact_rows, visible_mask
+from olmo_sparsity.measure.visibility import attention_mask, compact_rows, gate_bias, visible_mask
 from olmo_sparsity.model import compact
 
 GATE = 1e-10  # stands for 0: small enough for the derivative at 0, large enough for fp32
@@ -52,7 +52,8 @@ def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible
     """Return log-probabilities of the next token, nats, fp32 [R, V], in one forward pass."""
     if evaluator.path == "masked":
         mask_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=evaluator.local_len)
-        logits_RV = evaluator.model.last_logits_masked(tokens_RT, _positions(tokens_RT), visible_BT=mask_RT)
+        allowed_RTT = attention_mask(mask_RT, local_len=evaluator.local_len, visibility="hidden")
+        logits_RV = evaluator.model.last_logits(tokens_RT, _positions(tokens_RT), bias_BTT=allowed_RTT)
     else:
         tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=evaluator.local_len)
         if evaluator.path == "plain":
@@ -329,7 +330,8 @@ def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_functi
         log_gate_wT[:, :num_long_range] = torch.log(torch.tensor(GATE))
         with torch.enable_grad():
             log_gate_wT.requires_grad_()
-            logits_wV = evaluator.model.last_logits_gated(tokens_wT, _positions(tokens_wT), log_gate_BT=log_gate_wT)
+            bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility="hidden")
+            logits_wV = evaluator.model.last_logits(tokens_wT, _positions(tokens_wT), bias_BTT=bias_wTT)
             (gradient_wT,) = torch.autograd.grad(loss_function(windows, logits_wV.float()), log_gate_wT)
         gradients.append(gradient_wT[:, :num_long_range] / GATE)  # d/d gate = (d/d log gate) / gate
     return torch.cat(gradients)

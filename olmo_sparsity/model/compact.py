@@ -15,128 +15,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
-
-KeysValues = tuple[torch.Tensor, torch.Tensor]  # of one layer, each [R, P, H, E], keys rotated
-RotaryTables = tuple[torch.Tensor, torch.Tensor]  # sines and cosines, fp32 [..., 1, e]
-
-
-def _rotary_tables(model: OLMoWithPositions, positions_RY: torch.Tensor) -> RotaryTables:
-    # Both halves of a head turn by the same angles, so half of each table is enough.
-    half = model._sin.shape[-1] // 2
-    return model._sin[positions_RY, None, :half], model._cos[positions_RY, None, :half]
-
-
-def _rotate(x_RYD: torch.Tensor, tables: RotaryTables, *, num_heads: int) -> torch.Tensor:
-    """Split [..., Y, D] into heads and rotate them by their positions in fp32; return [..., Y, H, E]."""
-    first_RYHe, second_RYHe = x_RYD.unflatten(-1, (num_heads, -1)).float().chunk(2, dim=-1)
-    sin_RY1e, cos_RY1e = tables
-    return torch.cat(
-        [first_RYHe * cos_RY1e - second_RYHe * sin_RY1e, second_RYHe * cos_RY1e + first_RYHe * sin_RY1e], dim=-1
-    ).type_as(x_RYD)
-
-
-def _queries_keys_values(
-    block: Any, x_RYD: torch.Tensor, *, tables: RotaryTables, num_queries: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (q [R, Q, H, E] of the last ``num_queries`` tokens, k and v [R, Y, H, E] of all); q and k are rotated."""
-    num_tokens, width = x_RYD.shape[-2:]
-    num_heads = block.config.n_heads
-    normed_RYD = block.attn_norm(x_RYD)
-    if num_queries == num_tokens:
-        q_RQD, k_RYD, v_RYD = block.att_proj(normed_RYD).split(width, dim=-1)
-    else:
-        weight = block.att_proj.weight
-        q_RQD = F.linear(normed_RYD[..., -num_queries:, :], weight[:width])
-        k_RYD, v_RYD = F.linear(normed_RYD, weight[width:]).split(width, dim=-1)
-    if block.q_norm is not None:
-        q_RQD, k_RYD = block.q_norm(q_RQD).type_as(v_RYD), block.k_norm(k_RYD).type_as(v_RYD)
-    sin_RY1e, cos_RY1e = tables
-    tables_of_queries = (sin_RY1e[..., -num_queries:, :, :], cos_RY1e[..., -num_queries:, :, :])
-    q_RQHE = _rotate(q_RQD, tables_of_queries, num_heads=num_heads)
-    k_RYHE = _rotate(k_RYD, tables, num_heads=num_heads)
-    return q_RQHE, k_RYHE, v_RYD.unflatten(-1, (num_heads, -1))
-
-
-def _attend(q_RQHE: torch.Tensor, k_RYHE: torch.Tensor, *, v_RYHE: torch.Tensor) -> torch.Tensor:
-    """Return causal attention of the last Q of Y tokens, [R, Q, D]."""
-    q_RHQE, k_RHYE, v_RHYE = (x.transpose(1, 2) for x in (q_RQHE, k_RYHE, v_RYHE))
-    num_queries, num_keys = q_RHQE.shape[2], k_RHYE.shape[2]
-    if num_queries == 1 and q_RHQE.device.type == "cpu":
-        # One query per row is too little work for the fused kernel.
-        scores_RHY = (k_RHYE @ q_RHQE.transpose(2, 3))[..., 0] / math.sqrt(q_RHQE.shape[-1])
-        out_RHQE = scores_RHY.float().softmax(dim=-1).type_as(v_RHYE)[:, :, None] @ v_RHYE
-    elif num_queries in (1, num_keys):
-        out_RHQE = F.scaled_dot_product_attention(q_RHQE, k_RHYE, v_RHYE, is_causal=num_queries > 1)
-    else:
-        ones_QY = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q_RHQE.device)
-        allowed_QY = ones_QY.tril(num_keys - num_queries)
-        out_RHQE = F.scaled_dot_product_attention(q_RHQE, k_RHYE, v_RHYE, attn_mask=allowed_QY)
-    return out_RHQE.transpose(1, 2).flatten(2)
-
-
-def _mlp(block: Any, x_RYD: torch.Tensor) -> torch.Tensor:
-    return block.ff_out(block.act(block.ff_proj(block.ff_norm(x_RYD))))
-
-
-def _last_hidden(
-    model: OLMoWithPositions,
-    x_RYD: torch.Tensor,
-    *,
-    tables: RotaryTables,
-    prefix: Optional[list[KeysValues]] = None,
-    from_layer: int = 0,
-) -> torch.Tensor:
-    """Return the last token's state after the last layer and its norm, [R, D].
-
-    Args:
-        model: the model.
-        x_RYD: states of the computed tokens before ``from_layer``.
-        tables: of the computed tokens.
-        prefix: keys and values in every layer of the P tokens before them.
-        from_layer: the first layer to run.
-    """
-    blocks = model.transformer.blocks
-    for layer in range(from_layer, len(blocks)):
-        block = blocks[layer]
-        num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
-        q_RQHE, k_RYHE, v_RYHE = _queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
-        if prefix is not None:
-            k_RPHE, v_RPHE = prefix[layer]
-            k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
-        x_RYD = x_RYD[:, -num_queries:] + block.attn_out(_attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
-        x_RYD = x_RYD + _mlp(block, x_RYD)
-    return model.transformer.ln_f(x_RYD[:, -1])
-
-
-def _logits(model: OLMoWithPositions, x_RD: torch.Tensor) -> torch.Tensor:
-    """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
-    weight_VD = model.transformer.wte.weight if model.config.weight_tying else model.transformer.ff_out.weight
-    return F.linear(x_RD, weight_VD)[..., : model.config.vocab_size].float()
+from olmo_sparsity.model.olmo_layers import (
+    LayerKeysValues,
+    causal_keys_values,
+    last_hidden,
+    logits_of,
+    mlp,
+    queries_keys_values,
+    rotary_tables,
+)
 
 
 def last_logits(model: OLMoWithPositions, tokens_RY: torch.Tensor, *, positions_RY: torch.Tensor) -> torch.Tensor:
     """Return logits after the last token of each row under plain causal attention, fp32 [R, V]."""
     x_RYD = model.transformer.wte(tokens_RY)
-    return _logits(model, _last_hidden(model, x_RYD, tables=_rotary_tables(model, positions_RY)))
+    return logits_of(model, last_hidden(model, x_RYD, tables=rotary_tables(model, positions_RY)))
 
 
 def _keys_values_alone(
     model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
-) -> list[KeysValues]:
+) -> list[LayerKeysValues]:
     """Return the keys and values in every layer of tokens that attend only to themselves; [R, P, H, E] each."""
-    x_RPD, tables = model.transformer.wte(tokens_RP), _rotary_tables(model, positions_RP)
+    x_RPD, tables = model.transformer.wte(tokens_RP), rotary_tables(model, positions_RP)
     keys_values = []
     for block in model.transformer.blocks:
-        _, k_RPHE, v_RPHE = _queries_keys_values(block, x_RPD, tables=tables, num_queries=x_RPD.shape[-2])
+        _, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=x_RPD.shape[-2])
         keys_values.append((k_RPHE, v_RPHE))
         x_RPD = x_RPD + block.attn_out(v_RPHE.flatten(-2))
-        x_RPD = x_RPD + _mlp(block, x_RPD)
+        x_RPD = x_RPD + mlp(block, x_RPD)
     return keys_values
 
 
@@ -182,7 +92,7 @@ def single_logits(
     num_windows, num_candidates = candidates_WJ.shape
     windows_per_pass = max(1, rows_per_pass // num_candidates)
     local_L = torch.arange(tokens_WT.shape[1] - local_len, tokens_WT.shape[1], device=tokens_WT.device)
-    tables = _rotary_tables(model, local_L)
+    tables = rotary_tables(model, local_L)
     block = model.transformer.blocks[0]
     for begin in range(0, num_windows, windows_per_pass):
         windows = slice(begin, begin + windows_per_pass)
@@ -190,7 +100,7 @@ def single_logits(
         alone = _keys_values_alone(model, tokens_wT.gather(1, candidates_wJ), positions_RP=candidates_wJ)
         k_wJHE, v_wJHE = alone[0]
         x_wLD = model.transformer.wte(tokens_wT[:, -local_len:])
-        q_wLHE, k_wLHE, v_wLHE = _queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
+        q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
         among_wLHE, log_sum_wHL = _attend_with_sums(q_wLHE, k_wLHE, v_WYHE=v_wLHE)
         # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
         share_wHLJ = torch.sigmoid(_attention_scores(q_wLHE, k_wJHE) - log_sum_wHL[..., None]).type_as(v_wLHE)
@@ -200,13 +110,13 @@ def single_logits(
             v_wj1HE = v_wJHE[:, candidates, None]
             attended_wjLHE = torch.lerp(among_wLHE[:, None], v_wj1HE, share_wJLH[:, candidates, :, :, None])
             x_rLD = (x_wLD[:, None] + block.attn_out(attended_wjLHE.flatten(-2))).flatten(0, 1)
-            x_rLD = x_rLD + _mlp(block, x_rLD)
+            x_rLD = x_rLD + mlp(block, x_rLD)
             prefix = [
                 (k_wJHE[:, candidates].flatten(0, 1)[:, None], v_wJHE[:, candidates].flatten(0, 1)[:, None])
                 for k_wJHE, v_wJHE in alone
             ]
-            hidden_rD = _last_hidden(model, x_rLD, tables=tables, prefix=prefix, from_layer=1)
-            yield windows, candidates, _logits(model, hidden_rD.view(len(tokens_wT), -1, hidden_rD.shape[-1]))
+            hidden_rD = last_hidden(model, x_rLD, tables=tables, prefix=prefix, from_layer=1)
+            yield windows, candidates, logits_of(model, hidden_rD.view(len(tokens_wT), -1, hidden_rD.shape[-1]))
 
 
 def all_but_one_logits(model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num_long_range: int) -> torch.Tensor:
@@ -214,17 +124,12 @@ def all_but_one_logits(model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num
 
     What precedes the hidden token is computed once.
     """
-    sin_T1e, cos_T1e = _rotary_tables(model, torch.arange(tokens_WT.shape[1], device=tokens_WT.device))
+    positions_T = torch.arange(tokens_WT.shape[1], device=tokens_WT.device)
+    sin_T1e, cos_T1e = rotary_tables(model, positions_T)
     embedded_WTD = model.transformer.wte(tokens_WT)
-    x_WMD, keys_values = embedded_WTD[:, :num_long_range], []
-    for block in model.transformer.blocks:
-        tables = (sin_T1e[:num_long_range], cos_T1e[:num_long_range])
-        q_WMHE, k_WMHE, v_WMHE = _queries_keys_values(block, x_WMD, tables=tables, num_queries=num_long_range)
-        keys_values.append((k_WMHE, v_WMHE))
-        x_WMD = x_WMD + block.attn_out(_attend(q_WMHE, k_WMHE, v_RYHE=v_WMHE))
-        x_WMD = x_WMD + _mlp(block, x_WMD)
+    keys_values = causal_keys_values(model, tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
     hidden = [
-        _last_hidden(
+        last_hidden(
             model,
             embedded_WTD[:, j + 1 :],
             tables=(sin_T1e[j + 1 :], cos_T1e[j + 1 :]),
@@ -232,7 +137,7 @@ def all_but_one_logits(model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num
         )
         for j in range(num_long_range)
     ]
-    return _logits(model, torch.stack(hidden, dim=1))
+    return logits_of(model, torch.stack(hidden, dim=1))
 
 
 @torch.no_grad()
@@ -260,20 +165,20 @@ def gate_gradients(
     num_long_range = full_len - local_len
     probes, states = [], []
     positions_T = torch.arange(full_len, device=tokens_WT.device)
-    tables = _rotary_tables(model, positions_T[num_long_range:])
+    tables = rotary_tables(model, positions_T[num_long_range:])
     x_WLD = model.transformer.wte(tokens_WT[:, num_long_range:])
     blocks = model.transformer.blocks
     with torch.enable_grad():
         for block in blocks:
             num_queries = 1 if block is blocks[-1] else local_len
-            q_WQHE, k_WLHE, v_WLHE = _queries_keys_values(block, x_WLD, tables=tables, num_queries=num_queries)
+            q_WQHE, k_WLHE, v_WLHE = queries_keys_values(block, x_WLD, tables=tables, num_queries=num_queries)
             out_WQHE, log_sum_WHQ = _attend_with_sums(q_WQHE, k_WLHE, v_WYHE=v_WLHE)
             probe_WQHE = torch.zeros_like(out_WQHE, requires_grad=True)  # the derivative with respect to it is G
             probes.append(probe_WQHE)
             states.append((q_WQHE.detach(), out_WQHE.detach(), log_sum_WHQ.detach()))
             x_WLD = x_WLD[:, -num_queries:] + block.attn_out((out_WQHE + probe_WQHE).flatten(-2))
-            x_WLD = x_WLD + _mlp(block, x_WLD)
-        loss = loss_function(_logits(model, model.transformer.ln_f(x_WLD[:, -1])))
+            x_WLD = x_WLD + mlp(block, x_WLD)
+        loss = loss_function(logits_of(model, model.transformer.ln_f(x_WLD[:, -1])))
         gradients = torch.autograd.grad(loss, probes)
     total_WM = torch.zeros(num_windows, num_long_range, device=tokens_WT.device)
     alone = _keys_values_alone(

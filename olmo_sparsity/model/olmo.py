@@ -1,13 +1,5 @@
 """``olmo.model.OLMo`` with position IDs.
 
-The rest of the package uses a model through four calls (``CausalModel``). The losses need the first two, the selectors
-``gradient`` and ``attention`` one more each:
-
-    last_logits(tokens_BT, positions_BT) -> logits_BV                       plain causal attention: the compact path
-    last_logits_masked(tokens_BT, positions_BT, visible_BT=) -> logits_BV   some tokens hidden: the reference path
-    last_logits_gated(tokens_BT, positions_BT, log_gate_BT=) -> logits_BV   tokens weighted by a gate, differentiable
-    last_attention(tokens_BT, positions_BT) -> attention_BT                 of the last token, mean of heads and layers
-
 The suffix of a tensor's name is its shape; the letters are listed in the docstring of ``olmo_sparsity``.
 """
 
@@ -15,29 +7,15 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import torch
 from olmo import config as olmo_config
 from olmo.model import BufferCache, OLMo, RotaryEmbedding
 
 from olmo_sparsity.config import Config
-
-
-class CausalModel(Protocol):
-    """A causal language model, as the losses and the selectors call it; documented at ``OLMoWithPositions``."""
-
-    def last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor: ...
-
-    def last_logits_masked(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, visible_BT: torch.Tensor
-    ) -> torch.Tensor: ...
-
-    def last_logits_gated(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, log_gate_BT: torch.Tensor
-    ) -> torch.Tensor: ...
-
-    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor: ...
+from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.olmo_layers import causal_keys_values, last_hidden, logits_of, rotary_tables
 
 
 class _Rotation:
@@ -105,52 +83,48 @@ class OLMoWithPositions(OLMo):
         output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
         return output.logits
 
-    def last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, V] of the last token under causal attention."""
-        logits_B1V = self(tokens_BT, positions_BT, last_logits_only=True)
-        return logits_B1V[:, 0, : self.config.vocab_size]
+    @property
+    def vocab_size(self) -> int:
+        """V, the width of the logits, without the padding of the embedding."""
+        return self.config.vocab_size
 
-    def last_logits_masked(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, visible_BT: torch.Tensor
+    @property
+    def max_position(self) -> int:
+        """The number of position IDs."""
+        return self.config.max_sequence_length
+
+    def last_logits(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, bias_BTT: Optional[torch.Tensor] = None
     ) -> torch.Tensor:
-        """Return the logits [B, V] of the last token, where no token attends to a hidden one.
+        """Return the logits [B, V] of the last token, under causal attention or a bias; see ``CausalModel``.
 
-        Every token attends to itself, because torch lets a token that may attend to nothing attend to everything. The
-        output of a hidden token reaches no visible one.
-
-        Args:
-            tokens_BT: token IDs.
-            positions_BT: their position IDs.
-            visible_BT: bool; False: hidden.
+        With a bias, every token must be allowed to attend to itself: torch lets a token that may attend to nothing attend to
+        everything.
         """
-        length = tokens_BT.shape[1]
-        causal_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).tril()
-        itself_TT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device)
-        allowed_BTT = (causal_TT & visible_BT[:, None, :]) | itself_TT
-        logits_B1V = self(tokens_BT, positions_BT, attention_bias=allowed_BTT[:, None], last_logits_only=True)
-        return logits_B1V[:, 0, : self.config.vocab_size]
+        bias_B1TT = None if bias_BTT is None else bias_BTT[:, None]
+        logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_B1TT, last_logits_only=True)
+        return logits_B1V[:, 0, : self.vocab_size]
 
-    def last_logits_gated(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, log_gate_BT: torch.Tensor
+    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
+        """Return the keys (rotated) and values of all tokens under causal attention; of each layer, [B, H, P, E]."""
+        layers = causal_keys_values(self, tokens_BP, positions_RP=positions_BP)
+        return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
+
+    def last_logits_after(
+        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
     ) -> torch.Tensor:
-        """Return the logits [B, V] of the last token, where attention to each token is scaled by a gate.
+        """Return the logits [B, V] of the last token, fp32; every token sees all of the prefix and those before it."""
+        layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
+        x_BYD = self.transformer.wte(tokens_BY)
+        return logits_of(self, last_hidden(self, x_BYD, tables=rotary_tables(self, positions_BY), prefix=layers))
 
-        The weight of token t in the attention of every later token is multiplied by exp(log_gate_BT[:, t]) before the
-        softmax normalises it. The weight of a token in its own attention does not change. The result is differentiable
-        with respect to the gate.
-
-        Args:
-            tokens_BT: token IDs.
-            positions_BT: their position IDs.
-            log_gate_BT: float; 0 changes nothing, a very negative number hides the token.
-        """
-        length = tokens_BT.shape[1]
-        later_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).triu(1)
-        itself_TT = torch.eye(length, dtype=torch.bool, device=tokens_BT.device)
-        bias_BTT = log_gate_BT[:, None, :].masked_fill(itself_TT, 0.0)
-        bias_BTT = bias_BTT.masked_fill(later_TT, torch.finfo(torch.float).min)
-        logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_BTT[:, None], last_logits_only=True)
-        return logits_B1V[:, 0, : self.config.vocab_size]
+    def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
+        """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""
+        if self.transformer.wte.weight.dtype == dtype:
+            return self
+        copied = copy.deepcopy(self).to(dtype)
+        copied._sin, copied._cos = self._sin, self._cos
+        return copied
 
     def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
         """Return the attention of the last token to every token under causal attention, the mean of heads and layers.
@@ -214,12 +188,3 @@ def build_model(config: olmo_config.ModelConfig, seed: int) -> OLMoWithPositions
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return OLMoWithPositions(config)
-
-
-def with_weights_in(model: OLMoWithPositions, dtype: torch.dtype) -> OLMoWithPositions:
-    """Return a copy of the model with weights of another dtype; for fp32 the model itself. Rotary tables stay in fp32."""
-    if dtype == torch.float32:
-        return model
-    copied = copy.deepcopy(model).to(dtype)
-    copied._sin, copied._cos = model._sin, model._cos
-    return copied

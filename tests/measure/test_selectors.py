@@ -21,6 +21,7 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import mask_losses, target_losses
 from olmo_sparsity.measure.scores import rank
 from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS, ScoringSize
+from olmo_sparsity.measure.visibility import attention_mask, gate_bias
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
@@ -185,8 +186,10 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions) -> None:
     positions = torch.arange(FULL).expand(5, -1)
     visible = torch.from_numpy(np.random.default_rng(0).random((5, FULL)) < 0.5)
     log_gate = torch.zeros(5, FULL).masked_fill(~visible, -torch.inf)
-    gated = model.last_logits_gated(tokens, positions, log_gate_BT=log_gate)
-    assert torch.allclose(gated, model.last_logits_masked(tokens, positions, visible_BT=visible), atol=1e-5)
+    gates = gate_bias(log_gate, local_len=LOCAL, visibility="hidden")
+    mask = attention_mask(visible, local_len=LOCAL, visibility="hidden")
+    gated, masked = (model.last_logits(tokens, positions, bias_BTT=bias) for bias in (gates, mask))
+    assert torch.allclose(gated, masked, atol=1e-5)
 
 
 def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMoWithPositions) -> None:
@@ -222,7 +225,10 @@ class Counted:
 
     def __getattr__(self, name: str) -> object:
         def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-            self.rows += len(tokens) * (3 if name == "last_logits_gated" else 1)  # the backward pass counts twice
+            bias = named.get("bias_BTT")
+            self.rows += len(tokens) * (
+                3 if bias is not None and bias.requires_grad else 1
+            )  # the backward pass counts twice
             return getattr(self.model, name)(tokens, *rest, **named)
 
         return call

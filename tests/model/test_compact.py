@@ -27,7 +27,6 @@ from olmo_sparsity.measure.losses import (
 from olmo_sparsity.measure.scores import rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_influence import check_screening, measure_context
-from olmo_sparsity.model.olmo import with_weights_in
 
 SIZES = pytest.mark.parametrize("batch_tokens", [1, 5 * LOCAL, 10**6])  # one row, a few of one window, several windows
 
@@ -110,7 +109,7 @@ def test_a_copy_in_bf16_is_near_and_leaves_the_model_alone() -> None:
     tokens, targets = windows(6)
     everything = torch.arange(M).expand(6, -1)
     before = single_losses(Evaluator(model, LOCAL), tokens, targets_W=targets, candidates_WJ=everything)[0]
-    low = with_weights_in(model, torch.bfloat16)
+    low = model.in_dtype(torch.bfloat16)
     assert low._sin.dtype == torch.float32
     assert low.transformer.wte.weight.dtype == torch.bfloat16
     for path in ("compact", "plain", "masked"):
@@ -122,7 +121,7 @@ def test_a_copy_in_bf16_is_near_and_leaves_the_model_alone() -> None:
     assert torch.equal(
         single_losses(Evaluator(model, LOCAL), tokens, targets_W=targets, candidates_WJ=everything)[0], before
     )
-    assert with_weights_in(model, torch.float32) is model
+    assert model.in_dtype(torch.float32) is model
 
 
 def test_what_fits_is_found_by_trying() -> None:
@@ -192,7 +191,7 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(scores_module, "gate_gradients", counted)
     model = build(NORMED).eval()
-    low = Evaluator(with_weights_in(model, torch.bfloat16), LOCAL)
+    low = Evaluator(model.in_dtype(torch.bfloat16), LOCAL)
     for screener, times in ((None, 1), (low, 2)):
         asked.clear()
         one = make_scores(model, num=8, screening=ScreeningSettings(5, ranker=screener))

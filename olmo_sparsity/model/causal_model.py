@@ -1,0 +1,72 @@
+"""What the measurements ask of a causal language model, whatever library it comes from.
+
+Rows of a call have the same number of tokens. Position IDs rise along a row and may have gaps; they lie below
+``max_position``. The model knows nothing about which tokens are visible: a row holds the tokens that are to be seen, or a bias
+says who sees whom (``olmo_sparsity.measure.visibility``).
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Protocol
+
+import torch
+
+KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""
+
+
+class CausalModel(Protocol):
+    """A causal language model. Tokens and positions are int64, logits are of the token that follows the last one."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the width of the logits."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go."""
+        ...
+
+    @property
+    def max_position(self) -> int:
+        """The number of position IDs."""
+        ...
+
+    def last_logits(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, bias_BTT: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """Return the logits [B, V] of the last token.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            bias_BTT: bool (True: the first token may attend to the second) or float (added to the scores; the logits are
+                differentiable with respect to it). It is the whole of what is allowed, causality and the token itself
+                included. None: every token attends to itself and all earlier ones of its row, across gaps in the positions.
+        """
+        ...
+
+    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T]."""
+        ...
+
+    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
+        """Return the keys and values of all tokens under causal attention."""
+        ...
+
+    def last_logits_after(
+        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
+    ) -> torch.Tensor:
+        """Return the logits [B, V] of the last token, where every token sees all of the prefix.
+
+        Args:
+            tokens_BY: token IDs; among themselves they are causal.
+            positions_BY: their position IDs.
+            prefix: keys and values of at least one token before them, of ``keys_values``.
+        """
+        ...
+
+    def in_dtype(self, dtype: torch.dtype) -> CausalModel:
+        """Return a copy with weights of another dtype; the model itself where they have it already."""
+        ...

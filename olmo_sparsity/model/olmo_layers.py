@@ -1,0 +1,128 @@
+"""The layers of an OLMo, computed step by step, so that a caller may leave out what it does not need.
+
+Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary tables hold half a head: ``e`` is E / 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from olmo_sparsity.model.olmo import OLMoWithPositions
+
+LayerKeysValues = tuple[torch.Tensor, torch.Tensor]  # of one layer, each [R, P, H, E], keys rotated
+RotaryTables = tuple[torch.Tensor, torch.Tensor]  # sines and cosines, fp32 [..., 1, e]
+
+
+def rotary_tables(model: OLMoWithPositions, positions_RY: torch.Tensor) -> RotaryTables:
+    # Both halves of a head turn by the same angles, so half of each table is enough.
+    half = model._sin.shape[-1] // 2
+    return model._sin[positions_RY, None, :half], model._cos[positions_RY, None, :half]
+
+
+def _rotate(x_RYD: torch.Tensor, tables: RotaryTables, *, num_heads: int) -> torch.Tensor:
+    """Split [..., Y, D] into heads and rotate them by their positions in fp32; return [..., Y, H, E]."""
+    first_RYHe, second_RYHe = x_RYD.unflatten(-1, (num_heads, -1)).float().chunk(2, dim=-1)
+    sin_RY1e, cos_RY1e = tables
+    return torch.cat(
+        [first_RYHe * cos_RY1e - second_RYHe * sin_RY1e, second_RYHe * cos_RY1e + first_RYHe * sin_RY1e], dim=-1
+    ).type_as(x_RYD)
+
+
+def queries_keys_values(
+    block: Any, x_RYD: torch.Tensor, *, tables: RotaryTables, num_queries: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (q [R, Q, H, E] of the last ``num_queries`` tokens, k and v [R, Y, H, E] of all); q and k are rotated."""
+    num_tokens, width = x_RYD.shape[-2:]
+    num_heads = block.config.n_heads
+    normed_RYD = block.attn_norm(x_RYD)
+    if num_queries == num_tokens:
+        q_RQD, k_RYD, v_RYD = block.att_proj(normed_RYD).split(width, dim=-1)
+    else:
+        weight = block.att_proj.weight
+        q_RQD = F.linear(normed_RYD[..., -num_queries:, :], weight[:width])
+        k_RYD, v_RYD = F.linear(normed_RYD, weight[width:]).split(width, dim=-1)
+    if block.q_norm is not None:
+        q_RQD, k_RYD = block.q_norm(q_RQD).type_as(v_RYD), block.k_norm(k_RYD).type_as(v_RYD)
+    sin_RY1e, cos_RY1e = tables
+    tables_of_queries = (sin_RY1e[..., -num_queries:, :, :], cos_RY1e[..., -num_queries:, :, :])
+    q_RQHE = _rotate(q_RQD, tables_of_queries, num_heads=num_heads)
+    k_RYHE = _rotate(k_RYD, tables, num_heads=num_heads)
+    return q_RQHE, k_RYHE, v_RYD.unflatten(-1, (num_heads, -1))
+
+
+def attend(q_RQHE: torch.Tensor, k_RYHE: torch.Tensor, *, v_RYHE: torch.Tensor) -> torch.Tensor:
+    """Return causal attention of the last Q of Y tokens, [R, Q, D]."""
+    q_RHQE, k_RHYE, v_RHYE = (x.transpose(1, 2) for x in (q_RQHE, k_RYHE, v_RYHE))
+    num_queries, num_keys = q_RHQE.shape[2], k_RHYE.shape[2]
+    if num_queries == 1 and q_RHQE.device.type == "cpu":
+        # One query per row is too little work for the fused kernel.
+        scores_RHY = (k_RHYE @ q_RHQE.transpose(2, 3))[..., 0] / math.sqrt(q_RHQE.shape[-1])
+        out_RHQE = scores_RHY.float().softmax(dim=-1).type_as(v_RHYE)[:, :, None] @ v_RHYE
+    elif num_queries in (1, num_keys):
+        out_RHQE = F.scaled_dot_product_attention(q_RHQE, k_RHYE, v_RHYE, is_causal=num_queries > 1)
+    else:
+        ones_QY = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q_RHQE.device)
+        allowed_QY = ones_QY.tril(num_keys - num_queries)
+        out_RHQE = F.scaled_dot_product_attention(q_RHQE, k_RHYE, v_RHYE, attn_mask=allowed_QY)
+    return out_RHQE.transpose(1, 2).flatten(2)
+
+
+def mlp(block: Any, x_RYD: torch.Tensor) -> torch.Tensor:
+    return block.ff_out(block.act(block.ff_proj(block.ff_norm(x_RYD))))
+
+
+def last_hidden(
+    model: OLMoWithPositions,
+    x_RYD: torch.Tensor,
+    *,
+    tables: RotaryTables,
+    prefix: Optional[list[LayerKeysValues]] = None,
+    from_layer: int = 0,
+) -> torch.Tensor:
+    """Return the last token's state after the last layer and its norm, [R, D].
+
+    Args:
+        model: the model.
+        x_RYD: states of the computed tokens before ``from_layer``.
+        tables: of the computed tokens.
+        prefix: keys and values in every layer of the P tokens before them.
+        from_layer: the first layer to run.
+    """
+    blocks = model.transformer.blocks
+    for layer in range(from_layer, len(blocks)):
+        block = blocks[layer]
+        num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
+        q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
+        if prefix is not None:
+            k_RPHE, v_RPHE = prefix[layer]
+            k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
+        x_RYD = x_RYD[:, -num_queries:] + block.attn_out(attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
+        x_RYD = x_RYD + mlp(block, x_RYD)
+    return model.transformer.ln_f(x_RYD[:, -1])
+
+
+def logits_of(model: OLMoWithPositions, x_RD: torch.Tensor) -> torch.Tensor:
+    """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
+    weight_VD = model.transformer.wte.weight if model.config.weight_tying else model.transformer.ff_out.weight
+    return F.linear(x_RD, weight_VD)[..., : model.config.vocab_size].float()
+
+
+def causal_keys_values(
+    model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
+) -> list[LayerKeysValues]:
+    """Return the keys and values in every layer of tokens under causal attention; [R, P, H, E] each."""
+    x_RPD, tables = model.transformer.wte(tokens_RP), rotary_tables(model, positions_RP)
+    blocks = model.transformer.blocks
+    keys_values = []
+    for block in blocks:
+        q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
+        keys_values.append((k_RPHE, v_RPHE))
+        if block is not blocks[-1]:
+            x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE))
+            x_RPD = x_RPD + mlp(block, x_RPD)
+    return keys_values
