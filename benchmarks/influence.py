@@ -42,7 +42,7 @@ from benchmarks.influence_methods import (
 from benchmarks.influence_precision import compare_precisions
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.losses import row_losses, single_losses
+from olmo_sparsity.measure.losses import single_losses, target_losses
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -197,12 +197,11 @@ def _scaling_call(name: str, value: int, *, model: OLMoWithPositions, vocab_size
     if name != "k":
         return partial(single_losses, evaluator, tokens_WT, targets_W=targets_W, candidates_WJ=all_positions_WM)
     return partial(
-        row_losses,
+        target_losses,
         evaluator,
         tokens_WT,
         targets_W=targets_W,
-        windows_R=torch.arange(num_windows, device=device),
-        visible_RS=all_positions_WM[:, :value],
+        visible_WNS=all_positions_WM[:, None, :value],
     )
 
 

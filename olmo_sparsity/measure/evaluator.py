@@ -1,11 +1,12 @@
-"""How a model is run on windows and visible sets: path, and size of a forward pass."""
+"""How a model is run on windows and visible sets: what visible means, path, and size of a forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import cast
+from typing import Optional
 
+from olmo_sparsity.measure.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -17,8 +18,10 @@ class Evaluator:
     Attributes:
         model: the model; its weights have the precision to compute in.
         local_len: L, the number of local tokens, which are always visible.
-        path: ``compact`` (OLMo only), ``plain`` or ``masked``; see ``olmo_sparsity.measure.losses``.
+        path: ``compact``, ``plain`` or ``masked``; see ``olmo_sparsity.measure.losses``.
         batch_tokens: largest number of tokens in one forward pass; a pass has at least one row.
+        visibility: what a hidden token is hidden from; see ``olmo_sparsity.measure.visibility``.
+        anchor_id: token ID of the anchor in front of every window; None: there is none.
     """
 
     model: CausalModel
@@ -26,6 +29,8 @@ class Evaluator:
     _: KW_ONLY
     path: str = "compact"
     batch_tokens: int = 4096
+    visibility: Visibility = "hidden"
+    anchor_id: Optional[int] = None
 
     def rows_per_pass(self, row_len: int) -> int:
         """Return the number of rows of ``row_len`` tokens in one forward pass."""
@@ -37,12 +42,32 @@ class Evaluator:
         for begin in range(0, num_rows, rows_per_pass):
             yield slice(begin, begin + rows_per_pass)
 
+    @property
+    def num_anchors(self) -> int:
+        """The number of tokens in front of a window: 1 or 0."""
+        return 0 if self.anchor_id is None else 1
+
+    def window_len(self, full_len: int) -> int:
+        """Return the number of tokens of a window with its anchor."""
+        return self.num_anchors + full_len
+
     def row_len(self, full_len: int, set_size: int) -> int:
         """Return the number of tokens that one visible set of ``set_size`` positions makes the model run."""
-        return full_len if self.path == "masked" else self.local_len + set_size
+        return self.window_len(full_len if self.path == "masked" else self.local_len + set_size)
+
+    def needs_prefix(self, set_size: int, num_long_range: int) -> bool:
+        """Return whether a visible set's row goes on from the keys and values of all long-range tokens of its window.
+
+        With no long-range token visible, or all of them, both definitions of visible are the same.
+        """
+        return self.visibility == "contextual" and self.path != "masked" and 0 < set_size < num_long_range
 
     @property
-    def olmo(self) -> OLMoWithPositions:
-        """The model as an OLMo; only where ``path`` is ``compact``."""
-        assert self.path == "compact"
-        return cast(OLMoWithPositions, self.model)
+    def compact_olmo(self) -> Optional[OLMoWithPositions]:
+        """The model as an OLMo whose rows ``olmo_sparsity.model.compact`` computes; None: it does not."""
+        return self.model if self.path == "compact" and isinstance(self.model, OLMoWithPositions) else None
+
+    @property
+    def shared_olmo(self) -> Optional[OLMoWithPositions]:
+        """The same where, besides, rows share what ``olmo_sparsity.model.compact`` can share; None elsewhere."""
+        return self.compact_olmo if self.visibility == "hidden" and self.anchor_id is None else None

@@ -1,28 +1,40 @@
 """The loss of the target under a visible set, in nats, and whatever else selectors need from the model.
 
-``loss(S)`` is the cross-entropy of the target when every token may attend to the local tokens and to S, and to nothing
-else. Three paths compute it, and agree to 1e-5 nats in fp32:
+``loss(S)`` is the cross-entropy of the target when the local tokens, and with them the target, may attend to the local tokens,
+to S and to the anchor, and to nothing else; whether long-range tokens see one another depends on the definition of visible
+(``olmo_sparsity.measure.visibility``). Three paths compute it, and agree to 1e-5 nats in fp32:
 
 - ``masked`` runs all tokens under an attention mask. It is the definition.
-- ``plain`` runs only the visible tokens, at their position IDs.
-- ``compact`` does the same without computing twice what rows have in common (``olmo_sparsity.model.compact``).
+- ``plain`` runs only the visible tokens, at their position IDs. Under ``contextual`` visibility the visible long-range tokens are
+  keys and values, which are computed once for the rows of a window (``olmo_sparsity.measure.passes``).
+- ``compact`` does the same without computing twice what rows have in common (of an OLMo: ``olmo_sparsity.model.compact``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.visibility import attention_mask, compact_rows, gate_bias, visible_mask
+from olmo_sparsity.measure.passes import (
+    RowGroup,
+    log_probs_of_all_but_one,
+    log_probs_of_groups,
+    log_probs_of_singles,
+    one_row_each,
+)
+from olmo_sparsity.measure.visibility import gate_bias, with_anchor
 from olmo_sparsity.model import compact
 
-GATE = 1e-10  # stands for 0: small enough for the derivative at 0, large enough for fp32
+LOG_GATE = (
+    -23.0
+)  # of the gate that stands for 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 BACKWARD_MEMORY = 16  # a differentiated pass keeps at least this many times the activations of a forward pass
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
 LossFunction = Callable[[slice, torch.Tensor], torch.Tensor]  # (windows, their logits_wV, fp32) -> sum of their losses
@@ -44,25 +56,6 @@ class SingleReadout:
     luck_W: Optional[torch.Tensor]
 
 
-def _positions(tokens_RT: torch.Tensor) -> torch.Tensor:
-    return torch.arange(tokens_RT.shape[1], device=tokens_RT.device).expand_as(tokens_RT)
-
-
-def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible_RS: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities of the next token, nats, fp32 [R, V], in one forward pass."""
-    if evaluator.path == "masked":
-        mask_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=evaluator.local_len)
-        allowed_RTT = attention_mask(mask_RT, local_len=evaluator.local_len, visibility="hidden")
-        logits_RV = evaluator.model.last_logits(tokens_RT, _positions(tokens_RT), bias_BTT=allowed_RTT)
-    else:
-        tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=evaluator.local_len)
-        if evaluator.path == "plain":
-            logits_RV = evaluator.model.last_logits(tokens_RY, positions_RY)
-        else:
-            logits_RV = compact.last_logits(evaluator.olmo, tokens_RY, positions_RY=positions_RY)
-    return logits_RV.float().log_softmax(dim=-1)
-
-
 def surprisals(log_q: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return -log q(label) in nats of A labels: fp32 [..., V], and int64 that broadcasts to [..., A] -> fp32 [..., A]."""
     return -log_q.gather(-1, labels.expand(*log_q.shape[:-1], -1))
@@ -81,11 +74,8 @@ def divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 @torch.inference_mode()
 def log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities of the next token under one visible set per window, nats, fp32 [W, V]."""
-    num_windows, full_len = tokens_WT.shape
-    row_len = evaluator.row_len(full_len, visible_WS.shape[1])
     passes = [
-        _log_probs_of_pass(evaluator, tokens_WT[rows], visible_RS=visible_WS[rows])
-        for rows in evaluator.batches(num_windows, row_len)
+        log_q_wV for _, _, log_q_wV in log_probs_of_groups(evaluator, tokens_WT, groups=[one_row_each(visible_WS)])
     ]
     return torch.cat(passes)
 
@@ -96,59 +86,47 @@ def short_log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tens
     return log_probs(evaluator, tokens_WT, visible_WS=nothing_WS)
 
 
+@dataclass(frozen=True)
+class RowReadout:
+    """What is read from the predictions of R rows; nats, fp32."""
+
+    losses_RA: torch.Tensor  # the loss of each of the A labels
+    divergences_R: Optional[torch.Tensor]  # KL(p, prediction); None without a reference
+
+
 @torch.inference_mode()
-def _losses_of_rows(
+def read_groups(
     evaluator: Evaluator,
     tokens_WT: torch.Tensor,
     *,
     labels_WA: torch.Tensor,
-    windows_R: torch.Tensor,
-    visible_RS: torch.Tensor,
+    groups: Sequence[RowGroup],
     reference_WV: Optional[torch.Tensor] = None,
-) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Like ``row_losses``, for A labels of each window: losses fp32 [R, A]."""
-    losses = [torch.zeros(0, labels_WA.shape[1], device=tokens_WT.device)]
-    divergences = []
-    for rows in evaluator.batches(len(visible_RS), evaluator.row_len(tokens_WT.shape[1], visible_RS.shape[1])):
-        windows_r = windows_R[rows]
-        log_q_rV = _log_probs_of_pass(evaluator, tokens_WT[windows_r], visible_RS=visible_RS[rows])
-        losses.append(surprisals(log_q_rV, labels_WA[windows_r]))
-        if reference_WV is not None:
-            divergences.append(divergence(reference_WV[windows_r], log_q_rV))
-    return torch.cat(losses), torch.cat(divergences) if divergences else None
-
-
-def row_losses(
-    evaluator: Evaluator,
-    tokens_WT: torch.Tensor,
-    *,
-    targets_W: torch.Tensor,
-    windows_R: torch.Tensor,
-    visible_RS: torch.Tensor,
-    reference_WV: Optional[torch.Tensor] = None,
-) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Return the loss of the target in each row, a window under one visible set.
+) -> list[RowReadout]:
+    """Run rows, and read from the predictions all that is asked for.
 
     Args:
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
-        targets_W: int64.
-        windows_R: int64, the window of each row.
-        visible_RS: int64, the visible long-range positions of each row; S may be 0.
+        labels_WA: int64, tokens whose losses are returned.
+        groups: the rows; those of one group have visible sets of one size.
         reference_WV: log-probabilities p of each window; where given, KL(p, prediction of the row) is returned too.
-
-    Returns:
-        (losses in nats, fp32 [R]; divergences in nats, fp32 [R], or None without a reference or without rows).
     """
-    losses_RA, divergences_R = _losses_of_rows(
-        evaluator,
-        tokens_WT,
-        labels_WA=targets_W[:, None],
-        windows_R=windows_R,
-        visible_RS=visible_RS,
-        reference_WV=reference_WV,
-    )
-    return losses_RA[:, 0], divergences_R
+    num_labels, device = labels_WA.shape[1], tokens_WT.device
+    readouts = [
+        RowReadout(
+            torch.empty(len(group.visible_RS), num_labels, device=device),
+            None if reference_WV is None else torch.empty(len(group.visible_RS), device=device),
+        )
+        for group in groups
+    ]
+    for number, rows, log_q_rV in log_probs_of_groups(evaluator, tokens_WT, groups=groups):
+        windows_r = groups[number].windows_R[rows]
+        readouts[number].losses_RA[rows] = surprisals(log_q_rV, labels_WA[windows_r])
+        divergences_R = readouts[number].divergences_R
+        if divergences_R is not None and reference_WV is not None:
+            divergences_R[rows] = divergence(reference_WV[windows_r], log_q_rV)
+    return readouts
 
 
 def target_losses(
@@ -159,48 +137,29 @@ def target_losses(
     visible_WNS: torch.Tensor,
     reference_WV: Optional[torch.Tensor] = None,
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Like ``row_losses``, for N visible sets of S positions per window: int64 [W, N, S] -> fp32 [W, N]."""
+    """Return the loss of the target under N visible sets of S positions per window.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        targets_W: int64.
+        visible_WNS: int64, the visible sets.
+        reference_WV: log-probabilities p of each window; where given, KL(p, prediction) is returned too.
+
+    Returns:
+        (losses in nats, fp32 [W, N]; divergences in nats, fp32 [W, N], or None without a reference).
+    """
     num_windows, num_sets, set_size = visible_WNS.shape
-    losses_R, divergences_R = row_losses(
+    windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_sets)
+    (readout,) = read_groups(
         evaluator,
         tokens_WT,
-        targets_W=targets_W,
-        windows_R=torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_sets),
-        visible_RS=visible_WNS.reshape(num_windows * num_sets, set_size),
+        labels_WA=targets_W[:, None],
+        groups=[RowGroup(windows_R, visible_WNS.reshape(num_windows * num_sets, set_size))],
         reference_WV=reference_WV,
     )
-    shape = (num_windows, num_sets)
-    return losses_R.view(shape), None if divergences_R is None else divergences_R.view(shape)
-
-
-def _log_probs_of_singles(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, candidates_WJ: torch.Tensor
-) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-    """Yield (windows, candidates, log-probabilities under their visible sets {j}, fp32 [w, j, V]) of each forward pass.
-
-    The candidates of the same windows come one after the other.
-    """
-    (num_windows, full_len), num_candidates = tokens_WT.shape, candidates_WJ.shape[1]
-    if evaluator.path == "compact":
-        for windows, candidates, logits_wjV in compact.single_logits(
-            evaluator.olmo,
-            tokens_WT,
-            candidates_WJ=candidates_WJ,
-            local_len=evaluator.local_len,
-            rows_per_pass=evaluator.rows_per_pass(evaluator.local_len),
-        ):
-            yield windows, candidates, logits_wjV.log_softmax(dim=-1)
-        return
-    rows_per_pass = evaluator.rows_per_pass(evaluator.row_len(full_len, 1))
-    windows_per_pass = max(1, rows_per_pass // num_candidates)
-    for begin in range(0, num_windows, windows_per_pass):
-        windows = slice(begin, begin + windows_per_pass)
-        for first in range(0, num_candidates, rows_per_pass):
-            candidates = slice(first, first + rows_per_pass)
-            candidates_wj = candidates_WJ[windows, candidates]
-            tokens_RT = tokens_WT[windows].repeat_interleave(candidates_wj.shape[1], dim=0)
-            log_q_RV = _log_probs_of_pass(evaluator, tokens_RT, visible_RS=candidates_wj.reshape(-1, 1))
-            yield windows, candidates, log_q_RV.view(*candidates_wj.shape, -1)
+    shape, divergences_R = (num_windows, num_sets), readout.divergences_R
+    return readout.losses_RA.view(shape), None if divergences_R is None else divergences_R.view(shape)
 
 
 @torch.inference_mode()
@@ -228,7 +187,7 @@ def read_singles(
     divergences = tuple(torch.empty(candidates_WJ.shape, device=device) for _ in references)
     luck_W = None if log_p_short_WV is None else torch.empty(len(tokens_WT), device=device)
     best_wV = torch.empty(0)
-    for windows, candidates, log_q_wjV in _log_probs_of_singles(evaluator, tokens_WT, candidates_WJ=candidates_WJ):
+    for windows, candidates, log_q_wjV in log_probs_of_singles(evaluator, tokens_WT, candidates_WJ=candidates_WJ):
         losses_WJA[windows, candidates] = surprisals(log_q_wjV, labels_WA[windows, None])
         for divergences_WJ, reference_WV in zip(divergences, references, strict=True):
             divergences_WJ[windows, candidates] = divergence(reference_WV[windows, None], log_q_wjV)
@@ -265,22 +224,23 @@ def all_but_one_losses(evaluator: Evaluator, tokens_WT: torch.Tensor, *, labels_
     """Return loss(all but j) of A labels for every long-range position j, nats, fp32 [W, M, A]."""
     num_windows, full_len = tokens_WT.shape
     num_long_range = full_len - evaluator.local_len
-    if evaluator.path != "compact":
-        all_M = torch.arange(num_long_range, device=tokens_WT.device)
-        others_NS = torch.stack([all_M[all_M != j] for j in range(num_long_range)])
-        losses_RA, _ = _losses_of_rows(
-            evaluator,
-            tokens_WT,
-            labels_WA=labels_WA,
-            windows_R=torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_long_range),
-            visible_RS=others_NS.repeat(num_windows, 1),
-        )
-        return losses_RA.view(num_windows, num_long_range, -1)
-    losses = []
-    for windows in evaluator.batches(num_windows, full_len):
-        logits_wMV = compact.all_but_one_logits(evaluator.olmo, tokens_WT[windows], num_long_range=num_long_range)
-        losses.append(surprisals(logits_wMV.log_softmax(dim=-1), labels_WA[windows, None]))
-    return torch.cat(losses)
+    if evaluator.path == "compact" and evaluator.visibility == "hidden":
+        losses_WMA = torch.empty(num_windows, num_long_range, labels_WA.shape[1], device=tokens_WT.device)
+        for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
+            tokens_wT, labels_w1A = tokens_WT[windows], labels_WA[windows, None]
+            if evaluator.shared_olmo is not None:
+                logits_wMV = compact.all_but_one_logits(evaluator.shared_olmo, tokens_wT, num_long_range=num_long_range)
+                losses_WMA[windows] = surprisals(logits_wMV.log_softmax(dim=-1), labels_w1A)
+                continue
+            for j, log_q_wV in log_probs_of_all_but_one(evaluator, tokens_wT):
+                losses_WMA[windows, j] = surprisals(log_q_wV, labels_WA[windows])
+        return losses_WMA
+    all_M = torch.arange(num_long_range, device=tokens_WT.device)
+    others_NS = torch.stack([all_M[all_M != j] for j in range(num_long_range)])
+    windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_long_range)
+    rows = RowGroup(windows_R, others_NS.repeat(num_windows, 1))
+    (readout,) = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=[rows])
+    return readout.losses_RA.view(num_windows, num_long_range, -1)
 
 
 def mask_losses(
@@ -293,47 +253,51 @@ def mask_losses(
     num_windows, num_sets, num_long_range = visible_WNM.shape
     visible_RM = visible_WNM.reshape(-1, num_long_range)
     sizes_R = visible_RM.sum(dim=1)
-    losses_RA = torch.empty(len(visible_RM), labels_WA.shape[1], device=tokens_WT.device)
+    places, groups = [], []
     for size in sizes_R.unique().tolist():  # rows of one size make a batch without padding
         rows_r = (sizes_R == size).nonzero()[:, 0]
-        visible_rS = visible_RM[rows_r].nonzero()[:, 1].view(len(rows_r), size)
-        losses_RA[rows_r], _ = _losses_of_rows(
-            evaluator, tokens_WT, labels_WA=labels_WA, windows_R=rows_r // num_sets, visible_RS=visible_rS
-        )
+        places.append(rows_r)
+        groups.append(RowGroup(rows_r // num_sets, visible_RM[rows_r].nonzero()[:, 1].view(len(rows_r), size)))
+    losses_RA = torch.empty(len(visible_RM), labels_WA.shape[1], device=tokens_WT.device)
+    readouts = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=groups)
+    for rows_r, readout in zip(places, readouts, strict=True):
+        losses_RA[rows_r] = readout.losses_RA
     return losses_RA.view(num_windows, num_sets, -1)
 
 
 def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction) -> torch.Tensor:
     """Return the derivative of a loss with respect to a gate on each long-range position, at gate 0; fp32 [W, M].
 
-    The gate of a token multiplies the weight (before normalisation) with which other tokens attend to it, in every layer
-    and head; gate 0 hides it. ``compact`` runs the local tokens forward and backward, and each long-range token alone; the
-    other paths run all tokens under the gates.
+    The gate of a token multiplies the weight (before normalisation) with which those attend to it that it would be hidden
+    from, in every layer and head; gate 0 hides it. All tokens run under the gates, forward and backward; of an OLMo on the
+    compact path only the local tokens, and each long-range token alone.
     """
     num_windows, full_len = tokens_WT.shape
     num_long_range = full_len - evaluator.local_len
     gradients = []
     batch_tokens = max(evaluator.batch_tokens // BACKWARD_MEMORY, min(evaluator.batch_tokens, GRADIENT_TOKENS))
-    for windows in dataclasses.replace(evaluator, batch_tokens=batch_tokens).batches(num_windows, full_len):
-        tokens_wT = tokens_WT[windows]
-        if evaluator.path == "compact":
+    small = dataclasses.replace(evaluator, batch_tokens=batch_tokens)
+    for windows in small.batches(num_windows, evaluator.window_len(full_len)):
+        if evaluator.shared_olmo is not None:
             gradients.append(
                 compact.gate_gradients(
-                    evaluator.olmo,
-                    tokens_wT,
+                    evaluator.shared_olmo,
+                    tokens_WT[windows],
                     local_len=evaluator.local_len,
                     loss_function=functools.partial(loss_function, windows),
                 )
             )
             continue
+        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+        long_range = slice(evaluator.num_anchors, evaluator.num_anchors + num_long_range)
         log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
-        log_gate_wT[:, :num_long_range] = torch.log(torch.tensor(GATE))
+        log_gate_wT[:, long_range] = LOG_GATE
         with torch.enable_grad():
             log_gate_wT.requires_grad_()
-            bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility="hidden")
-            logits_wV = evaluator.model.last_logits(tokens_wT, _positions(tokens_wT), bias_BTT=bias_wTT)
+            bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility=evaluator.visibility)
+            logits_wV = evaluator.model.last_logits(tokens_wT, positions_wT, bias_BTT=bias_wTT)
             (gradient_wT,) = torch.autograd.grad(loss_function(windows, logits_wV.float()), log_gate_wT)
-        gradients.append(gradient_wT[:, :num_long_range] / GATE)  # d/d gate = (d/d log gate) / gate
+        gradients.append(gradient_wT[:, long_range] / math.exp(LOG_GATE))  # d/d gate = (d/d log gate) / gate
     return torch.cat(gradients)
 
 
@@ -345,7 +309,8 @@ def long_range_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch
     """
     num_windows, full_len = tokens_WT.shape
     attention = [
-        evaluator.model.last_attention(tokens_WT[windows], _positions(tokens_WT[windows]))
-        for windows in evaluator.batches(num_windows, full_len)
+        evaluator.model.last_attention(*with_anchor(tokens_WT[windows], evaluator.anchor_id))
+        for windows in evaluator.batches(num_windows, evaluator.window_len(full_len))
     ]
-    return torch.cat(attention)[:, : full_len - evaluator.local_len]
+    first = evaluator.num_anchors
+    return torch.cat(attention)[:, first : first + full_len - evaluator.local_len]

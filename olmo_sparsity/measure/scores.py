@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Literal, Optional
@@ -12,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import divergence, gate_gradients, row_losses, target_losses
+from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups, target_losses
+from olmo_sparsity.measure.passes import RowGroup
 from olmo_sparsity.measure.predictions import Predictions, SharedSingles
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -100,31 +102,31 @@ class WindowScores:
         assert divergences_WN is not None
         return divergences_WN.cpu().numpy()
 
-    def evaluate_rows(
-        self, windows_R: np.ndarray, visible_RS: np.ndarray, *, with_kl: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate_rows(self, rows: Sequence[np.ndarray], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return loss(S) and KL(p_all, p_S) of visible sets of any windows.
 
         Args:
-            windows_R: int64, indices of the windows.
-            visible_RS: int64, the visible long-range positions of each row.
+            rows: int64 [R, 1 + S] for each size S: in each row the index of a window, then its visible long-range positions.
             with_kl: compute the divergences, too.
 
         Returns:
-            (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
+            For each size, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
         """
-        device = self.windows.device
-        losses_R, divergences_R = row_losses(
+        tensors = [torch.from_numpy(rows_RS).to(self.windows.device) for rows_RS in rows]
+        readouts = read_groups(
             self.evaluator,
             self.windows.tokens_WT,
-            targets_W=self.labels_W,
-            windows_R=torch.from_numpy(windows_R).to(device),
-            visible_RS=torch.from_numpy(visible_RS).to(device),
+            labels_WA=self.labels_W[:, None],
+            groups=[RowGroup(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
             reference_WV=self.reference_WV if with_kl else None,
         )
-        if divergences_R is None:
-            divergences_R = torch.full_like(losses_R, torch.nan)
-        return losses_R.cpu().numpy(), divergences_R.cpu().numpy()
+        found = []
+        for readout in readouts:
+            losses_R, divergences_R = readout.losses_RA[:, 0], readout.divergences_R
+            if divergences_R is None:
+                divergences_R = torch.full_like(losses_R, torch.nan)
+            found.append((losses_R.cpu().numpy(), divergences_R.cpu().numpy()))
+        return found
 
     def without_screening(self, chosen_w: np.ndarray) -> WindowScores:
         """Return some of the windows (int64 indices) and their targets, with an empty cache and nothing screened."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Literal, Optional
 
 import torch
+import torch.nn.functional as F
 
 Visibility = Literal["hidden", "contextual"]
 
@@ -25,6 +26,17 @@ def with_anchor(tokens_RT: torch.Tensor, anchor_id: Optional[int]) -> tuple[torc
         anchor_R1 = torch.full_like(tokens_RT[:, :1], anchor_id)
         tokens_RT = torch.cat([anchor_R1, tokens_RT], dim=1)
     return tokens_RT, torch.arange(tokens_RT.shape[1], device=tokens_RT.device).expand_as(tokens_RT)
+
+
+def prefix_positions(visible_RS: torch.Tensor, *, has_anchor: bool) -> torch.Tensor:
+    """Return the position IDs of the anchor, if there is one, and of the visible long-range tokens, in order.
+
+    Args:
+        visible_RS: int64, the visible long-range positions of each row, in any order, each once.
+        has_anchor: a token stands in front of the window.
+    """
+    positions_RS = visible_RS.sort(dim=1).values
+    return F.pad(positions_RS + 1, (1, 0)) if has_anchor else positions_RS
 
 
 def visible_positions(
@@ -43,9 +55,10 @@ def visible_positions(
     Returns:
         int64 [R, Y], rising, with Y = S + L, and one more for the anchor.
     """
-    local_L = torch.arange(full_len - local_len, full_len, device=visible_RS.device)
-    positions_RY = torch.cat([visible_RS.sort(dim=1).values, local_L.expand(len(visible_RS), -1)], dim=1)
-    return torch.nn.functional.pad(positions_RY + 1, (1, 0)) if has_anchor else positions_RY
+    end = full_len + has_anchor
+    local_L = torch.arange(end - local_len, end, device=visible_RS.device)
+    prefix_RS = prefix_positions(visible_RS, has_anchor=has_anchor)
+    return torch.cat([prefix_RS, local_L.expand(len(visible_RS), -1)], dim=1)
 
 
 def compact_rows(

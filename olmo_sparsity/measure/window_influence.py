@@ -12,7 +12,7 @@ import torch
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.resampling import draw_labels
 from olmo_sparsity.measure.scores import WindowScores, rank
@@ -80,7 +80,8 @@ class PartInfluence:
 
     Attributes:
         loss_short_W: the same under both contexts, which differ only in the long-range tokens.
-        loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context.
+        loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context; None where no training row
+            is known.
         single_luck_W: selection luck of ``unmask-one`` at k = 1; None where that is not measured or candidates are screened.
         contexts: real and null.
         resampled: one entry for each draw.
@@ -90,7 +91,7 @@ class PartInfluence:
     """
 
     loss_short_W: np.ndarray
-    loss_train_len_W: np.ndarray
+    loss_train_len_W: Optional[np.ndarray]
     single_luck_W: Optional[np.ndarray]
     contexts: dict[str, WindowInfluence]
     resampled: list[ResampledInfluence]
@@ -99,43 +100,55 @@ class PartInfluence:
 
 
 @dataclass(frozen=True)
-class TopK:
-    """What the model predicts under the visible set J_k of one selector; nats, fp32."""
+class DistinctSets:
+    """The visible sets J_k of several selectors, each set of a window once.
 
-    loss_W: np.ndarray
-    kl_W: np.ndarray  # NaN where divergences are not measured
+    Attributes:
+        rows_rS: int64 [r, 1 + k], the index of a window, then the visible long-range positions.
+        index_W: by selector, the row of each window's J_k.
+        losses_r: nats, fp32; NaN where not known.
+        divergences_r: KL(p_all, p_{J_k}), nats, fp32; NaN where not known or not measured.
+    """
+
+    rows_rS: np.ndarray
+    index_W: dict[str, np.ndarray]
+    losses_r: np.ndarray
+    divergences_r: np.ndarray
 
 
-def _evaluate_top_k(
-    scores: WindowScores, positions: dict[str, np.ndarray], *, k: int, with_kl: bool
-) -> dict[str, TopK]:
-    """Return loss(J_k) and KL(p_all, p_{J_k}) of every selector.
+def _distinct_sets(scores: WindowScores, positions: dict[str, np.ndarray], *, k: int) -> DistinctSets:
+    """Return the sets J_k with what selectors have evaluated: a single position is not evaluated again.
 
     Args:
         scores: the windows.
         positions: the chosen positions of every selector, int64 [W, S], most influential first.
         k: size of the visible set.
-        with_kl: compute the divergences, too.
     """
     num_windows = len(scores.windows)
     sets_RS = np.concatenate([np.sort(positions_WS[:, :k], axis=1) for positions_WS in positions.values()])
     rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets_RS])
-    # A set that several selectors chose is evaluated once; a single position not again if a selector has asked for it.
     distinct_rS, index_R = np.unique(rows_RS, axis=0, return_inverse=True)
     losses_r, divergences_r = np.full((2, len(distinct_rS)), np.nan, dtype=np.float32)
     if k == 1:
         known = scores.known_singles
         losses_r = known.loss_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
         divergences_r = known.kl_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
-    unknown_r = np.isnan(losses_r)
-    if unknown_r.any():
-        losses_r[unknown_r], divergences_r[unknown_r] = scores.evaluate_rows(
-            distinct_rS[unknown_r, 0], distinct_rS[unknown_r, 1:], with_kl=with_kl
-        )
     index_FW = index_R.reshape(len(positions), num_windows)
-    return {
-        name: TopK(losses_r[index_W], divergences_r[index_W]) for name, index_W in zip(positions, index_FW, strict=True)
-    }
+    return DistinctSets(distinct_rS, dict(zip(positions, index_FW, strict=True)), losses_r, divergences_r)
+
+
+def _evaluate_top_k(
+    scores: WindowScores, positions: dict[str, np.ndarray], *, settings: InfluenceConfig, with_kl: bool
+) -> list[DistinctSets]:
+    """Return the sets J_k of every selector, with their losses and divergences, for each k of ``settings``."""
+    all_sets = [_distinct_sets(scores, positions, k=k) for k in settings.k]
+    incomplete = [sets for sets in all_sets if np.isnan(sets.losses_r).any()]
+    unknown = [np.isnan(sets.losses_r) for sets in incomplete]
+    rows = [sets.rows_rS[unknown_r] for sets, unknown_r in zip(incomplete, unknown, strict=True)]
+    evaluated = scores.evaluate_rows(rows, with_kl=with_kl)
+    for sets, unknown_r, (losses_r, divergences_r) in zip(incomplete, unknown, evaluated, strict=True):
+        sets.losses_r[unknown_r], sets.divergences_r[unknown_r] = losses_r, divergences_r
+    return all_sets
 
 
 def run_selectors(
@@ -153,13 +166,15 @@ def run_selectors(
         return {}
     scores_WM = {name: SCORERS[name].score(scores) for name in selectors}
     positions_WS = {name: rank(scores_WM[name])[:, : max(settings.k)] for name in selectors}
-    top = [_evaluate_top_k(scores, positions_WS, k=k, with_kl=with_kl) for k in settings.k]
+    top = _evaluate_top_k(scores, positions_WS, settings=settings, with_kl=with_kl)
     return {
         name: SelectorOutcome(
             scores_WM=scores_WM[name],
             positions_WS=positions_WS[name],
-            loss_sparse_WK=np.stack([of_selector[name].loss_W for of_selector in top], axis=1),
-            kl_sparse_WK=np.stack([of_selector[name].kl_W for of_selector in top], axis=1) if with_kl else None,
+            loss_sparse_WK=np.stack([sets.losses_r[sets.index_W[name]] for sets in top], axis=1),
+            kl_sparse_WK=(
+                np.stack([sets.divergences_r[sets.index_W[name]] for sets in top], axis=1) if with_kl else None
+            ),
         )
         for name in selectors
     }
@@ -231,12 +246,16 @@ def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label:
 
 
 def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
-    """Return the loss with the last ``num_visible`` tokens visible, at least the local ones; nats, fp32 [W]."""
+    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W]."""
     num_recent = num_visible - scores.evaluator.local_len
     if num_recent == 0:
         return scores.loss_short_W
-    if num_recent == scores.num_long_range:
+    if num_recent >= scores.num_long_range:
         return scores.loss_long_W
+    if num_recent < 0:
+        fewer = dataclasses.replace(scores.evaluator, local_len=num_visible)
+        log_p_WV = short_log_probs(fewer, scores.windows.tokens_WT)
+        return surprisal(log_p_WV, scores.labels_W).cpu().numpy()
     return scores.losses(scores.all_positions_WM[:, None, -num_recent:])[:, 0]
 
 
@@ -285,7 +304,7 @@ def measure_windows(
     batches: dict[str, WindowBatch],
     *,
     settings: InfluenceConfig,
-    train_len: int,
+    train_len: Optional[int],
     screening: Optional[ScreeningSettings],
 ) -> PartInfluence:
     """Measure windows under every context.
@@ -294,7 +313,7 @@ def measure_windows(
         evaluator: the model.
         batches: the same windows under every context (``batches_of_contexts``).
         settings: what to measure.
-        train_len: tokens of a training row.
+        train_len: tokens of a training row; None: not known.
         screening: how candidates are screened; None: not at all.
     """
     scores = scores_of_contexts(evaluator, batches, settings=settings, screening=screening)
@@ -305,7 +324,7 @@ def measure_windows(
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
     return PartInfluence(
         loss_short_W=real.loss_short_W,
-        loss_train_len_W=loss_of_recent_tokens(real, train_len),
+        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len),
         single_luck_W=real.predictions.singles(evaluator).luck_W if real.predictions.with_luck else None,
         contexts=contexts,
         resampled=[measure_resampled(real, settings, label=draw + 1) for draw in range(settings.resampled_draws)],

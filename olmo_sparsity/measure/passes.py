@@ -1,0 +1,210 @@
+"""Forward passes: the predictions of windows under visible sets, as many rows at once as a pass holds.
+
+Under ``contextual`` visibility, what precedes the local tokens is the same in all rows of a window: the keys and values of the
+anchor and of all long-range tokens, of which a row sees some. They are computed once for a block of windows, and the rows of
+these windows, of whatever size, go on from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+import torch
+
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.visibility import (
+    attention_mask,
+    compact_rows,
+    prefix_positions,
+    visible_mask,
+    with_anchor,
+)
+from olmo_sparsity.model import compact
+from olmo_sparsity.model.causal_model import KeysValues
+
+PREFIX_SHARE = 4  # the prefixes of a block of windows take this part of a forward pass's tokens; its rows take the rest
+Rows = Union[slice, torch.Tensor]  # which rows of a group: a slice, or int64 indices
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows with visible sets of one size; each row is a window under one visible set."""
+
+    windows_R: torch.Tensor  # int64, the window of each row
+    visible_RS: torch.Tensor  # int64, the visible long-range positions of each row, each once; S may be 0
+
+
+def one_row_each(visible_WS: torch.Tensor) -> RowGroup:
+    """Return one row for each window: its visible set, int64 [W, S]."""
+    return RowGroup(torch.arange(len(visible_WS), device=visible_WS.device), visible_WS)
+
+
+def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible_RS: torch.Tensor) -> torch.Tensor:
+    """Return log-probabilities of the next token, nats, fp32 [R, V], in one forward pass over rows of their own."""
+    local_len, anchor_id = evaluator.local_len, evaluator.anchor_id
+    if evaluator.path == "masked":
+        visible_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=anchor_id is not None)
+        allowed_RTT = attention_mask(visible_RT, local_len=local_len, visibility=evaluator.visibility)
+        logits_RV = evaluator.model.last_logits(*with_anchor(tokens_RT, anchor_id), bias_BTT=allowed_RTT)
+    else:
+        tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id)
+        olmo = evaluator.compact_olmo
+        if olmo is None:
+            logits_RV = evaluator.model.last_logits(tokens_RY, positions_RY)
+        else:
+            logits_RV = compact.last_logits(olmo, tokens_RY, positions_RY=positions_RY)
+    return logits_RV.float().log_softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some windows, and the keys and values of everything in front of their local tokens."""
+
+    evaluator: Evaluator
+    tokens_WL: torch.Tensor  # int64, the local tokens
+    positions_WL: torch.Tensor
+    prefix: KeysValues
+
+    def log_probs(self, rows: RowGroup) -> torch.Tensor:
+        """Return log-probabilities of the next token in each row, nats, fp32 [R, V], in one forward pass."""
+        windows_R = rows.windows_R
+        seen_RP = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
+        prefix = [
+            (
+                k_WHPE[windows_R[:, None], :, seen_RP].transpose(1, 2),
+                v_WHPE[windows_R[:, None], :, seen_RP].transpose(1, 2),
+            )
+            for k_WHPE, v_WHPE in self.prefix
+        ]
+        logits_RV = self.evaluator.model.last_logits_after(
+            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix
+        )
+        return logits_RV.float().log_softmax(dim=-1)
+
+
+def _block(evaluator: Evaluator, tokens_WT: torch.Tensor) -> _Block:
+    """Compute what precedes the local tokens of some windows."""
+    tokens_WT, positions_WT = with_anchor(tokens_WT, evaluator.anchor_id)
+    cut = tokens_WT.shape[1] - evaluator.local_len
+    prefix = evaluator.model.keys_values(tokens_WT[:, :cut], positions_WT[:, :cut])
+    return _Block(evaluator, tokens_WT[:, cut:], positions_WT[:, cut:], prefix)
+
+
+def _windows_per_block(evaluator: Evaluator, full_len: int) -> int:
+    """Return the number of windows whose prefixes a forward pass keeps."""
+    return max(1, evaluator.batch_tokens // PREFIX_SHARE // evaluator.window_len(full_len - evaluator.local_len))
+
+
+def _beside_prefixes(evaluator: Evaluator) -> Evaluator:
+    """Return the evaluator with what the prefixes leave of a forward pass."""
+    return dataclasses.replace(evaluator, batch_tokens=evaluator.batch_tokens - evaluator.batch_tokens // PREFIX_SHARE)
+
+
+def _log_probs_after_prefixes(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: dict[int, RowGroup]
+) -> Iterator[tuple[int, Rows, torch.Tensor]]:
+    """Like ``log_probs_of_groups``; the prefix of a window is computed once for all its rows."""
+    full_len, beside = tokens_WT.shape[1], _beside_prefixes(evaluator)
+    used_W = torch.cat([group.windows_R for group in groups.values()]).unique()
+    places = {number: torch.searchsorted(used_W, group.windows_R) for number, group in groups.items()}
+    per_block = _windows_per_block(evaluator, full_len)
+    for begin in range(0, len(used_W), per_block):
+        block = _block(evaluator, tokens_WT[used_W[begin : begin + per_block]])
+        for number, group in groups.items():
+            place_R = places[number] - begin
+            rows_r = ((place_R >= 0) & (place_R < per_block)).nonzero()[:, 0]
+            for batch in beside.batches(len(rows_r), evaluator.row_len(full_len, group.visible_RS.shape[1])):
+                rows = rows_r[batch]
+                yield number, rows, block.log_probs(RowGroup(place_R[rows], group.visible_RS[rows]))
+
+
+def log_probs_of_groups(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: Sequence[RowGroup]
+) -> Iterator[tuple[int, Rows, torch.Tensor]]:
+    """Run groups of rows.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        groups: the rows. Groups given together share what their windows have in common.
+
+    Yields:
+        (number of the group, its rows, their log-probabilities of the next token, nats, fp32 [r, V]) of each forward pass.
+    """
+    full_len = tokens_WT.shape[1]
+    prefixed = {}
+    for number, group in enumerate(groups):
+        set_size = group.visible_RS.shape[1]
+        if evaluator.needs_prefix(set_size, full_len - evaluator.local_len):
+            prefixed[number] = group
+            continue
+        for rows in evaluator.batches(len(group.visible_RS), evaluator.row_len(full_len, set_size)):
+            tokens_rT = tokens_WT[group.windows_R[rows]]
+            yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=group.visible_RS[rows])
+    if prefixed:
+        yield from _log_probs_after_prefixes(evaluator, tokens_WT, groups=prefixed)
+
+
+def log_probs_of_singles(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, candidates_WJ: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Yield (windows, candidates, log-probabilities under their visible sets {j}, fp32 [w, j, V]) of each forward pass.
+
+    The candidates of the same windows come one after the other.
+    """
+    (num_windows, full_len), num_candidates = tokens_WT.shape, candidates_WJ.shape[1]
+    olmo = evaluator.shared_olmo
+    if olmo is not None:
+        for windows, candidates, logits_wjV in compact.single_logits(
+            olmo,
+            tokens_WT,
+            candidates_WJ=candidates_WJ,
+            local_len=evaluator.local_len,
+            rows_per_pass=evaluator.rows_per_pass(evaluator.local_len),
+        ):
+            yield windows, candidates, logits_wjV.log_softmax(dim=-1)
+        return
+    needs_prefix = evaluator.needs_prefix(1, full_len - evaluator.local_len)
+    of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
+    rows_per_pass = of_rows.rows_per_pass(evaluator.row_len(full_len, 1))
+    windows_per_pass = max(1, rows_per_pass // num_candidates)
+    if needs_prefix:
+        windows_per_pass = min(windows_per_pass, _windows_per_block(evaluator, full_len))
+    for begin in range(0, num_windows, windows_per_pass):
+        windows = slice(begin, begin + windows_per_pass)
+        tokens_wT = tokens_WT[windows]
+        block = _block(evaluator, tokens_wT) if needs_prefix else None
+        for first in range(0, num_candidates, rows_per_pass):
+            candidates = slice(first, first + rows_per_pass)
+            candidates_wj = candidates_WJ[windows, candidates]
+            windows_R = torch.arange(len(tokens_wT), device=tokens_wT.device)
+            windows_R = windows_R.repeat_interleave(candidates_wj.shape[1])
+            visible_R1 = candidates_wj.reshape(-1, 1)
+            if block is not None:
+                log_q_RV = block.log_probs(RowGroup(windows_R, visible_R1))
+            else:
+                log_q_RV = _log_probs_of_pass(evaluator, tokens_wT[windows_R], visible_RS=visible_R1)
+            yield windows, candidates, log_q_RV.view(*candidates_wj.shape, -1)
+
+
+def log_probs_of_all_but_one(evaluator: Evaluator, tokens_wT: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (j, log-probabilities with everything visible but j, fp32 [w, V]) for every long-range position j.
+
+    This is for ``hidden``. What precedes the hidden token is computed once.
+    """
+    num_long_range = tokens_wT.shape[1] - evaluator.local_len
+    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
+    cut = tokens_wT.shape[1] - evaluator.local_len
+    prefix = evaluator.model.keys_values(tokens_wT[:, :cut], positions_wT[:, :cut])
+    for j in range(num_long_range):
+        before = evaluator.num_anchors + j
+        rest = (tokens_wT[:, before + 1 :], positions_wT[:, before + 1 :])
+        if before == 0:
+            logits_wV = evaluator.model.last_logits(*rest)
+        else:
+            seen = [(k_wHPE[:, :, :before], v_wHPE[:, :, :before]) for k_wHPE, v_wHPE in prefix]
+            logits_wV = evaluator.model.last_logits_after(*rest, prefix=seen)
+        yield j, logits_wV.float().log_softmax(dim=-1)
