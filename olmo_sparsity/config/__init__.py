@@ -1,6 +1,7 @@
 """The configuration of an experiment: sections of keys, YAML files, and overrides."""
 
 from olmo_sparsity.config.experiment import Config as Config
+from olmo_sparsity.config.experiment import MeasuredLengths as MeasuredLengths
 from olmo_sparsity.config.experiment import fingerprint as fingerprint
 from olmo_sparsity.config.experiment import to_dict as to_dict
 from olmo_sparsity.config.measuring import CHEAP_SELECTORS as CHEAP_SELECTORS
@@ -8,6 +9,7 @@ from olmo_sparsity.config.measuring import SELECTORS as SELECTORS
 from olmo_sparsity.config.measuring import ContextCurveConfig as ContextCurveConfig
 from olmo_sparsity.config.measuring import InfluenceConfig as InfluenceConfig
 from olmo_sparsity.config.measuring import ValidationConfig as ValidationConfig
+from olmo_sparsity.config.pretrained import PretrainedConfig as PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig as ContextConfig
 from olmo_sparsity.config.sections import DataConfig as DataConfig
 from olmo_sparsity.config.sections import ModelConfig as ModelConfig

@@ -7,12 +7,32 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from olmo_sparsity.config.keys import key, require
 from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.training import TrainingConfig
+
+
+@dataclass(frozen=True)
+class MeasuredLengths:
+    """The lengths that a measurement has, in tokens.
+
+    Attributes:
+        local_len: L, the number of local tokens.
+        full_len: length of the full context.
+        train_len: tokens of a training row; None for a pretrained model, where no row is known.
+        max_position: position IDs of training lie below this; None for a pretrained model, which itself knows its limit.
+        num_long_range: M, the number of long-range tokens.
+    """
+
+    local_len: int
+    full_len: int
+    train_len: Optional[int]
+    max_position: Optional[int]
+    num_long_range: int
 
 
 @dataclass(frozen=True)
@@ -25,6 +45,7 @@ class Config:
     pose: PoseConfig = field(default_factory=PoseConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
     influence: InfluenceConfig = field(default_factory=InfluenceConfig)
     context_curve: ContextCurveConfig = field(default_factory=ContextCurveConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -42,11 +63,38 @@ class Config:
             self.max_position >= self.context.full_len,
             f"pose.max_position = {self.max_position}: must be at least context.full_len = {self.context.full_len}",
         )
+        self._check_measured_lengths()
+
+    def _check_measured_lengths(self) -> None:
+        lengths = self.measured_lengths
+        require(
+            lengths.full_len > lengths.local_len,
+            f"influence.full_len = {lengths.full_len}: must be larger than influence.local_len = {lengths.local_len}",
+        )
+        require(
+            lengths.max_position is None or lengths.full_len <= lengths.max_position,
+            f"influence.full_len = {lengths.full_len}: the run is trained with {lengths.max_position} positions; measure "
+            f"at most as many, with --full-len {lengths.max_position} or less",
+        )
 
     @property
     def max_position(self) -> int:
         """Position IDs are smaller than this: ``pose.max_position``, or ``context.full_len`` if that is null."""
         return self.context.full_len if self.pose.max_position is None else self.pose.max_position
+
+    @property
+    def measured_lengths(self) -> MeasuredLengths:
+        """The lengths of every measurement: those of ``influence``, or where they are null those of ``context``."""
+        local_len = self.influence.local_len or self.context.local_len
+        full_len = self.influence.full_len or self.context.full_len
+        is_trained_here = self.pretrained.model is None
+        return MeasuredLengths(
+            local_len=local_len,
+            full_len=full_len,
+            train_len=self.context.row_len if is_trained_here else None,
+            max_position=self.max_position if is_trained_here else None,
+            num_long_range=full_len - local_len,
+        )
 
     def check_k(self) -> None:
         """Check ``influence.k`` and ``influence.screen`` against the number of long-range tokens.
@@ -56,18 +104,18 @@ class Config:
         Raises:
             UserError: there are fewer long-range tokens than they ask for.
         """
-        too_large = [k for k in self.influence.k if k > self.context.num_long_range]
+        lengths = self.measured_lengths
+        too_large = [k for k in self.influence.k if k > lengths.num_long_range]
         require(
             not too_large,
-            f"influence.k = {too_large}: there are only M = {self.context.num_long_range} long-range tokens "
-            f"(context.full_len {self.context.full_len} - context.local_len {self.context.local_len}); use smaller values, "
-            "for example with --k",
+            f"influence.k = {too_large}: there are only M = {lengths.num_long_range} long-range tokens "
+            f"(full_len {lengths.full_len} - local_len {lengths.local_len}); use smaller values, for example with --k",
         )
         screen = self.influence.screen
         require(
-            screen is None or max(self.influence.k) <= screen <= self.context.num_long_range,
+            screen is None or max(self.influence.k) <= screen <= lengths.num_long_range,
             f"influence.screen = {screen}: must lie between the largest k, {max(self.influence.k)}, and "
-            f"M = {self.context.num_long_range}",
+            f"M = {lengths.num_long_range}",
         )
 
 

@@ -62,15 +62,35 @@ class InfluenceConfig:
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
     )
     seed: int = key(0, "Seed of the windows, of their null contexts and of the selector `random`.")
+    local_len: Optional[int] = key(
+        None, "Number of local tokens to measure with, for every command that measures. null: context.local_len."
+    )
+    full_len: Optional[int] = key(
+        None,
+        "Length of the full context to measure with, at most the positions that the model was trained on. null: "
+        "context.full_len.",
+    )
+    visibility: Literal["hidden", "contextual"] = key(
+        "hidden",
+        "Who sees a visible long-range token, and what it sees. hidden: hidden tokens are seen by no token, so that a visible "
+        "one stands alone, in front of gaps. contextual: the long-range tokens see one another as always, and only the local "
+        "tokens, with the target, are kept from the hidden ones, as where entries of a key-value cache are evicted.",
+    )
+    anchor: Literal["auto", "bos", "none"] = key(
+        "auto",
+        "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin. "
+        "none: no such token. auto: bos where the model's tokenizer adds one, and under visibility contextual; otherwise none.",
+    )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
         "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
         "plain: the same without sharing, by OLMo's own forward pass. masked: run all tokens under an attention mask, which "
         "is the definition. All give the same losses within 1e-5 nats; each is slower than the one before.",
     )
-    precision: Literal["fp32", "bf16"] = key(
-        "fp32",
-        "Precision of all losses. bf16 is faster on devices that compute in it; `make bench` shows how far its losses are off.",
+    precision: Literal["auto", "fp32", "bf16"] = key(
+        "auto",
+        "Precision of all losses. auto: fp32; of a pretrained model on a GPU, bf16. bf16 is faster on devices that compute in "
+        "it; `make bench` shows how far its losses are off.",
     )
     screen: Optional[int] = key(
         None,
@@ -114,7 +134,7 @@ class InfluenceConfig:
             "influence",
             names=("num_windows", "max_windows_per_document", "windows_per_part", "lasso_masks"),
         )
-        require_positive_or_null(self, "influence", names=("batch_tokens", "screen"))
+        require_positive_or_null(self, "influence", names=("batch_tokens", "screen", "local_len", "full_len"))
         require(
             0 < self.screen_sample <= 1,
             f"influence.screen_sample = {self.screen_sample}: must be above 0, since every run reports the recall, and at most 1",

@@ -14,7 +14,7 @@ from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_run import MeasuredText, OpenedRun, open_run
+from olmo_sparsity.measure.opened_run import MeasuredText, OpenedRun, losses_precision, open_run
 from olmo_sparsity.measure.screening import make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
@@ -86,14 +86,11 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
             f"the text has only {len(windows)} windows, from {num_documents} documents, not the {settings.num_windows} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
+    precision = losses_precision(config, opened_run.device)
     evaluator = make_evaluator(
-        opened_run.model,
-        settings,
-        full_len=lengths.full_len,
-        local_len=lengths.local_len,
-        precision=settings.precision,
+        opened_run.model, settings, full_len=lengths.full_len, local_len=lengths.local_len, precision=precision
     )
-    screening = make_screening(config, opened_run.model)
+    screening = make_screening(config, opened_run.model, precision=precision)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
@@ -125,7 +122,7 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
             "pose": to_dict(config.pose),
             "num_parameters": opened_run.num_parameters,
             "windows_sha256": windows.sha256,
-            "precision": settings.precision,
+            "precision": precision,
         },
     )
 

@@ -177,6 +177,13 @@ def _made_from(folder: Path) -> Any:
     return read_json(folder / "manifest.json")["made_from"]
 
 
+def losses_precision(config: Config, device: torch.device) -> str:
+    """Return the precision of all losses, ``fp32`` or ``bf16``: ``influence.precision`` with ``auto`` resolved."""
+    if config.influence.precision != "auto":
+        return config.influence.precision
+    return "bf16" if config.pretrained.model is not None and device.type == "cuda" else "fp32"
+
+
 def lengths_record(config: Config) -> dict[str, Any]:
     """Return the lengths of an experiment, as manifests and summaries give them."""
     lengths = config.context

@@ -28,22 +28,23 @@ class ScreeningSettings:
     ranker: Optional[Evaluator] = None
 
 
-def make_screening(config: Config, model: OLMoWithPositions) -> Optional[ScreeningSettings]:
+def make_screening(config: Config, model: OLMoWithPositions, *, precision: str) -> Optional[ScreeningSettings]:
     """Return the screening that ``config.influence`` asks for, or None where nothing is screened.
 
     Args:
         config: ``influence.screen``, ``screen_by``, ``screen_precision``, and the lengths.
         model: the model, with fp32 weights.
+        precision: of the losses that are reported.
     """
-    settings, lengths = config.influence, config.context
+    settings, lengths = config.influence, config.measured_lengths
     if settings.screen is None:
         return None
-    precision = settings.screen_precision
-    if precision == "auto":
-        precision = "bf16" if has_bf16_units(model.transformer.wte.weight.device) else "fp32"
+    ranking_precision = settings.screen_precision
+    if ranking_precision == "auto":
+        ranking_precision = "bf16" if has_bf16_units(model.transformer.wte.weight.device) else "fp32"
     ranker = None
-    if precision != settings.precision:
+    if ranking_precision != precision:
         ranker = make_evaluator(
-            model, settings, full_len=lengths.full_len, local_len=lengths.local_len, precision=precision
+            model, settings, full_len=lengths.full_len, local_len=lengths.local_len, precision=ranking_precision
         )
     return ScreeningSettings(settings.screen, ranking=settings.screen_by, ranker=ranker)

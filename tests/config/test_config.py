@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from olmo_sparsity.cli.options import parse_k
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import Config, MeasuredLengths, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
 from olmo_sparsity.errors import UserError
 
@@ -59,6 +59,14 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ),
         ("data: {source: '${oc.env:HOME}'}\n", "interpolation"),
         ('data: {source: "\\x24{oc.env:HOME}"}\n', "interpolation"),
+        ("pretrained:\n  modle: x\n", "c.yaml:2: pretrained.modle: there is no key 'modle'"),
+        ("pretrained: {model: ''}\n", "pretrained.model = ''"),
+        ("pretrained: {revision: main}\n", "pretrained.revision = main: there is no pretrained.model"),
+        ("pretrained: {model: x, device_map: cuda}\n", "pretrained.device_map = cuda: must be auto, or null"),
+        ("influence: {visibility: seen}\n", "influence.visibility"),
+        ("influence: {local_len: 0}\n", "influence.local_len = 0"),
+        ("influence: {local_len: 128}\n", "influence.full_len = 128: must be larger than influence.local_len = 128"),
+        ("influence: {full_len: 129}\n", "influence.full_len = 129: the run is trained with 128 positions"),
     ],
 )
 def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: str) -> None:
@@ -108,6 +116,34 @@ def test_k_is_checked_against_the_number_of_long_range_tokens(tmp_path: Path) ->
     load_config(path, ["influence.k=[1,4]"]).check_k()
     with pytest.raises(UserError, match=r"influence\.k = \[8\]: there are only M = 4.*--k"):
         load_config(path).check_k()
+
+
+def test_lengths_are_those_of_measuring_and_otherwise_those_of_the_context(tmp_path: Path) -> None:
+    """Of a run up to the positions of its training; a pretrained model has no training row."""
+    path = write(tmp_path, "context: {local_len: 8, full_len: 12, train_len: 10}\npose: {max_position: 40}\n")
+    assert load_config(path).measured_lengths == MeasuredLengths(8, 12, 10, 40, 4)
+    given = ["influence.local_len=4", "influence.full_len=40"]
+    assert load_config(path, given).measured_lengths == MeasuredLengths(4, 40, 10, 40, 36)
+    load_config(path, [*given, "influence.k=[36]"]).check_k()
+    pretrained = load_config(path, ["pretrained.model=some/model", "influence.full_len=4096"])
+    assert pretrained.measured_lengths == MeasuredLengths(8, 4096, None, None, 4088)
+
+
+def test_the_folder_of_a_pretrained_model_tells_which_it_is(tmp_path: Path) -> None:
+    (tmp_path / "SmolLM2-135M").mkdir()
+    commit = "0123456789abcdef" * 2 + "01234567"
+    names = {
+        "HuggingFaceTB/SmolLM2-135M": "HuggingFaceTB-SmolLM2-135M",
+        str(tmp_path / "SmolLM2-135M"): "SmolLM2-135M",
+        f"{tmp_path}/SmolLM2-135M/": "SmolLM2-135M",
+        "data/SmolLM2 Q4_0.gguf": "SmolLM2-Q4_0",
+        "runs/demo/checkpoints/step2000": "demo-step2000",
+        "runs/demo/checkpoints/latest": "demo-latest",
+        f"cache/models--gpt2/snapshots/{commit}": "models-gpt2-0123456789ab",
+        "gpt2": "gpt2",
+    }
+    assert {name: PretrainedConfig(name).folder_name for name in names} == names
+    assert PretrainedConfig("a/b", revision="refs/pr/1").folder_name == "a-b-refs-pr-1"
 
 
 def test_fingerprint_depends_on_every_value() -> None:
