@@ -148,7 +148,7 @@ def compare(name: str, device: torch.device, *, repeats: int, slow_peers: bool) 
             seconds[method].append(_timed(call, device))
     return Comparison(
         name,
-        sum(parameter.numel() for parameter in problem.exact.olmo.parameters()),
+        sum(parameter.numel() for parameter in problem.olmo.parameters()),
         local_len=size.local_len,
         num_long_range=size.num_long_range,
         vocab_size=size.vocab_size,

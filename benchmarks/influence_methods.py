@@ -148,6 +148,12 @@ class Problem:
     loss_short_W: torch.Tensor
 
     @property
+    def olmo(self) -> OLMoWithPositions:
+        """The model in fp32."""
+        assert isinstance(self.exact.model, OLMoWithPositions)
+        return self.exact.model
+
+    @property
     def all_positions_WM(self) -> torch.Tensor:
         """All long-range positions, int64."""
         return torch.arange(self.size.num_long_range, device=self.windows.device).expand(len(self.windows), -1)
@@ -235,7 +241,7 @@ def _screened(problem: Problem, ranking: str) -> torch.Tensor:
 def _masked_all_logits(problem: Problem) -> torch.Tensor:
     """The masked path in its simplest form: every token's logits, one window's candidates per pass."""
     size, device = problem.size, problem.windows.device
-    model, num_long_range = problem.exact.olmo, size.num_long_range
+    model, num_long_range = problem.olmo, size.num_long_range
     visible_MT = visible_mask(problem.all_positions_WM[0, :, None], size.full_len, local_len=size.local_len)
     itself_TT = torch.eye(size.full_len, dtype=torch.bool, device=device)
     allowed_MTT = (visible_MT[:, None, :] & torch.ones_like(itself_TT).tril()) | itself_TT

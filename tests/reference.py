@@ -27,6 +27,8 @@ def evaluate(
     positions: list[int],
     visible: set[int],
     gates: dict[int, float] | None = None,
+    *,
+    first_reader: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run the model on one row of tokens.
 
@@ -36,6 +38,7 @@ def evaluate(
         positions: position ID of each token.
         visible: indices of the tokens that others may attend to. Every token attends to itself.
         gates: index of a token -> factor of the attention weight, before normalisation, that others give to it.
+        first_reader: index of the first token that ``visible`` and ``gates`` are for. Those before it attend to all earlier ones.
 
     Returns:
         Log-probabilities after the last token in nats, [V], and the attention of the last token, averaged over heads and
@@ -61,12 +64,12 @@ def evaluate(
             values.append(v.reshape(heads, width))
         updated = []
         for i, state in enumerate(states):
-            allowed = [j for j in range(i + 1) if j in visible or j == i]
+            allowed = [j for j in range(i + 1) if j in visible or j == i or i < first_reader]
             mixed = []
             for head in range(heads):
                 scores = np.array([queries[i][head] @ keys[j][head] / np.sqrt(width) for j in allowed])
                 shares = np.exp(scores - scores.max())
-                shares *= [1.0 if j == i else (gates or {}).get(j, 1.0) for j in allowed]
+                shares *= [1.0 if j == i or i < first_reader else (gates or {}).get(j, 1.0) for j in allowed]
                 shares /= shares.sum()
                 if i == len(states) - 1:
                     attention[allowed] += shares / (heads * config.n_layers)

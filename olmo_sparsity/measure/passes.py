@@ -109,7 +109,7 @@ def _log_probs_after_prefixes(
     """Like ``log_probs_of_groups``; the prefix of a window is computed once for all its rows."""
     full_len, beside = tokens_WT.shape[1], _beside_prefixes(evaluator)
     used_W = torch.cat([group.windows_R for group in groups.values()]).unique()
-    places = {number: torch.searchsorted(used_W, group.windows_R) for number, group in groups.items()}
+    places = {number: torch.searchsorted(used_W, group.windows_R.contiguous()) for number, group in groups.items()}
     per_block = _windows_per_block(evaluator, full_len)
     for begin in range(0, len(used_W), per_block):
         block = _block(evaluator, tokens_WT[used_W[begin : begin + per_block]])
