@@ -1,0 +1,235 @@
+"""Any causal language model of ``transformers``, as the measurements call one (``CausalModel``).
+
+Every call gives the model its position IDs and a mask. Without a mask transformers takes gaps in the position IDs for borders
+between texts, and hides each text from the next. Whether a model computes what was asked for is not known from its
+architecture: ``olmo_sparsity.measure.fit`` measures it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Optional
+
+import torch
+import transformers
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.causal_model import KeysValues
+
+RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
+_recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of the last token, of each layer so far")
+
+
+class TransformersModel:
+    """A causal language model of ``transformers``. It computes the logits of the last token only."""
+
+    def __init__(self, model: Any):
+        """Take over a model: it is put in evaluation mode, without gradients of its weights.
+
+        Raises:
+            UserError: it takes no position IDs, or does not say how many there are.
+        """
+        architecture = type(model).__name__
+        if "position_ids" not in inspect.signature(type(model).forward).parameters:
+            raise UserError(
+                f"{architecture}: such a model cannot be measured, because it takes no position IDs (its attention counts "
+                "tokens, as with ALiBi, or it has a recurrent state); hiding tokens would move those before them"
+            )
+        self._model = model.eval().requires_grad_(False)
+        max_position = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if not max_position:
+            raise UserError(
+                f"{architecture}: such a model cannot be measured, because its configuration does not say how many positions "
+                "it has (max_position_embeddings)"
+            )
+        self._max_position = int(max_position)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the width of the logits; it may exceed the number of the tokenizer's entries."""
+        return int(self._model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go: the device of the input embedding."""
+        device: torch.device = self._model.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def max_position(self) -> int:
+        """The number of position IDs that the model was made for."""
+        return self._max_position
+
+    @property
+    def architecture(self) -> str:
+        """The name of the model's class in transformers."""
+        return type(self._model).__name__
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights; tied ones count once."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def last_logits(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, bias_BTT: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """Return the logits [B, V] of the last token, under causal attention or a bias; see ``CausalModel``."""
+        mask = torch.ones_like(tokens_BT) if bias_BTT is None else self._mask(bias_BTT)
+        logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
+        return logits[:, -1]
+
+    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T].
+
+        Fused kernels return no attention. So the weights of the last token are computed beside them, from the same queries and
+        keys; a model that does not use them, or cannot, is run in transformers' plain implementation. Where a head may
+        attend to nothing (sinks), a row sums to less than 1.
+        """
+        layers_BT: list[torch.Tensor] = []
+        if self._implementation == "sdpa":
+            token = _recorded.set(layers_BT)
+            try:
+                with self._implemented_by(RECORDING):
+                    self._run(tokens_BT, positions_BT, attention_mask=torch.ones_like(tokens_BT), use_cache=False)
+            finally:
+                _recorded.reset(token)
+        if not layers_BT:
+            layers_BT = self._attention_of_plain_implementation(tokens_BT, positions_BT)
+        return torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
+
+    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
+        """Return the keys and values of all tokens under causal attention.
+
+        Raises:
+            UserError: a layer keeps something else, or not those of all tokens.
+        """
+        cache = transformers.DynamicCache(config=self._model.config)
+        mask = torch.ones_like(tokens_BP)
+        self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
+        for number, layer in enumerate(cache.layers):
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
+                raise UserError(
+                    f"{self.architecture}: such a model cannot be measured, because layer {number} keeps no keys and values of "
+                    "its own, but a recurrent state or those of another layer"
+                )
+            if layer.keys.shape[2] < tokens_BP.shape[1]:
+                raise UserError(
+                    f"{self.architecture}: layer {number} keeps the keys of the last {layer.keys.shape[2]} of "
+                    f"{tokens_BP.shape[1]} tokens only (a sliding window); choose a shorter influence.full_len"
+                )
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def last_logits_after(
+        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
+    ) -> torch.Tensor:
+        """Return the logits [B, V] of the last token; every token sees all of the prefix and those before it."""
+        cache = transformers.DynamicCache(config=self._model.config)
+        for number, (k_BHPE, v_BHPE) in enumerate(prefix):
+            cache.update(k_BHPE, v_BHPE, number)
+        num_rows, num_tokens = tokens_BY.shape
+        mask = torch.ones(num_rows, prefix[0][0].shape[2] + num_tokens, dtype=torch.int64, device=tokens_BY.device)
+        logits: torch.Tensor = self._run(
+            tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=True
+        ).logits
+        return logits[:, -1]
+
+    def in_dtype(self, dtype: torch.dtype) -> TransformersModel:
+        """Return a copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
+        if self.dtype == dtype:
+            return self
+        assert len(getattr(self._model, "hf_device_map", {})) <= 1, "a model on several devices is opened in its dtype"
+        copied = copy.deepcopy(self._model)
+        for parameter in copied.parameters():
+            parameter.data = parameter.data.to(dtype)
+        return TransformersModel(copied)
+
+    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
+        return self._model(
+            input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options
+        )
+
+    def _mask(self, bias_BTT: torch.Tensor) -> torch.Tensor:
+        """Return the bias as a mask [B, 1, T, T] of the kind that the model's implementation of attention takes."""
+        if bias_BTT.dtype != torch.bool:
+            lowest = torch.finfo(self.dtype).min
+            return bias_BTT.clamp(min=lowest).to(self.dtype)[:, None]
+        if self._implementation == "sdpa":
+            return bias_BTT[:, None]
+        nothing_BTT = torch.zeros(bias_BTT.shape, dtype=self.dtype, device=bias_BTT.device)
+        return nothing_BTT.masked_fill(~bias_BTT, torch.finfo(self.dtype).min)[:, None]
+
+    @property
+    def _implementation(self) -> str:
+        return str(self._model.config._attn_implementation)
+
+    @contextmanager
+    def _implemented_by(self, name: str) -> Iterator[None]:
+        before = self._implementation
+        self._model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(before)
+
+    def _attention_of_plain_implementation(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return the attention of the last token in each layer, fp32 [B, T], as transformers returns it.
+
+        Raises:
+            UserError: it returns none.
+        """
+        mask = torch.ones_like(tokens_BT)
+        with self._implemented_by("eager"):
+            output = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False, output_attentions=True)
+        layers_BHTT = [attention for attention in output.attentions or () if attention is not None]
+        if not layers_BHTT:
+            raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
+        return [layer_BHTT[:, :, -1].float().mean(dim=1) for layer_BHTT in layers_BHTT]
+
+
+def _attend_and_record(
+    module: torch.nn.Module,
+    q_BHTE: torch.Tensor,
+    k_BHTE: torch.Tensor,
+    v_BHTE: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    position_bias: Optional[torch.Tensor] = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return attention of the fused kernel, as transformers calls it, and record the weights of the last token.
+
+    The fused kernel knows a scale, a mask and a bias, and refuses what else a model may ask for. Heads may share keys.
+    """
+    last_BHE = q_BHTE[:, :, -1].float() * (q_BHTE.shape[-1] ** -0.5 if scaling is None else scaling)
+    grouped = last_BHE.unflatten(1, (k_BHTE.shape[1], -1))
+    scores_BHT = (grouped @ k_BHTE.float().transpose(2, 3)).flatten(1, 2)
+    for bias in (attention_mask, position_bias):
+        if bias is not None:
+            last = bias[:, :, -1, : k_BHTE.shape[2]]
+            scores_BHT = scores_BHT.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores_BHT + last
+    _recorded.get().append(scores_BHT.softmax(dim=-1).mean(dim=1))
+    if position_bias is not None:
+        options["position_bias"] = position_bias
+    attended: tuple[torch.Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](
+        module, q_BHTE, k_BHTE, v_BHTE, attention_mask, scaling=scaling, **options
+    )
+    return attended
+
+
+transformers.AttentionInterface.register(RECORDING, _attend_and_record)
+transformers.AttentionMaskInterface.register(RECORDING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

@@ -1,0 +1,174 @@
+"""Which models can be measured, and what is said of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+import pytest
+import torch
+from tiny_models import NORMED
+from tiny_models import build as build_olmo
+from transformers_models import BOS, FITTING, VOCAB, build, build_raw
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.fit import Bos, FitRecord, check_fit
+from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.transformers_model import TransformersModel
+
+LOCAL, FULL = 10, 24
+
+
+def windows(num: int = 6, *, vocab: int = VOCAB) -> torch.Tensor:
+    return torch.randint(3, vocab, (num, FULL + 1), generator=torch.Generator().manual_seed(1))
+
+
+def fit(
+    model: CausalModel, *, anchor_id: Optional[int] = None, dtype: torch.dtype = torch.float32, **changes: Any
+) -> FitRecord:
+    options: dict[str, Any] = {"name": "tiny", "local_len": LOCAL, "dtype": dtype, "anchor_id": anchor_id}
+    return check_fit(model, windows(), **(options | changes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+@pytest.mark.parametrize("kind", FITTING)
+def test_models_that_fit(kind: str, anchor_id: Optional[int], dtype: torch.dtype) -> None:
+    record = fit(build(kind).in_dtype(dtype), anchor_id=anchor_id, dtype=dtype)
+    assert record.anchor is None and all(check.holds for check in record.checks)
+    assert [check.at_least for check in record.checks].count(True) == 2
+    assert {check.name for check in record.checks} >= {
+        "compact against masked (hidden), nats",
+        "compact against masked (contextual), nats",
+    }
+
+
+def test_an_olmo_of_this_package_fits() -> None:
+    model = build_olmo(NORMED).eval().requires_grad_(False)
+    tokens = windows(vocab=100)[:, -23:]
+    check_fit(model, tokens, name="olmo", local_len=8, dtype=torch.float32, anchor_id=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (
+            "mistral, window of 10",
+            r"it attends to the last 10 tokens only \(a sliding window\), fewer than the 24 of a window",
+        ),
+        ("falcon with ALiBi", r"it ignores position IDs \(as with ALiBi, or without positions\)"),
+        ("qwen 3 next", r"hidden tokens change its prediction, so something besides attention carries them"),
+    ],
+)
+def test_models_that_do_not_fit(kind: str, found: str) -> None:
+    with pytest.raises(UserError, match=rf"^tiny cannot be measured: {found}[^\n]*$"):
+        fit(build(kind))
+
+
+def test_a_sliding_window_as_long_as_the_window_fits() -> None:
+    fit(build("mistral", sliding_window=FULL))
+    with pytest.raises(UserError, match=f"the last {FULL} tokens only .* fewer than the {FULL + 1} of a window"):
+        fit(build("mistral", sliding_window=FULL), anchor_id=BOS)
+
+
+class WithoutMask(TransformersModel):
+    """What transformers computes if it gets no mask: tokens behind a gap in the positions do not see those before it."""
+
+    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
+        if options["attention_mask"].ndim == 2 and not options["use_cache"]:
+            options["attention_mask"] = None
+        return super()._run(tokens_BT, positions_BT, **options)
+
+
+class ForgetsOneKey(TransformersModel):
+    """The first of the chosen keys is not seen."""
+
+    def last_logits_after(self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: Any) -> torch.Tensor:
+        return super().last_logits_after(
+            tokens_BY, positions_BY, prefix=[(k[:, :, 1:], v[:, :, 1:]) for k, v in prefix]
+        )
+
+
+class TakesOnlyMasks(TransformersModel):
+    """Every number in a mask means that a token is seen, as where a library reads masks as truth values."""
+
+    def _mask(self, bias_BTT: torch.Tensor) -> torch.Tensor:
+        return super()._mask(bias_BTT if bias_BTT.dtype == torch.bool else torch.zeros_like(bias_BTT))
+
+
+class NoDerivative(TransformersModel):
+    def _mask(self, bias_BTT: torch.Tensor) -> torch.Tensor:
+        if bias_BTT.dtype == torch.bool:
+            return super()._mask(bias_BTT)
+        return super()._mask(bias_BTT.detach() + 0 * bias_BTT.clamp(-1, 1))
+
+
+class NotANumber(TransformersModel):
+    def last_logits(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        return super().last_logits(*arguments, **options) * torch.nan
+
+
+class CannotBeRun(TransformersModel):
+    def keys_values(self, *_: Any) -> Any:
+        raise ValueError("first line\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("defect", "found"),
+    [
+        (WithoutMask, "gaps in position IDs are not honoured"),
+        (ForgetsOneKey, "its keys and values cannot be chosen from"),
+        (TakesOnlyMasks, "weights between seen and hidden are not honoured"),
+        (NoDerivative, "its attention has no derivative"),
+        (NotANumber, "it ignores position IDs"),
+        (CannotBeRun, r"it cannot be run to measure the cached against masked \(ValueError: first line\)"),
+    ],
+)
+def test_defects_are_found_and_named(defect: type[TransformersModel], found: str) -> None:
+    with pytest.raises(UserError, match=rf"^tiny cannot be measured: {found}[^\n]*$"):
+        fit(defect(build_raw("llama")))
+
+
+def test_an_anchor_takes_a_position() -> None:
+    model = build("gpt-2", n_positions=FULL)
+    fit(model)
+    with pytest.raises(UserError, match=f"it has {FULL} positions, and a window takes {FULL + 1}"):
+        fit(model, anchor_id=BOS)
+    assert fit(model, bos=Bos(BOS, "<s>")).anchor is None  # there is no room for one to compare with
+
+
+@pytest.mark.parametrize("local_len", [1, FULL - 1])
+def test_the_shortest_and_the_longest_local_context(local_len: int) -> None:
+    fit(build("llama"), local_len=local_len)
+    fit(build("llama"), local_len=local_len, anchor_id=BOS)
+
+
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+@pytest.mark.parametrize("batch_tokens", [1, 60, 4096])
+def test_both_choices_of_the_first_token_are_compared(anchor_id: Optional[int], batch_tokens: int) -> None:
+    model = build("olmo-2")
+    anchor = fit(model, anchor_id=anchor_id, bos=Bos(BOS, "<s>"), batch_tokens=batch_tokens).anchor
+    assert anchor is not None and anchor.text == "<s>" and anchor.num_windows == 6
+    assert anchor.chosen == ("none" if anchor_id is None else "bos")
+    tokens, targets = windows()[:, :-1], windows()[:, -1]
+    with torch.no_grad():
+        for sizes, found in ((0, anchor.loss_short_nats), (FULL - LOCAL, anchor.loss_long_nats)):
+            visible = torch.arange(sizes).expand(6, 1, -1)
+            expected, _ = target_losses(
+                Evaluator(model, LOCAL, path="masked"), tokens, targets_W=targets, visible_WNS=visible
+            )
+            assert found["none"] == pytest.approx(float(expected.mean()), abs=1e-5)
+            kept = torch.cat([torch.tensor([BOS]).expand(6, 1), tokens[:, FULL - LOCAL - sizes :]], dim=1)
+            positions = torch.tensor([0, *range(FULL - LOCAL - sizes + 1, FULL + 1)]).expand_as(kept)
+            losses = torch.nn.functional.cross_entropy(model.last_logits(kept, positions), targets)
+            assert found["bos"] == pytest.approx(float(losses), abs=1e-5)
+    assert abs(anchor.loss_long_nats["bos"] - anchor.loss_long_nats["none"]) > 1e-3
+
+
+def test_the_record_is_plain_numbers_and_words() -> None:
+    record = dataclasses.asdict(fit(build("llama"), bos=Bos(BOS, "<s>")))
+    assert set(record) == {"checks", "anchor"}
+    assert set(record["checks"][0]) == {"name", "found", "limit", "at_least"}
+    assert all(isinstance(check["found"], (int, float)) for check in record["checks"])
