@@ -1,6 +1,7 @@
 """Null contexts: the tokens that take the place of a window's long-range tokens.
 
-Where a document is too short, or has no companion of its source, the window gets the next kind of ``FALLBACKS``.
+Where a document is too short, or has no companion of its source, the window gets the next kind of ``FALLBACKS``; where the text
+has a single document, that of ``ALONE``.
 
 Shape letters: G documents of the store, W windows, M long-range positions; g and w: some of them.
 """
@@ -14,11 +15,18 @@ import numpy as np
 
 from olmo_sparsity.text.windows import Windows
 
-# Kinds of null contexts, and what a window gets that cannot have its kind; two documents of different text always exist.
+# Kinds of null contexts, and what a window gets that cannot have its kind, where there are two documents of different text.
 FALLBACKS: dict[str, Optional[str]] = {
     "same-source": "any-source",
     "any-source": None,
     "same-document": "same-source",
+    "shuffled": None,
+}
+# The same where all text is one document, or copies of it.
+ALONE: dict[str, Optional[str]] = {
+    "same-source": "same-document",
+    "any-source": "same-document",
+    "same-document": "shuffled",
     "shuffled": None,
 }
 STRETCHES, SHUFFLES = 2, 22  # purposes of random generators; a change would change the null contexts
@@ -79,13 +87,15 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
     """
     start_W = np.empty(len(windows), dtype=np.int64)
     kinds = []
+    doc_id_g = windows.store.doc_ids_G[windows.eligible_g]
+    fallbacks = FALLBACKS if (doc_id_g != doc_id_g[0]).any() else ALONE
     lenders: dict[str, _Lenders] = {}  # made when the first window needs them: they order all eligible documents
     for window in range(len(windows)):
         rng = np.random.default_rng([seed, STRETCHES, window])
         tried: Optional[str] = kind
         start = None
         while start is None:
-            assert tried is not None, "there always is a document of another text"
+            assert tried is not None, "there is a document of another text, or the window can be shuffled"
             kind_of_window = tried
             if tried == "shuffled":
                 start = int(windows.start_W[window])
@@ -95,7 +105,7 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
                 if tried not in lenders:
                     lenders[tried] = _Lenders(windows, by_source=tried == "same-source")
                 start = lenders[tried].draw(window, rng)
-            tried = FALLBACKS[tried]
+            tried = fallbacks[tried]
         start_W[window] = start
         kinds.append(kind_of_window)
     return NullContexts(windows, num_long_range, seed, start_W, kinds)

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 from tiny_stores import EOS, tiny_store
 
-from olmo_sparsity.text.null_contexts import FALLBACKS, NullContexts, draw_null_contexts
+from olmo_sparsity.text.null_contexts import ALONE, FALLBACKS, NullContexts, draw_null_contexts
 from olmo_sparsity.text.windows import Windows, sample_windows
 
 FULL, M = 5, 3
@@ -82,6 +82,26 @@ def test_every_fallback_occurs(windows: Windows) -> None:
     assert set(draw(windows, "same-document").counts()) == {"same-document", "same-source", "any-source"}
     assert set(draw(windows, "any-source").counts()) == {"any-source"}
     assert set(draw(windows, "shuffled").counts()) == {"shuffled"}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_single_document_lends_to_itself_or_is_shuffled(kind: str) -> None:
+    """Also two copies of one text. Windows near the middle of the document leave no room beside them."""
+    text = list(range(2, 2 + FULL + M + 2))
+    store = tiny_store([text, text])
+    windows = sample_windows(store, FULL, num_windows=100, max_per_document=100, seed=0, min_documents=1)
+    contexts = draw(windows, kind)
+    for window, tokens in enumerate(windows.tokens(np.arange(len(windows))).tolist()):
+        outside = [token for token in text if token not in tokens]
+        has_room = max(text.index(tokens[0]), len(text) - 1 - text.index(tokens[-1])) >= M
+        drawn = contexts.tokens(np.array([window]))[0].tolist()
+        if has_room and kind != "shuffled":
+            assert contexts.kinds[window] == "same-document"
+            assert set(drawn) <= set(outside)
+        else:
+            assert contexts.kinds[window] == "shuffled"
+            assert sorted(drawn) == tokens[:M]
+    assert set(contexts.counts()) == ({"shuffled"} if kind == "shuffled" else {"same-document", "shuffled"})
 
 
 @pytest.mark.parametrize("kind", FALLBACKS)

@@ -1,0 +1,154 @@
+"""Places in one text: which token stands at a character, and where a piece of text begins.
+
+The text is encoded once, and each token keeps the characters that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from olmo_sparsity.errors import UserError
+
+SHOWN_OFFSETS = 5  # of the places where a text occurs, in a message
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """A text and its tokens.
+
+    Attributes:
+        text: the text.
+        token_ids: int64 [tokens]; without special tokens, as in the token files of a corpus.
+        begins: int64 [tokens]; index in ``text`` of each token's first character. Tokens that are parts of one character all
+            have this character.
+        ends: int64 [tokens]; one more than the index of the last character.
+    """
+
+    text: str
+    token_ids: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def begin_of(self, token: int) -> int:
+        """Return the index in the text of a token's first character that is no white space, or of its first character."""
+        begin, end = int(self.begins[token]), int(self.ends[token])
+        own = self.text[begin:end]
+        return begin + (len(own) - len(own.lstrip()) if own.strip() else 0)
+
+
+@dataclass(frozen=True)
+class TargetPlace:
+    """The token to explain.
+
+    Attributes:
+        token: its index among the tokens of the text.
+        others: the places (``EncodedText.begin_of``) of further tokens that begin the same text, if it was searched for.
+    """
+
+    token: int
+    others: tuple[int, ...] = ()
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
+    """Encode a text, and keep the characters of each token."""
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    return EncodedText(text, np.array(encoding.ids, dtype=np.int64), offsets[:, 0], offsets[:, 1])
+
+
+def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> TargetPlace:
+    """Return the place of the token that holds a character, or of the first token behind it if no token holds it.
+
+    Args:
+        encoded: the text.
+        offset: index of the character, from 0.
+        full_len: tokens of a window, all of which must stand before the token.
+        local_len: L, the number of local tokens.
+
+    Raises:
+        UserError: the offset lies outside the text, or too few tokens stand before it.
+    """
+    length = len(encoded.text)
+    behind = np.flatnonzero(encoded.ends > offset)
+    if offset < 0 or len(behind) == 0:
+        raise UserError(
+            f"offset {offset}: the text has {length:,} characters, numbered from 0; choose one of them with --at"
+        )
+    token = int(behind[0])
+    if token < full_len:
+        raise UserError(f"offset {offset}: {_too_early(encoded, token, full_len=full_len, local_len=local_len)}")
+    return TargetPlace(token)
+
+
+def place_of(encoded: EncodedText, target: str, *, full_len: int, local_len: int) -> TargetPlace:
+    """Return the first place where the token that begins a piece of text follows a full window.
+
+    Args:
+        encoded: the text.
+        target: the piece of text. A token begins it if it starts with the first character that is no white space.
+        full_len: tokens of a window.
+        local_len: L, the number of local tokens.
+
+    Raises:
+        UserError: the text does not hold it, no token begins it, or none behind a full window.
+    """
+    if not target:
+        raise UserError("target '': must hold at least one character")
+    tokens = list(_tokens_that_begin(encoded, target))
+    if not tokens:
+        reason = (
+            "no token begins with it where it stands" if target in encoded.text else "it does not occur in the text"
+        )
+        raise UserError(f"target {target!r}: {reason}; choose the beginning of a word, or a character with --at")
+    usable = [token for token in tokens if token >= full_len]
+    if not usable:
+        last = tokens[-1]
+        reason = _too_early(encoded, last, full_len=full_len, local_len=local_len)
+        raise UserError(f"target {target!r}: at its last place, character {encoded.begin_of(last)}, {reason}")
+    return TargetPlace(usable[0], tuple(encoded.begin_of(token) for token in usable[1:]))
+
+
+def several_places_words(encoded: EncodedText, place: TargetPlace, target: str) -> Optional[str]:
+    """Return in one sentence that a text was found at several places, and which one is explained; None: at one only."""
+    if not place.others:
+        return None
+    offsets = [str(offset) for offset in place.others[:SHOWN_OFFSETS]]
+    more = ", ..." if len(place.others) > SHOWN_OFFSETS else ""
+    return (
+        f"target {target!r}: it follows a full window at {len(place.others) + 1} places; this is the first, character "
+        f"{encoded.begin_of(place.token)}; --at chooses another ({', '.join(offsets)}{more})"
+    )
+
+
+def _tokens_that_begin(encoded: EncodedText, target: str) -> Iterator[int]:
+    """Yield the indices of the tokens that begin a piece of text, rising."""
+    lead = len(target) - len(target.lstrip()) if target.strip() else 0
+    found = encoded.text.find(target)
+    while found >= 0:
+        behind = np.flatnonzero(encoded.ends > found + lead)
+        if len(behind) and encoded.begin_of(int(behind[0])) == found + lead:
+            yield int(behind[0])
+        found = encoded.text.find(target, found + 1)
+
+
+def _too_early(encoded: EncodedText, token: int, *, full_len: int, local_len: int) -> str:
+    """Return why a token has no full window, and what to do."""
+    remedies = []
+    if token > local_len:
+        remedies.append(f"a shorter full context (--full-len {token})")
+    elif token >= 2:
+        remedies.append(f"shorter lengths (--local-len {token // 2} --full-len {token})")
+    if len(encoded) > full_len:
+        remedies.append(f"a place from character {encoded.begin_of(full_len)} on")
+    else:
+        remedies.append(f"a longer text (this one has {len(encoded)} tokens)")
+    before = "only 1 token stands" if token == 1 else f"only {token} tokens stand"
+    return f"{before} before it, and the full context has {full_len}; choose {' or '.join(remedies)}"

@@ -1,0 +1,112 @@
+"""Places in a text: the token at a character, and the tokens that begin a piece of text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
+from olmo_sparsity.text.places import EncodedText, encode_text, place_at, place_of, several_places_words
+from olmo_sparsity.text.vocabulary import train_bpe
+
+TEXT = "the cat sat on the mat, and the cat was naïve ✨ the end"
+LENGTHS = {"full_len": 4, "local_len": 2}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_bpe([TEXT.replace("✨", "")] * 20, 300, eos_token="<eos>")
+
+
+@pytest.fixture(scope="module")
+def encoded(tokenizer: Tokenizer) -> EncodedText:
+    return encode_text(tokenizer, TEXT)
+
+
+def test_tokens_are_those_of_a_corpus_and_cover_the_text(tokenizer: Tokenizer, encoded: EncodedText) -> None:
+    (of_corpus,) = tokenizer.encode_batch_fast([TEXT], add_special_tokens=False)
+    assert encoded.token_ids.tolist() == of_corpus.ids
+    assert encoded.begins[0] == 0 and encoded.ends[-1] == len(TEXT)
+    assert "".join(TEXT[b:e] for b, e in sorted(set(zip(encoded.begins, encoded.ends, strict=True)))) == TEXT
+
+
+def test_every_character_has_the_first_token_that_holds_it(encoded: EncodedText) -> None:
+    for offset in range(int(encoded.begins[4]), len(TEXT)):
+        holding = [i for i in range(len(encoded)) if encoded.begins[i] <= offset < encoded.ends[i]]
+        assert place_at(encoded, offset, **LENGTHS).token == holding[0]
+
+
+def test_a_text_is_found_where_a_token_begins_it(encoded: EncodedText) -> None:
+    """Each "the" but the first, which no window precedes; " cat" and "cat" are the same place."""
+    place = place_of(encoded, "the", **LENGTHS)
+    places = [encoded.begin_of(place.token), *place.others]
+    assert places == [15, 28, 48]
+    assert TEXT[15:18] == TEXT[28:31] == TEXT[48:51] == "the"
+    words = several_places_words(encoded, place, "the")
+    assert words is not None and "at 3 places; this is the first, character 15; --at chooses another (28, 48)" in words
+    only = place_of(encoded, " cat", **LENGTHS)
+    assert (encoded.begin_of(only.token), only.others) == (32, ())
+    assert place_of(encoded, "cat", **LENGTHS) == only
+    assert several_places_words(encoded, only, "cat") is None
+
+
+def test_a_character_of_several_tokens(encoded: EncodedText) -> None:
+    place = place_of(encoded, "✨", **LENGTHS)
+    assert encoded.begin_of(place.token) == TEXT.index("✨")
+    assert place.token == place_at(encoded, TEXT.index("✨"), **LENGTHS).token
+    assert encoded.begins[place.token - 1] < encoded.begins[place.token] == encoded.begins[place.token + 1]
+
+
+@pytest.mark.parametrize(
+    ("offset", "lengths", "said"),
+    [
+        (99, LENGTHS, f"offset 99: the text has {len(TEXT)} characters"),
+        (-1, LENGTHS, "offset -1: the text has"),
+        (
+            8,
+            LENGTHS,
+            r"only 2 tokens stand before it, .* \(--local-len 1 --full-len 2\) or a place from character 15 on",
+        ),
+        (
+            12,
+            LENGTHS,
+            r"only 3 tokens stand before it, and the full context has 4; choose a shorter .* \(--full-len 3\)",
+        ),
+        (0, LENGTHS, "only 0 tokens stand before it, and the full context has 4; choose a place from character 15 on"),
+        (12, {"full_len": 400, "local_len": 2}, r"--full-len 3\) or a longer text \(this one has \d+ tokens\)"),
+    ],
+)
+def test_mistakes_of_offsets(encoded: EncodedText, offset: int, lengths: dict[str, int], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        place_at(encoded, offset, **lengths)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("dog", "target 'dog': it does not occur in the text"),
+        ("hat", "target 'hat': it does not occur"),
+        ("he cat", "target 'he cat': no token begins with it where it stands"),
+        ("sat", r"target 'sat': at its last place, character 8, only 2 tokens stand"),
+        ("", "target '': must hold"),
+    ],
+)
+def test_mistakes_of_targets(encoded: EncodedText, target: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        place_of(encoded, target, **LENGTHS)
+
+
+def test_windows_before_chosen_targets() -> None:
+    first, second = np.arange(10, 19), np.arange(30, 36)
+    store = store_of([document_of_text("a", first, source="x"), document_of_tokens(second, source="y")], split="own")
+    windows = windows_before(store, 4, document_W=np.array([1, 0, 0]), target_W=np.array([5, 4, 8]))
+    assert windows.tokens(np.arange(3)).tolist() == [
+        [31, 32, 33, 34, 35],
+        [10, 11, 12, 13, 14],
+        [14, 15, 16, 17, 18],
+    ]
+    assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
+    assert store.source_of(np.array([0, 1])) == ["x", "y"]
+    assert windows.num_documents == 2
