@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import failed_gates
+from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, measured_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
@@ -71,11 +72,23 @@ def _words(comparison: Comparison) -> str:
         for subject in comparison.subjects
         if failed_gates(subject.summary)
     ]
-    gates = "".join(failed) or "Both gates of all measurements passed. "
-    warnings = "".join(f"{subject.warning} " for subject in comparison.subjects if subject.warning)
+    without = "".join(
+        f"{subject.label}: {beyond_gate_words(subject.summary)} "
+        for subject in comparison.subjects
+        if subject.summary.beyond_gate == "not-applicable"
+    )
+    passed = "Every gate that applies passed. " if without else "Both gates of all measurements passed. "
+    gates = ("".join(failed) or passed) + without
+    measured = " ".join(f"{subject.label}: {measured_words(subject.summary)}." for subject in comparison.subjects)
+    warnings = "".join(
+        f"{subject.label}: {words} "
+        for subject in comparison.subjects
+        for words in (subject.warning, anchor_warning(subject.summary.setup))
+        if words
+    )
     return (
-        f"{gates}{warnings}Means over windows with 95% intervals by bootstrap over documents. {pairings}. Gain over random: of "
-        "selectors that do not see the target (of one that does it would hold luck); real minus luck: of those that do."
+        f"{gates}{warnings}Means over windows with 95% intervals by bootstrap over documents. {pairings}. {measured} Gain over "
+        "random: of selectors that do not see the target (of one that does it would hold luck); real minus luck: of the others."
     )
 
 

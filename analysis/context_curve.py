@@ -20,7 +20,7 @@ from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.wording import data_words
-from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
+from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.storage.files import write_json
 
 from .line_labels import EndLabel, label_line_ends
@@ -67,27 +67,26 @@ def _draw_losses(axis: Axes, compared: ComparedCurves) -> None:
 
 
 def _draw_changes(axis: Axes, compared: ComparedCurves) -> None:
-    """Draw the end of the curves, from the training row on, where the panel of losses looks flat."""
+    """Draw the end of the curves, from the training row (or the local tokens) on, where the panel of losses looks flat."""
     for model, look in zip(compared.models, _looks(compared), strict=True):
         changes = [point.change_nats for point in model.curve.points]
-        reference = [point.num_visible_tokens for point in model.curve.points].index(compared.row_len)
+        reference = [point.num_visible_tokens for point in model.curve.points].index(compared.reference_len)
         of_seeds = [np.array(seed.losses_nats) - seed.losses_nats[reference] for seed in model.seeds]
         _draw_model(axis, model, values=changes, of_seeds=of_seeds, look=look)
     axis.axhline(0, color="grey", linewidth=0.5)
     axis.set_ylabel("nats")
-    axis.set_title(f"change from {compared.row_len} visible tokens (paired)")
+    axis.set_title(f"change from {compared.reference_len} visible tokens (paired)")
 
 
 def _marked_lengths(compared: ComparedCurves) -> dict[str, int]:
     """Return the lengths that vertical lines mark, by their labels."""
     lengths = [model.curve.lengths for model in compared.models]
     last = compared.models[0].curve.points[-1].num_visible_tokens
-    marked = {"local": lengths[0].local_len, "training row": compared.row_len, "full": compared.full_len}
-    if lengths[0].local_len == compared.row_len:
-        del marked["local"]
-    if compared.row_len == compared.full_len:
-        del marked["full"]
-    trained = max((of_model.max_position for of_model in lengths if of_model.num_chunks > 1), default=0)
+    marked = {"local": lengths[0].local_len, "full": compared.full_len}
+    if compared.row_len is not None:
+        marked = {word: length for word, length in marked.items() if length != compared.row_len}
+        marked["training row"] = compared.row_len
+    trained = max((of_model.max_position or 0 for of_model in lengths if (of_model.num_chunks or 1) > 1), default=0)
     if compared.full_len < trained < last:
         marked["positions"] = trained
     return marked
@@ -140,19 +139,25 @@ def _label_ends(axis: Axes, compared: ComparedCurves, *, change: bool) -> None:
 
 def _words(compared: ComparedCurves) -> str:
     gains = gain_beyond_lines(compared)
+    if compared.row_len is None:
+        about = "No training row of these models is known, so the curve shows nothing about length generalization."
+    else:
+        about = (
+            "For a model that generalizes in length, the curve keeps falling, or stays flat, to the right of the training row, "
+            "up to the largest trained position."
+        )
     listed = f" {gains[0].capitalize()} {'; '.join(gains[1:])}." if gains else ""
     seeds = " Dots: single seeds." if any(len(model.seeds) > 1 for model in compared.models) else ""
     return (
         "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents, of "
-        f"several seeds with their variance.{seeds} For a model that generalizes in length, the curve keeps falling, or stays "
-        f"flat, to the right of the training row, up to the largest trained position.{listed} "
+        f"several seeds with their variance.{seeds} {about}{listed} {curves_words(compared)} "
         f"{data_words(compared.models[0].curve)}."
     )
 
 
 def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     """Draw ``context-curve`` of curves that were read, and write their numbers beside it."""
-    first = min(compared.row_len, compared.models[0].curve.lengths.local_len)
+    first = min(compared.reference_len, compared.models[0].curve.lengths.local_len)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.6, 3.8), layout="constrained")
     _draw_losses(left, compared)
     _draw_changes(right, compared)

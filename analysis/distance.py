@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance
+from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import CONTEXTS
 
 from .measured import Measured, script
@@ -16,6 +16,7 @@ from .output import caption, save
 from .style import LINE_LOOKS, LOOKS, band, context_entry, ordered, seeing
 
 MAX_COLUMNS = 4
+MAX_TICKS = 6  # of a panel's logarithmic axis
 CONTROLS = ("random", "nearest")  # their distances are known without a measurement
 
 
@@ -28,6 +29,18 @@ def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[Distan
         [b.center_tokens for b in uniform], [b.uniform for b in uniform], color="grey", linestyle="--", linewidth=1
     )
     axis.set_xlabel("distance to the target, tokens")
+
+
+def _make_logarithmic(axis: Axes, bins: tuple[DistanceBin, ...]) -> None:
+    """Make the axis of distances logarithmic, with ticks at powers of two where there are some, else at a few distances."""
+    first, last = bins[0].from_tokens, bins[-1].to_tokens
+    powers = [2**i for i in range(last.bit_length()) if first <= 2**i <= last]
+    every = -(-len(powers) // MAX_TICKS)
+    few = [round(first * (last / first) ** (i / 3)) for i in range(4)]
+    ticks = powers[::-1][::every] if len(powers) > 2 else few
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
@@ -50,6 +63,8 @@ def draw(measured: Measured, out: Path) -> list[Path]:
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
         _panel(axis, selector, bins_of_context={context: bins_of[selector, context] for context in CONTEXTS})
+        if has_log_distances(measurement.lengths):
+            _make_logarithmic(axis, bins_of[selector, "real"])
         axis.set_title(f"{selector}, k = {k}")
     axes[0, 0].set_ylim(bottom=0)
     for axis in axes[:, 0]:
@@ -60,6 +75,8 @@ def draw(measured: Measured, out: Path) -> list[Path]:
         f"Where the {k} most influential long-range tokens of a window lie: means over windows; bands: 95% intervals over "
         "documents. Under the null context other tokens take the place of the long-range ones."
     )
+    if has_log_distances(measurement.lengths):
+        words += " Bins have equal widths on the logarithmic axis, so that a uniform choice rises with the distance."
     if seeing(measurement, selectors):
         words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
     caption(figure, measured.summary, words=words, handles=handles)

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words
+from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words, measured_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -48,7 +49,7 @@ def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), c
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
-    """Write below a figure what it shows, from how much data, at which lengths, and whether the gates passed.
+    """Write below a figure what it shows, of which model, from how much data, at which lengths, and whether the gates passed.
 
     Gates that failed are written above it as well.
 
@@ -59,8 +60,8 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         handles: entries of the legend.
         columns: columns of the legend.
     """
-    data = f"{data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    caption_text(figure, f"{words} {data}", handles=handles, columns=columns)
+    data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
+    caption_text(figure, f"{words} {data} {anchor_warning(summary.setup)}".rstrip(), handles=handles, columns=columns)
     if failed := failed_gates(summary):
         _write_above(figure, failed)
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
+from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.tables.reading import newest_finished
 
 from .output import caption_text, save
@@ -69,13 +70,19 @@ def _panel(axis: Axes, suite: Suite) -> None:
 
 
 def _words(numbers: Detection) -> str:
+    suites = {suite.suite for suite in numbers.suites}
+    reader = "the run's own model" if numbers.setup.model is None else "the model"
+    solver = "Sum and parity: the solver, a small model trained on such sequences. "
+    if not any(name.startswith("planted") for name in suites):
+        solver = ""
     return (
         "Of as many best-ranked positions as were planted, the share that was planted, mean over windows; black lines: 95% "
         "intervals by bootstrap over documents; dotted: a random ranking; white marks: mean distance of the planted tokens near "
-        f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: the run's own model "
-        "completes a made-up name or number that was planted in natural text. Sum and parity: the solver, a small model "
-        "trained on such sequences. Losses in nats: local tokens only, all tokens, local and planted tokens. "
-        f"{numbers.suites[0].num_windows} windows in each panel (needles: {numbers.source}, {numbers.split})."
+        f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: {reader} completes a "
+        f"made-up name or number that was planted in natural text. {solver}Losses in nats: local tokens only, all tokens, local "
+        "and planted tokens. "
+        f"{numbers.suites[0].num_windows} windows in each panel (needles: {numbers.source}, {numbers.split}). "
+        f"{setup_words(numbers.run, numbers.setup)}."
     )
 
 

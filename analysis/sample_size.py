@@ -74,19 +74,18 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
 
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
     """Draw the means that the gates test: the long gain, and the gain beyond the training row where that is another."""
-    sizes = [summary.num_windows for summary in summaries]
-    for name, look in _gate_looks(summaries[-1]).items():
+    sizes, looks = [summary.num_windows for summary in summaries], _gate_looks(summaries[-1])
+    for name, look in looks.items():
         band(axis, sizes, estimates=[summary.of_windows(name) for summary in summaries], **look)
     axis.axhline(0, color="grey", linewidth=0.8)
-    axis.set_title(
-        "long gain\nall and beyond the row" if len(_gate_looks(summaries[-1])) == 2 else "long gain\nall beyond the row"
-    )
+    where = "\nall and beyond the row" if len(looks) == 2 else "\nall beyond the row"
+    axis.set_title("long gain" if summaries[-1].lengths.train_len is None else f"long gain{where}")
     axis.set_ylabel("nats")
 
 
 def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
-    """Return the gains that the gates test, with their looks; one, where a training row has only the local tokens."""
-    has_longer_rows = summary.lengths.train_len > summary.lengths.local_len
+    """Return the gains that the gates test, with their looks; one, where no row is known or it has only the local tokens."""
+    has_longer_rows = summary.lengths.len_before_gain > summary.lengths.local_len
     return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "long_gain_nats"}
 
 

@@ -23,12 +23,13 @@ from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_s
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.trained_models import trained_models
 from olmo_sparsity.statistics.wording import data_words, interval, length_words
+from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
 from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words, seed_intervals_words
 from olmo_sparsity.tables.reading import newest_finished
 
 from .output import caption_text, save
 from .runs import script_of_runs
-from .style import LOOKS, error_bars, legend_entry, main_selectors, signed_log
+from .style import LOOKS, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
 NULL: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white"}
@@ -66,13 +67,15 @@ def ladder(runs: list[Path]) -> list[Rung]:
     tables = {run: newest_finished(run) for run in runs}
     measurements = {run: load(folder) for run, folder in tables.items()}
     manifests = [measurement.manifest for measurement in measurements.values()]
+    setups = [measurement.setup for measurement in measurements.values()]
     for name, values in (
         ("windows", [(m["tokens_sha256"], m["windows_sha256"]) for m in manifests]),
         ("lengths", [m["context"] for m in manifests]),
-        ("PoSE settings", [m["pose"] for m in manifests]),
+        ("PoSE settings", [m.get("pose") for m in manifests]),
+        ("definitions of visible", [(m.visibility, m.anchor is None) for m in setups]),
         ("k", [m["influence"]["k"] for m in manifests]),
         ("selectors", [m["influence"]["selectors"] for m in manifests]),
-        ("numbers of training steps", [m["checkpoint"]["step"] for m in manifests]),
+        ("numbers of training steps", [m.get("checkpoint", {}).get("step") for m in manifests]),
     ):
         if any(value != values[0] for value in values):
             raise UserError(
@@ -82,7 +85,9 @@ def ladder(runs: list[Path]) -> list[Rung]:
     for model in trained_models(list(measurements)):
         of_model = tuple(measurements[run] for run in model.runs)
         numbers = summarize_seeds(model, [tables[run] for run in model.runs], measurements=of_model)
-        rungs.append(Rung(float(of_model[0].manifest["num_parameters"]), numbers, of_model))
+        pretrained = of_model[0].setup.model
+        size = of_model[0].manifest["num_parameters"] if pretrained is None else pretrained.num_parameters
+        rungs.append(Rung(float(size), numbers, of_model))
     return sorted(rungs, key=lambda rung: rung.num_parameters)
 
 
@@ -114,9 +119,12 @@ def _of_selection(name: str, selector: str, k: int) -> Value:
 
 
 def _draw_windows(axis: Axes, rungs: list[Rung], *, name: str, title: str) -> None:
+    axis.set_title(title)
+    if all(rung.numbers.mean.of_windows(name) is None for rung in rungs):
+        write_nothing_measured(axis, "no training row is known")
+        return
     _draw_line(axis, rungs, value=lambda summary: summary.of_windows(name), **BLACK)
     axis.axhline(0, color="grey", linewidth=0.5)
-    axis.set_title(title)
     axis.set_ylabel("nats")
 
 
@@ -189,10 +197,13 @@ def _words(rungs: list[Rung]) -> str:
     bars = "Bars: 95% intervals by bootstrap over documents; they do not include what another seed would change."
     if most > 1:
         bars = f"Points: {seed_intervals_words(most)}. Dots: single seeds."
+    means = [rung.numbers.mean for rung in rungs]
+    models = "".join(f"{subject_words(mean.run, mean.setup)}; " for mean in means if mean.setup.model is not None)
     return (
         f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} "
         "D(k) alone is no evidence that the context helps: compare the null context. "
-        f"R(k): linear up to 1, logarithmic beyond. {data_words(summary)}; {length_words(summary.lengths)}"
+        f"R(k): linear up to 1, logarithmic beyond. {models}{definition_words(summary.setup)}. {data_words(summary)}; "
+        f"{length_words(summary.lengths)}"
     )
 
 

@@ -144,8 +144,8 @@ def write_gate_failed(axis: Axes, summary: Summary) -> None:
     axis.set_yticks([])
 
 
-def write_nothing_measured(axis: Axes) -> None:
+def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:
     """Say in a panel that nothing which it could show was measured."""
-    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes)
+    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
     axis.set_xticks([])
     axis.set_yticks([])

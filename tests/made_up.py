@@ -27,6 +27,32 @@ SEES_TARGET = {
     "lasso": True,
     "greedy-kl": False,
 }
+LENGTHS_OF_PRETRAINED = {"local_len": 8, "full_len": 20, "train_len": None, "max_position": None, "num_long_range": 12}
+# Entries of the manifest of a pretrained model: one that names its model alone, and one whose other first token has a lower loss.
+MODEL = {
+    "name": "someone/Made-Up-2M",
+    "revision": "main-commit",
+    "weights_sha256": "0123456789abcdef" * 4,
+    "architecture": "LlamaForCausalLM",
+    "num_parameters": 2_345_678,
+    "dtype": "bfloat16",
+    "max_position": 2048,
+    "tokenizer_sha256": "9" * 64,
+}
+PRETRAINED: dict[str, Any] = {"run": "someone--made-up-2m", "model": MODEL, "visibility": "hidden", "anchor": None}
+ANCHOR_CHECK = {
+    "chosen": "bos",
+    "text": "<bos>",
+    "num_windows": 64,
+    "loss_short_nats": {"bos": 3.865, "none": 3.2},
+    "loss_long_nats": {"bos": 3.2912, "none": 2.5493},
+}
+CONTEXTUAL: dict[str, Any] = {
+    **PRETRAINED,
+    "visibility": "contextual",
+    "anchor": {"id": 7, "text": "<bos>"},
+    "fit": {"checks": [], "anchor": ANCHOR_CHECK},
+}
 DRAWS = 2  # drawn labels of each window
 MIMICRY = ("kl", "greedy-kl")
 LUCK = 0.1  # nats: sparse gain at k = 1, and the same times sqrt(k) at other k, of a selector that sees the target
@@ -42,6 +68,7 @@ def made_up_tables(
     words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
     gain_beyond: Optional[float] = None,
+    setup: Optional[dict[str, Any]] = None,
 ) -> Path:
     """Write an influence folder of two equal parts, or of parts of these sizes; windows are shuffled within a part.
 
@@ -52,8 +79,11 @@ def made_up_tables(
 
     Under ``resampled`` the sparse gain of a selector that sees the target is its luck and noise. Of KL(p_all, p_{}) the share
     ``kl_share`` is recovered, under mimicry 0.4 times as much. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
-    None: training rows have as many tokens as the local context, so that it is the long gain.
+    None: training rows have as many tokens as the local context, so that it is the long gain. ``setup``: entries of the manifest
+    about the model (such as ``PRETRAINED``); where it names a model, no training row is known, nor what the model saw.
     """
+    setup = setup or {}
+    is_pretrained = "model" in setup
     rng = np.random.default_rng(seed)
     added_rng = np.random.default_rng([seed, 1])  # for what tables have since version 3
     document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
@@ -78,7 +108,7 @@ def made_up_tables(
                 "weight": 1.0,
                 "source": "made up",
                 "split": "validation",
-                "train_overlap": w % 8 == 0,
+                "train_overlap": None if is_pretrained else w % 8 == 0,
                 "start_token": 0,
                 "token_ids": list(range(20)),
                 "token_texts": [f" w{rng.integers(100)}" for _ in range(20)],
@@ -93,8 +123,8 @@ def made_up_tables(
                 "null_loss_long_nats": short[w] - gain["null"][w],
                 "null_gain_long_nats": gain["null"][w],
                 "null_target_class": added_rng.choice(CLASSES),
-                "loss_train_len_nats": short[w] - gain["real"][w] + beyond[w],
-                "gain_beyond_nats": beyond[w],
+                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
+                "gain_beyond_nats": None if is_pretrained else beyond[w],
                 "kl_short_nats": kl_short["real"][w],
                 "null_kl_short_nats": kl_short["null"][w],
                 "resampled_target_ids": added_rng.integers(0, 100, DRAWS),
@@ -154,11 +184,18 @@ def made_up_tables(
             of = [of[i] for i in rng.permutation(len(of))]
             content = pa.Table.from_pylist(of, schema=schemas(M)[table])
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
-    manifest = {"kind": "influence", "status": "complete", "run_id": "0", "run": "made-up", "source": "made up"}
-    lengths = LENGTHS if gain_beyond is None else {**LENGTHS, "train_len": 14}
-    write_json(
-        folder / "manifest.json", {**manifest, "split": "validation", "num_parts": len(parts), "context": lengths}
-    )
+    manifest: dict[str, Any] = {
+        "kind": "influence",
+        "status": "complete",
+        "run_id": "0",
+        "run": "made-up",
+        "source": "made up",
+    }
+    lengths: dict[str, Any] = LENGTHS if gain_beyond is None else {**LENGTHS, "train_len": 14}
+    if is_pretrained:
+        lengths = {**LENGTHS_OF_PRETRAINED}
+    manifest |= {"split": "validation", "num_parts": len(parts), "context": lengths, **setup}
+    write_json(folder / "manifest.json", manifest)
     return folder
 
 

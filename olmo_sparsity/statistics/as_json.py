@@ -13,9 +13,12 @@ from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Sui
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.seed_summary import SeedSummary
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, SelectionSummary, Summary
+from olmo_sparsity.statistics.wording import overlap_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import model_labels
 
 Json = dict[str, Any]
@@ -27,7 +30,10 @@ def estimate_json(estimate: Optional[Estimate]) -> Optional[Json]:
 
 
 def lengths_json(lengths: Lengths) -> Json:
-    """The lengths, in the order of the manifest; without what the manifest does not record."""
+    """The lengths, in the order of the manifest; without what the manifest does not record.
+
+    ``train_len`` is null where no training row is known.
+    """
     record = {
         "local_len": lengths.local_len,
         "full_len": lengths.full_len,
@@ -38,7 +44,17 @@ def lengths_json(lengths: Lengths) -> Json:
         "pose_contents": lengths.pose_contents,
         "num_long_range": lengths.num_long_range,
     }
-    return {key: value for key, value in record.items() if value is not None}
+    return {key: value for key, value in record.items() if value is not None or key == "train_len"}
+
+
+def setup_json(setup: ModelSetup) -> Json:
+    """The model (null: that of a run), the definition of visible and the anchor, with the warning about the anchor."""
+    return {
+        "model": setup.model and asdict(setup.model),
+        "visibility": setup.visibility,
+        "anchor": setup.anchor and {"id": setup.anchor.token_id, "text": setup.anchor.text},
+        "anchor_warning": anchor_warning(setup) or None,
+    }
 
 
 def selection_json(selection: SelectionSummary) -> Json:
@@ -80,12 +96,14 @@ def summary_json(summary: Summary) -> Json:
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
         "overlap_percent": summary.overlap_percent,
+        "overlap_words": overlap_words(summary),
         **{name: estimate_json(summary.of_windows(name)) for name in WINDOW_ESTIMATES},
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,
         "run": summary.run,
         "run_id": summary.run_id,
+        **setup_json(summary.setup),
         "selections": [selection_json(selection) for selection in summary.selections],
         "effective_sparsity": [effective_sparsity_json(entry) for entry in summary.effective_sparsity],
     }
@@ -192,6 +210,7 @@ def detection_json(detection: Detection) -> Json:
         "run_id": detection.run_id,
         "source": detection.source,
         "split": detection.split,
+        **setup_json(detection.setup),
         "suites": [_suite_json(suite) for suite in detection.suites],
     }
 
@@ -231,6 +250,7 @@ def _model_curve_json(model: ModelCurve, label: str) -> Json:
         "label": label,
         "runs": [seed.run for seed in model.seeds],
         "seeds": [seed.seed for seed in model.seeds],
+        **setup_json(model.curve.setup),
         **lengths_json(model.curve.lengths),
         "is_ceiling": model.is_ceiling,
         "gain_beyond_nats": estimate_json(model.gain_beyond_nats),
@@ -252,6 +272,7 @@ def compared_curves_json(compared: ComparedCurves) -> Json:
     """What the figure of context curves writes beside its pictures."""
     first = compared.models[0].curve
     return {
+        "reference_len": compared.reference_len,
         "row_len": compared.row_len,
         "full_len": compared.full_len,
         "num_windows": first.num_windows,

@@ -13,13 +13,14 @@ import pandas as pd
 
 from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Measurement, SelectionKey, window_rows
+from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Lengths, Measurement, SelectionKey, window_rows
 from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
 MAX_BINS = 16
+LOG_DISTANCES = 64  # from so many long-range tokens on, bins of distance are of equal width on a logarithmic axis
 # Classes whose rule looks for the target among the long-range tokens, so that being in the class is part of the outcome.
 CONDITIONED_CLASSES = ("induction", "repeat")
 
@@ -100,6 +101,11 @@ class _BinOfSelection:
 
     selection: SelectionKey
     bin: int
+
+
+def has_log_distances(lengths: Lengths) -> bool:
+    """Return True if there are so many long-range tokens that distances are shown on a logarithmic axis."""
+    return lengths.num_long_range >= LOG_DISTANCES
 
 
 def by_class(measurement: Measurement, whole: Summary) -> list[ClassSummary]:
@@ -183,8 +189,7 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
         measurement: names the windows, selectors and k.
     """
     lengths = measurement.lengths
-    num_bins = min(MAX_BINS, lengths.num_long_range)
-    edges = np.floor(np.linspace(lengths.local_len, lengths.full_len, num_bins + 1)).astype(int)
+    edges = _edges_of_distances(lengths)
 
     def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         return {key: totals[key] / (key.selection.k * totals["weight"]) for key in totals if key != "weight"}
@@ -203,6 +208,14 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
         )
         for key in _keys_by_distance(measurement)
     ]
+
+
+def _edges_of_distances(lengths: Lengths) -> np.ndarray:
+    """Return the edges of the bins of distances, whole numbers, rising; a bin holds what lies above its edge, up to the next."""
+    num_bins = min(MAX_BINS, lengths.num_long_range)
+    if not has_log_distances(lengths):
+        return np.floor(np.linspace(lengths.local_len, lengths.full_len, num_bins + 1)).astype(int)
+    return np.unique(np.geomspace(lengths.local_len, lengths.full_len, num_bins + 1).round().astype(int))
 
 
 def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:

@@ -54,8 +54,8 @@ class ComparisonRow:
         quantity: its name.
         selector: the selector; None for a quantity of all windows.
         k: number of unmasked tokens; None for a quantity of all windows.
-        values: one for each subject; None where there is none, such as R(k) where the gate failed, and the gain over random of
-            a selector that sees the target, which is mostly luck.
+        values: one for each subject; None where there is none, such as R(k) where the gate failed, the gain beyond the
+            training row where none is known, and the gain over random of a selector that sees the target, which is mostly luck.
         differences: of each later subject, its value minus the first subject's; None where either is.
         is_main: True if the row belongs to the headline.
     """
@@ -138,6 +138,7 @@ def _common_keys(summaries: list[Summary]) -> list[SelectionKey]:
 
 
 def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -> list[ComparisonRow]:
+    """Return the rows of all windows; without the gain beyond the training row where no subject has a known row."""
     return [
         ComparisonRow(
             words,
@@ -149,6 +150,7 @@ def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -
             is_main=True,
         )
         for name, words in LOSSES.items()
+        if any(summary.of_windows(name) is not None for summary in summaries)
     ]
 
 

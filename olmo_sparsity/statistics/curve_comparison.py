@@ -4,7 +4,8 @@ A *ceiling* is a model whose training rows are as long as the full context: noth
 from the length of its row to the full context, as a share of the ceiling's gain between the same two lengths, tells how much of
 what the text offers there the model reaches without having seen such rows.
 
-Runs of a configuration with several seeds are one model (``statistics.seeds``). All numbers share the same resamples of the
+Of a pretrained model no training row is known: it has no such gain, and is no ceiling. Runs of a configuration with several seeds
+are one model (``statistics.seeds``). All numbers share the same resamples of the
 documents, so shares and differences are paired.
 """
 
@@ -35,13 +36,13 @@ class SeedCurve:
 
     Attributes:
         run: its name.
-        seed: its seed of training.
+        seed: its seed of training; None of a pretrained model.
         losses_nats: mean loss at each point of the model's curve.
         gain_beyond_nats: mean gain beyond the training row; None where the model has none.
     """
 
     run: str
-    seed: int
+    seed: Optional[int]
     losses_nats: tuple[float, ...]
     gain_beyond_nats: Optional[float]
 
@@ -51,10 +52,11 @@ class ModelCurve:
     """The context curve of one model: the mean over the seeds of its training.
 
     Attributes:
-        curve: its mean losses, and their changes from ``row_len`` visible tokens.
+        curve: its mean losses, and their changes from ``reference_len`` visible tokens.
         seeds: its runs.
         gain_beyond_nats: loss with ``row_len`` visible tokens minus that with ``full_len``; the two lengths are those of
-            ``ComparedCurves``. None where nothing lies between them, or where the curve ends before ``full_len``.
+            ``ComparedCurves``. None where nothing lies between them, where the curve ends before ``full_len``, and of a
+            pretrained model.
         share_of_ceiling: that gain over the ceiling's. None of the ceiling itself, where there is no ceiling, and where
             the interval of the ceiling's gain is not above 0.
     """
@@ -75,12 +77,16 @@ class ComparedCurves:
     """The context curves of models on the same windows.
 
     Attributes:
-        row_len: tokens of a training row of the models that are no ceiling; of the ceiling, if it is alone.
+        reference_len: the number of visible tokens from which changes are counted: ``row_len``, or the local tokens where that
+            is None.
+        row_len: tokens of a training row of the models that are no ceiling; of the ceiling, if there is no other; None where
+            all models are pretrained.
         full_len: tokens of the full context.
         models: in the order in which they were named.
     """
 
-    row_len: int
+    reference_len: int
+    row_len: Optional[int]
     full_len: int
     models: tuple[ModelCurve, ...]
 
@@ -119,6 +125,14 @@ class _ReadModel:
         return Lengths.from_manifest(self.manifest)
 
 
+class _ComparedLengths(NamedTuple):
+    """The lengths of ``ComparedCurves``."""
+
+    reference_len: int
+    row_len: Optional[int]
+    full_len: int
+
+
 class _Quantity(NamedTuple):
     """Key of an estimate: of a model, ``loss`` or ``change`` at a number of visible tokens, or ``gain`` or ``share``."""
 
@@ -137,11 +151,11 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     manifests = {run: read_manifest(folder, "context-curve") for run, folder in folders.items()}
     _check_same_windows(list(manifests.values()))
     read = [_read_model(model, folders, manifests=manifests) for model in trained_models(list(folders))]
-    row_len, full_len = _compared_lengths(read)
+    lengths = _compared_lengths(read)
     ceiling = next((i for i, model in enumerate(read) if model.lengths.is_ceiling), None)
     numbers = estimates_over_seeds(
         [model.sums for model in read],
-        lambda totals: _quantities(totals, read, row_len=row_len, full_len=full_len, ceiling=ceiling),
+        lambda totals: _quantities(totals, read, compared=lengths, ceiling=ceiling),
     )
     gain_of_ceiling = None if ceiling is None else numbers.get(_Quantity(ceiling, "gain"))
     has_shares = gain_of_ceiling is not None and gain_of_ceiling.is_above_zero
@@ -154,12 +168,12 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
         models.append(
             ModelCurve(
                 curve=curve_of_points(model.manifest, points),
-                seeds=_seed_curves(model, row_len=row_len, full_len=full_len),
+                seeds=_seed_curves(model, compared=lengths),
                 gain_beyond_nats=numbers.get(_Quantity(i, "gain")),
                 share_of_ceiling=numbers.get(_Quantity(i, "share")) if has_shares else None,
             )
         )
-    return ComparedCurves(row_len, full_len, tuple(models))
+    return ComparedCurves(*lengths, tuple(models))
 
 
 def _read_model(
@@ -174,8 +188,7 @@ def _quantities(
     totals: Sequence[Mapping[Any, np.ndarray]],
     read: Sequence[_ReadModel],
     *,
-    row_len: int,
-    full_len: int,
+    compared: _ComparedLengths,
     ceiling: Optional[int],
 ) -> dict[_Quantity, np.ndarray]:
     """Return losses, changes, gains and shares of all models from the totals of each."""
@@ -184,8 +197,8 @@ def _quantities(
         losses = {number: of_model[number] / of_model["weights"] for number in read[i].visible}
         for number, loss in losses.items():
             values[_Quantity(i, "loss", number)] = loss
-            values[_Quantity(i, "change", number)] = loss - losses[row_len]
-        gain_of_model = _gain(losses, row_len=row_len, full_len=full_len)
+            values[_Quantity(i, "change", number)] = loss - losses[compared.reference_len]
+        gain_of_model = _gain(losses, read[i].lengths, compared=compared)
         if gain_of_model is not None:
             values[_Quantity(i, "gain")] = gain_of_model
     of_ceiling = None if ceiling is None else values.get(_Quantity(ceiling, "gain"))
@@ -196,18 +209,20 @@ def _quantities(
     return values
 
 
-def _gain(losses: Mapping[int, Loss], *, row_len: int, full_len: int) -> Optional[Loss]:
-    """Return the gain beyond the training row; None where nothing lies there, or where the curve ends before."""
-    return losses[row_len] - losses[full_len] if row_len < full_len and full_len in losses else None
+def _gain(losses: Mapping[int, Loss], lengths: Lengths, *, compared: _ComparedLengths) -> Optional[Loss]:
+    """Return the gain beyond the training row; None where nothing lies there, where the curve ends before, or without a row."""
+    row_len, full_len = compared.row_len, compared.full_len
+    if lengths.train_len is None or row_len is None or row_len >= full_len or full_len not in losses:
+        return None
+    return losses[row_len] - losses[full_len]
 
 
-def _seed_curves(model: _ReadModel, *, row_len: int, full_len: int) -> tuple[SeedCurve, ...]:
+def _seed_curves(model: _ReadModel, *, compared: _ComparedLengths) -> tuple[SeedCurve, ...]:
     curves = []
     for run, seed, sums in zip(model.model.runs, model.model.seeds, model.sums, strict=True):
         losses = {number: float(sums[number].sum() / sums["weights"].sum()) for number in model.visible}
-        curves.append(
-            SeedCurve(run.name, seed, tuple(losses.values()), _gain(losses, row_len=row_len, full_len=full_len))
-        )
+        gain = _gain(losses, model.lengths, compared=compared)
+        curves.append(SeedCurve(run.name, seed, tuple(losses.values()), gain))
     return tuple(curves)
 
 
@@ -229,29 +244,32 @@ def _check_same_windows(manifests: list[dict[str, Any]]) -> None:
             )
 
 
-def _compared_lengths(read: Sequence[_ReadModel]) -> tuple[int, int]:
-    """Return the length of a training row and the full length that the models are compared at.
+def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:
+    """Return the lengths that the models are compared at.
 
     Raises:
         UserError: the rows of the models that are no ceiling differ, there are two ceilings, or a curve lacks the lengths.
     """
     full_len = read[0].lengths.full_len
-    shorter = [model for model in read if not model.lengths.is_ceiling]
-    row_lens = sorted({model.lengths.train_len for model in shorter}) or [full_len]
+    ceilings = [model for model in read if model.lengths.is_ceiling]
+    known = {model.lengths.train_len for model in read if not model.lengths.is_ceiling}
+    row_lens = sorted(row_len for row_len in known if row_len is not None) or [full_len for _ in ceilings[:1]]
     if len(row_lens) > 1:
         raise UserError(
             f"these runs were trained on rows of {' and '.join(map(str, row_lens))} tokens; compare context curves of one "
             f"context.train_len, and of a ceiling of {full_len}"
         )
-    if len(read) - len(shorter) > 1:
-        names = " and ".join(model.manifest["run"] for model in read if model.lengths.is_ceiling)
+    if len(ceilings) > 1:
+        names = " and ".join(model.manifest["run"] for model in ceilings)
         raise UserError(
             f"{names} are both ceilings (rows as long as the full context, {full_len}); compare with one of them"
         )
+    row_len = row_lens[0] if row_lens else None
+    reference_len = read[0].lengths.local_len if row_len is None else row_len
     for model in read:
-        if row_lens[0] not in model.visible:
+        if reference_len not in model.visible:
             raise UserError(
-                f"the context curve of {model.manifest['run']} has no point at {row_lens[0]} visible tokens, the training row of "
-                f"the others; give all of these runs context.local_len = {row_lens[0]}"
+                f"the context curve of {model.manifest['run']} has no point at {reference_len} visible tokens, the training row "
+                f"of the others; give all of these runs context.local_len = {reference_len}"
             )
-    return row_lens[0], full_len
+    return _ComparedLengths(reference_len, row_len, full_len)

@@ -13,6 +13,7 @@ import pandas as pd
 from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Estimand, Lengths
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
 
 
@@ -23,7 +24,7 @@ class CurvePoint:
     Attributes:
         num_visible_tokens: how many are visible.
         loss_nats: mean loss, as all means here weighted.
-        change_nats: the loss minus that with ``train_len`` visible tokens, window by window.
+        change_nats: the loss minus that with ``Lengths.len_before_gain`` visible tokens, window by window.
     """
 
     num_visible_tokens: int
@@ -45,6 +46,7 @@ class ContextCurve:
         windows_sha256: fingerprint of the choice of windows.
         tokens_sha256: fingerprint of the tokens.
         lengths: lengths and positions of the experiment.
+        setup: the model, and the first token.
         points: from few visible tokens to many.
     """
 
@@ -57,6 +59,7 @@ class ContextCurve:
     windows_sha256: str
     tokens_sha256: str
     lengths: Lengths
+    setup: ModelSetup
     points: tuple[CurvePoint, ...]
 
 
@@ -80,7 +83,7 @@ def context_curve(folder: Path) -> ContextCurve:
 
     def quantities(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         means = {number: totals[number] / totals["weights"] for number in visible}
-        changes = {_Change(number): means[number] - means[lengths.train_len] for number in visible}
+        changes = {_Change(number): means[number] - means[lengths.len_before_gain] for number in visible}
         return {**means, **changes}
 
     estimate_of = defined_estimates(sums, quantities)
@@ -100,6 +103,7 @@ def curve_of_points(manifest: dict[str, Any], points: Sequence[CurvePoint]) -> C
         windows_sha256=manifest["windows_sha256"],
         tokens_sha256=manifest["tokens_sha256"],
         lengths=Lengths.from_manifest(manifest),
+        setup=ModelSetup.from_manifest(manifest),
         points=tuple(points),
     )
 

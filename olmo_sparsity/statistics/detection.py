@@ -17,6 +17,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Gate, gate_of
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
@@ -107,6 +108,7 @@ class Detection:
     run_id: str
     source: str
     split: str
+    setup: ModelSetup
     suites: tuple[Suite, ...]
 
 
@@ -177,6 +179,7 @@ def detection(folder: Path) -> Detection:
         manifest["run_id"],
         manifest["source"],
         manifest["split"],
+        ModelSetup.from_manifest(manifest),
         tuple(
             _suite(rows, rankings, record=record_of[key], ks=manifest["validation"]["k"])
             for key, rows in planted.groupby(["suite", "num_planted"], sort=False)

@@ -27,11 +27,9 @@ class Differences:
 
     numbers: Mapping[Key, Optional[Estimate]]
 
-    def of_windows(self, name: str) -> Estimate:
-        """Return the difference of a quantity of all windows, such as ``long_gain_nats``."""
-        estimate = self.numbers[name]
-        assert estimate is not None, name  # a difference of means over one window or more
-        return estimate
+    def of_windows(self, name: str) -> Optional[Estimate]:
+        """Return the difference of a quantity of all windows, such as ``long_gain_nats``; None where either has none."""
+        return self.numbers.get(name)
 
     def of_selection(self, key: SelectionKey, name: str) -> Optional[Estimate]:
         """Return the difference of a quantity of a selection, such as ``recovered_fraction``; None if it is undefined."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
 
 CONTEXTS = ("real", "null")
@@ -20,11 +21,11 @@ MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate 
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
+OF_ROW = ("loss_train_len_nats", "gain_beyond_nats")  # null where no training row is known
 NUMBERS = (
     "loss_short_nats",
     "loss_long_nats",
-    "loss_train_len_nats",
-    "gain_beyond_nats",
+    *OF_ROW,
     *LONG_GAIN.values(),
     "kl_short_nats",
     "null_kl_short_nats",
@@ -80,27 +81,32 @@ class Lengths:
     Attributes:
         local_len: L, tokens that the model always sees.
         full_len: Lbar, tokens of a window.
-        train_len: tokens of a training row.
-        max_position: position IDs of training rows lie below this.
-        num_chunks: chunks of a training row; 1: no PoSE.
         num_long_range: M, the long-range tokens of a window.
+        train_len: tokens of a training row; None: none is known, as of a pretrained model.
+        max_position: position IDs of training rows lie below this; None: not known.
+        num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
         pose_method: ``pose`` or ``randpos``; None: the manifest is older than this setting.
         pose_contents: which text the chunks of a training row hold; None: the manifest is older than this setting.
     """
 
     local_len: int
     full_len: int
-    train_len: int
-    max_position: int
-    num_chunks: int
     num_long_range: int
+    train_len: Optional[int] = None
+    max_position: Optional[int] = None
+    num_chunks: Optional[int] = None
     pose_method: Optional[str] = None
     pose_contents: Optional[str] = None
 
     @property
     def is_ceiling(self) -> bool:
         """True if training rows are as long as the full context, so that nothing lies beyond them."""
-        return self.train_len >= self.full_len
+        return self.train_len is not None and self.train_len >= self.full_len
+
+    @property
+    def len_before_gain(self) -> int:
+        """The number of recent tokens from which changes are counted: a training row, or where none is known the local ones."""
+        return self.local_len if self.train_len is None else self.train_len
 
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
@@ -115,7 +121,8 @@ class Measurement:
 
     Attributes:
         windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, null_target_class, losses,
-            gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known.
+            gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known. The columns
+            ``OF_ROW`` are there where a training row is known.
         gains: sparse gains in nats, float32; rows as in ``windows``, columns (selector, context, k).
         divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
         lucks: selection luck in nats, float32; rows as in ``windows``, columns (selector, k), of selectors that see the target.
@@ -145,6 +152,11 @@ class Measurement:
     def lengths(self) -> Lengths:
         """Lengths and positions of the experiment."""
         return Lengths.from_manifest(self.manifest)
+
+    @cached_property
+    def setup(self) -> ModelSetup:
+        """The model, the definition of visible and the first token."""
+        return ModelSetup.from_manifest(self.manifest)
 
     @cached_property
     def weights_W(self) -> np.ndarray:
@@ -213,6 +225,8 @@ def load(folder: Path) -> Measurement:
     """
     manifest = read_manifest(folder)
     windows = _load_windows(folder)
+    if Lengths.from_manifest(manifest).train_len is None:
+        windows = windows.drop(columns=list(OF_ROW))
     single_luck_W = windows.pop("single_luck_nats")
     gathered = _Gathered(len(windows), columns=("gain_sparse_nats", "kl_sparse_nats"))
     lucks = _Gathered(len(windows), columns=("gain_sparse_nats",))

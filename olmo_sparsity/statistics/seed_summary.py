@@ -86,7 +86,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
     summaries = (mean, *numbers.of_seeds)
     rows = []
     for name, words in LOSSES.items():
-        if name != "gain_beyond_nats" or not mean.lengths.is_ceiling:
+        if name != "gain_beyond_nats" or mean.beyond_gate != "not-applicable":
             values = [summary.of_windows(name) for summary in summaries]
             rows.append(SeedRow(words, name, None, None, None, values[0], tuple(values[1:])))
     for selection in mean.selections:
@@ -183,6 +183,7 @@ def _settings(tables: Path) -> Any:
     influence = {key: value for key, value in manifest["influence"].items() if key not in HOW_IT_RUNS}
     return (
         influence,
+        [manifest.get(key) for key in ("visibility", "anchor")],
         manifest["checkpoint"]["step"],
         [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
     )

@@ -10,6 +10,7 @@ from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_name
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
@@ -97,10 +98,18 @@ def _with_chosen(measurement: Measurement, selector: str) -> Measurement:
 
 
 def _labels(texts: list[str], subjects: list[Subject]) -> list[str]:
-    """Return short distinct names: the runs', with the selectors; where two are equal, what the user typed."""
+    """Return short distinct names: the runs' or models', with the selectors.
+
+    To equal ones the definition of visible and the anchor are added; where two still are equal, all are what the user typed.
+    """
+    setups = [subject.measurement.setup for subject in subjects]
     names = [
-        str(subject.measurement.manifest["run"]) + (f":{subject.selector}" if subject.selector else "")
-        for subject in subjects
+        subject_name(subject.measurement.manifest["run"], setup) + (f":{subject.selector}" if subject.selector else "")
+        for subject, setup in zip(subjects, setups, strict=True)
+    ]
+    names = [
+        f"{name}, {short_setup_words(setup)}" if names.count(name) > 1 else name
+        for name, setup in zip(names, setups, strict=True)
     ]
     return names if len(set(names)) == len(names) else texts
 
@@ -123,7 +132,7 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     """Return whether two measurements are paired, and the sentence to print about it."""
     if same_windows(first, second):
         words = f"paired, window by window: both hold the same {len(first.windows)} windows"
-        return Pairing(True, words + _different_rows(first, second))
+        return Pairing(True, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
         f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
@@ -135,10 +144,14 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
         words += "; the lengths differ, so long gains belong to different contexts"
     if first.estimand != second.estimand:
         words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
-    return Pairing(False, words + _different_rows(first, second))
+    return Pairing(False, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
 
 
 def _different_rows(first: Measurement, second: Measurement) -> str:
     """Return a warning, as the end of a sentence, where the gains beyond the training row begin at different lengths."""
     a, b = first.lengths.train_len, second.lengths.train_len
-    return "" if a == b else f"; training rows have {a} and {b} tokens, so gains beyond them begin at different lengths"
+    if a == b:
+        return ""
+    if a is None or b is None:
+        return "; only one of them has a known training row, so gains beyond the row are not compared"
+    return f"; training rows have {a} and {b} tokens, so gains beyond them begin at different lengths"

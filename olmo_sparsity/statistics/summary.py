@@ -25,9 +25,10 @@ from olmo_sparsity.statistics.measurement import (
     SelectionKey,
     SelectorInfo,
 )
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
-Gate = Literal["passed", "failed"]
+Gate = Literal["passed", "failed", "not-applicable"]
 MAIN_SELECTORS = ("unmask-one", "kl", "attention", "random")  # shown where there is no room for all nine
 FIRST_SELECTORS = {"unmask-one": 0, "kl": 1, "greedy-kl": 2, "attention": 3}  # others follow in the order of the tables
 # The estimates of all windows, in the order in which they are listed.
@@ -135,8 +136,8 @@ class Summary:
         gate: ``passed`` where the 95% interval of the mean long gain lies above 0: the model uses the long context. Where it
             failed, there are no recovered fractions and no effective sparsity.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
-            from more tokens than a training row has. Where it failed, the measurement shows selection, not length
-            generalization.
+            from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
+            long as the full context. Wherever it did not pass, the measurement shows selection, not length generalization.
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
@@ -145,15 +146,16 @@ class Summary:
         num_documents: number of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
-        loss_train_len_nats: mean loss with as many recent tokens as a training row has.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has; None where no row is known.
         loss_long_nats: mean loss with all tokens.
         long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
-        gain_beyond_nats: ``loss_train_len_nats`` minus ``loss_long_nats``.
+        gain_beyond_nats: ``loss_train_len_nats`` minus ``loss_long_nats``; None where no row is known.
         null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
         null_kl_short_nats: the same under the null context.
         lengths: lengths and positions of the experiment.
+        setup: the model, the definition of visible and the first token.
         source: the text that was measured.
         split: the part of it.
         run: name of the run.
@@ -171,15 +173,16 @@ class Summary:
     num_documents: int
     overlap_percent: Optional[float]
     loss_short_nats: Estimate
-    loss_train_len_nats: Estimate
+    loss_train_len_nats: Optional[Estimate]
     loss_long_nats: Estimate
     long_gain_nats: Estimate
-    gain_beyond_nats: Estimate
+    gain_beyond_nats: Optional[Estimate]
     null_long_gain_nats: Estimate
     content_gain_nats: Estimate
     kl_short_nats: Estimate
     null_kl_short_nats: Estimate
     lengths: Lengths
+    setup: ModelSetup
     source: str
     split: str
     run: str
@@ -216,9 +219,9 @@ class Summary:
             mimicry_selector=mimic,
         )
 
-    def of_windows(self, name: str) -> Estimate:
-        """Return a mean over all windows, such as ``long_gain_nats``, by its name."""
-        value: Estimate = getattr(self, name)
+    def of_windows(self, name: str) -> Optional[Estimate]:
+        """Return a mean over all windows, such as ``long_gain_nats``, by its name; one of ``WINDOW_ESTIMATES``."""
+        value: Optional[Estimate] = getattr(self, name)
         return value
 
     def sparsity_at(self, selector: str, fraction: float) -> EffectiveSparsity:
@@ -281,6 +284,14 @@ def gate_of(gain: Estimate) -> Gate:
     return "passed" if gain.is_above_zero else "failed"
 
 
+def beyond_gate_of(gain: Optional[Estimate], lengths: Lengths) -> Gate:
+    """Return the gate beyond the training row, which applies where tokens of the full context lie beyond a known row."""
+    if lengths.train_len is None or lengths.is_ceiling:
+        return "not-applicable"
+    assert gain is not None  # a mean over one window or more
+    return gate_of(gain)
+
+
 def is_fragile(gain: Estimate) -> bool:
     """Return True if the interval of a gain lies above 0, but its mean is less than ``ROBUST_RATIO`` standard errors.
 
@@ -333,7 +344,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
     manifest = measurement.manifest
     return Summary(
         gate=gate,
-        beyond_gate=gate_of(of_windows("gain_beyond_nats")),
+        beyond_gate=beyond_gate_of(numbers.get("gain_beyond_nats"), measurement.lengths),
         is_fragile=is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
@@ -341,15 +352,16 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
         loss_short_nats=of_windows("loss_short_nats"),
-        loss_train_len_nats=of_windows("loss_train_len_nats"),
+        loss_train_len_nats=numbers.get("loss_train_len_nats"),
         loss_long_nats=of_windows("loss_long_nats"),
         long_gain_nats=long_gain,
-        gain_beyond_nats=of_windows("gain_beyond_nats"),
+        gain_beyond_nats=numbers.get("gain_beyond_nats"),
         null_long_gain_nats=of_windows("null_long_gain_nats"),
         content_gain_nats=of_windows("content_gain_nats"),
         kl_short_nats=of_windows("kl_short_nats"),
         null_kl_short_nats=of_windows("null_kl_short_nats"),
         lengths=measurement.lengths,
+        setup=measurement.setup,
         source=manifest["source"],
         split=manifest["split"],
         run=manifest["run"],

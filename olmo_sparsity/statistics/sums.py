@@ -14,7 +14,7 @@ import numpy as np
 
 from olmo_sparsity.statistics.bootstrap import Units, document_units
 from olmo_sparsity.statistics.lines import line_of_sums
-from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, SHORT_DIVERGENCE, Measurement, SelectionKey
+from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, OF_ROW, SHORT_DIVERGENCE, Measurement, SelectionKey
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         units: the units of the windows; None: those of this measurement alone.
 
     Returns:
-        key -> float64 [U]. Of the windows: their ``weight``, each column of ``NUMBERS``, the long gain of each context squared,
-        and ``train_overlap`` where it is known. Of each selection: its sparse gain (``gain``), its divergence, and in the
-        contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context; of the real context the ``luck``,
-        where it was measured.
+        key -> float64 [U]. Of the windows: their ``weight``, each column of ``NUMBERS`` that they have, the long gain of each
+        context squared, and ``train_overlap`` where it is known. Of each selection: its sparse gain (``gain``), its divergence,
+        and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context; of the real context
+        the ``luck``, where it was measured.
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -54,8 +54,9 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         return units.sums(weights_W * np.asarray(values, dtype=np.float64))
 
     sums: dict[Key, np.ndarray] = {"weight": units.sums(weights_W)}
-    for name in (*NUMBERS, *(["train_overlap"] if "train_overlap" in windows else [])):
-        sums[name] = weighted(windows[name])
+    for name in (*NUMBERS, "train_overlap"):
+        if name in windows:
+            sums[name] = weighted(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, long_gain_W in long_gains.items():
         sums[_squared(LONG_GAIN[context])] = weighted(long_gain_W**2)
@@ -72,18 +73,20 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
 
 
 def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
-    """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``."""
+    """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
+
+    Those of the training row are missing where none is known.
+    """
     weight, long_gain = totals["weight"], totals["gain_long_nats"]
     return {
         "loss_short_nats": totals["loss_short_nats"] / weight,
         "loss_long_nats": totals["loss_long_nats"] / weight,
-        "loss_train_len_nats": totals["loss_train_len_nats"] / weight,
         "long_gain_nats": long_gain / weight,
-        "gain_beyond_nats": totals["gain_beyond_nats"] / weight,
         "null_long_gain_nats": totals["null_gain_long_nats"] / weight,
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
+        **{name: totals[name] / weight for name in OF_ROW if name in totals},
     }
 
 

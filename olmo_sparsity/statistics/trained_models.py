@@ -1,4 +1,7 @@
-"""Which runs are the same model: those whose configurations differ in the seed of training only."""
+"""Which runs are the same model: those whose configurations differ in the seed of training only.
+
+A pretrained model stands for itself: it has one folder and no seed.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,21 @@ SEED_KEY = ("training", "seed")
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The runs of one configuration, each with another seed of training.
+    """The runs of one configuration, each with another seed of training; or a pretrained model.
 
     Attributes:
         runs: their folders.
-        seeds: their seeds, in the same order.
+        seeds: their seeds, in the same order; None of a pretrained model.
     """
 
     runs: tuple[Path, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[Optional[int], ...]
+
+
+def is_pretrained(run: Path) -> bool:
+    """Return True if a folder holds the measurements of a pretrained model, and no training."""
+    manifest = run / "manifest.json"
+    return manifest.is_file() and bool(read_json(manifest).get("kind") == "pretrained")
 
 
 def _stored_config(run: Path) -> dict[str, Any]:
@@ -58,27 +67,34 @@ def trained_models(runs: Sequence[Path]) -> list[TrainedModel]:
     Raises:
         UserError: a folder holds no run.
     """
-    groups: list[list[tuple[Path, dict[str, Any]]]] = []
+    models: list[TrainedModel] = []
     for run in runs:
+        if is_pretrained(run):
+            models.append(TrainedModel((run,), (None,)))
+            continue
         config = _stored_config(run)
-        for group in groups:
-            is_new_seed = _seed_of(config) not in (_seed_of(other) for _, other in group)
-            if is_new_seed and _difference(group[0][1], config) is None:
-                group.append((run, config))
+        seed = _seed_of(config)
+        for i, model in enumerate(models):
+            is_new_seed = not {seed, None}.intersection(model.seeds)
+            if is_new_seed and _difference(_stored_config(model.runs[0]), config) is None:
+                models[i] = TrainedModel((*model.runs, run), (*model.seeds, seed))
                 break
         else:
-            groups.append([(run, config)])
-    return [
-        TrainedModel(tuple(run for run, _ in group), tuple(_seed_of(config) for _, config in group)) for group in groups
-    ]
+            models.append(TrainedModel((run,), (seed,)))
+    return models
 
 
 def same_model(runs: Sequence[Path]) -> TrainedModel:
     """Return the model that all these runs are of.
 
     Raises:
-        UserError: they differ in more than the seed of training, or two have the same seed.
+        UserError: they differ in more than the seed of training, two have the same seed, or one is a pretrained model.
     """
+    for run in runs:
+        if is_pretrained(run):
+            raise UserError(
+                f"{run}: a pretrained model has no seeds of training; `olmo-sparsity compare` shows models side by side"
+            )
     configs = [_stored_config(run) for run in runs]
     for run, config in zip(runs[1:], configs[1:], strict=True):
         difference = _difference(configs[0], config)

@@ -11,12 +11,18 @@ from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
+from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, setup_words
 
 NO_LONG_GAIN = "this model does not profit from the long context"
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
 NO_FRACTION = "Not shown: the validity gate failed, so there is no long gain to recover."
 NO_PREDICTION = "D(k) is never shown without R(k), random, the null context and the mimicry floor."
 SELECTION_ONLY = "the run shows selection, not length generalization"
+NO_GENERALIZATION = "it shows nothing about length generalization"
+# What a measurement without a known training row is about.
+ABOUT_SELECTION = (
+    "the measurement is about selection: how few tokens give back the long gain, and the model's reaction to it"
+)
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
 ESTIMAND_WORDS = {"targets": "mean over eligible targets", "documents": "mean over documents"}
@@ -87,10 +93,18 @@ def null_words(summary: Summary) -> str:
     return NULL_WORDS[summary.null_context]
 
 
+def measured_words(result: Union[Summary, ContextCurve]) -> str:
+    """Return which run or model was measured, the definition of visible and the anchor, as a sentence without full stop."""
+    return setup_words(result.run, result.setup)
+
+
 def overlap_words(summary: Summary) -> str:
-    """Return how many windows share text with training, in one sentence; empty where it is not known."""
+    """Return how many windows share text with training, in one sentence.
+
+    Where it is not known, the sentence says so of a pretrained model, and is empty of a run.
+    """
     if summary.overlap_percent is None:
-        return ""
+        return "" if summary.setup.model is None else UNKNOWN_TRAINING_TEXT
     return (
         f"{summary.overlap_percent:.1f}% of the windows hold 13 consecutive tokens that the training text holds, too."
     )
@@ -119,7 +133,12 @@ def beyond_gate_words(summary: Summary) -> str:
     """Return the gate beyond the training row in one sentence."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
     row, full = lengths.train_len, lengths.full_len
-    if lengths.is_ceiling:
+    if row is None or gain is None:
+        return (
+            f"The gate beyond the training row does not apply: no training row of this model is known; {ABOUT_SELECTION}; "
+            f"{NO_GENERALIZATION}."
+        )
+    if summary.beyond_gate == "not-applicable":
         return (
             f"The gate beyond the training row does not apply: a training row has all {full} tokens, so nothing lies beyond "
             f"it; {SELECTION_ONLY}."
@@ -169,12 +188,13 @@ def gate_reason(long_gain: Estimate) -> str:
 
 
 def failed_gates(summary: Summary) -> list[str]:
-    """Return each gate that failed and what follows, in a few words each; nothing where both passed."""
+    """Return each gate that failed and what follows, in a few words each; a gate that does not apply has not failed."""
     failed = []
     if not summary.gate_passed:
         failed.append(f"VALIDITY GATE FAILED: {gate_reason(summary.long_gain_nats)}")
-    if not summary.beyond_gate_passed:
-        unknown = "" if summary.gain_beyond_nats.has_interval else "too few documents to tell; "
+    if summary.beyond_gate == "failed":
+        gain = summary.gain_beyond_nats
+        unknown = "" if gain is not None and gain.has_interval else "too few documents to tell; "
         failed.append(f"GATE BEYOND THE TRAINING ROW FAILED: {unknown}{SELECTION_ONLY}")
     return failed
 
@@ -196,12 +216,12 @@ def positions_words(lengths: Lengths) -> str:
 
 
 def length_words(lengths: Lengths) -> str:
-    """Return the lengths, and how much of the full context lies beyond a training row."""
+    """Return the lengths, and how much of the full context lies beyond a training row, where one is known."""
+    words = f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens"
+    if lengths.train_len is None:
+        return f"{words}; no training row of this model is known."
     beyond = lengths.full_len - lengths.train_len
-    words = (
-        f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens; "
-        f"trained on rows of {lengths.train_len} with {positions_words(lengths)}"
-    )
+    words += f"; trained on rows of {lengths.train_len} with {positions_words(lengths)}"
     if lengths.is_ceiling:
         return f"{words}. A row is as long as the full context: nothing lies beyond it."
     if lengths.train_len == lengths.local_len:

@@ -8,21 +8,29 @@ from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval
+from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_words
 
 
 def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
     """Return which of several models, by name, passed the gates, in one or more sentences."""
     failed = [name for name, summary in summaries.items() if not summary.gate_passed]
     fragile = [name for name, summary in summaries.items() if summary.is_fragile]
-    selecting = [name for name, summary in summaries.items() if not summary.beyond_gate_passed]
+    selecting = [name for name, summary in summaries.items() if summary.beyond_gate == "failed"]
+    without = [name for name, summary in summaries.items() if summary.beyond_gate == "not-applicable"]
     sentences = [f"GATE FAILED at {', '.join(failed)}: no R(k) there." if failed else "The gate passed everywhere."]
     if fragile:
         sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
     if selecting:
         words = SELECTION_ONLY.replace("the run shows", "these models show")
         sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
-    else:
-        sentences.append("The gate beyond the training row passed everywhere.")
+    elif len(without) < len(summaries):
+        where = "wherever it applies" if without else "everywhere"
+        sentences.append(f"The gate beyond the training row passed {where}.")
+    if without:
+        sentences.append(
+            f"The gate beyond the training row does not apply to {', '.join(without)}: none of their tokens lie beyond a known "
+            "row, so nothing is said there about length generalization."
+        )
     return " ".join(sentences)
 
 
@@ -41,12 +49,25 @@ def short_positions_words(lengths: Lengths) -> str:
 
 
 def model_labels(compared: ComparedCurves) -> list[str]:
-    """Return short distinct names of the models: their positions, with the name of the run where positions are the same."""
-    words = [short_positions_words(model.curve.lengths) for model in compared.models]
+    """Return short distinct names of the models.
+
+    These are the names of pretrained models, and the positions of others, with the name of the run where positions are the same.
+    """
+    words = [
+        model.curve.setup.model.name if model.curve.setup.model else short_positions_words(model.curve.lengths)
+        for model in compared.models
+    ]
     return [
         word if words.count(word) == 1 else f"{model.curve.run} ({word})"
         for word, model in zip(words, compared.models, strict=True)
     ]
+
+
+def curves_words(compared: ComparedCurves) -> str:
+    """Return which runs or models the curves are of, and their anchors, in one sentence."""
+    curves = [(seed.run, model.curve.setup) for model in compared.models for seed in model.seeds]
+    listed = "; ".join(f"{subject_words(run, setup)}, {anchor_words(setup.anchor)}" for run, setup in curves)
+    return f"{listed[0].upper()}{listed[1:]}."
 
 
 def seeds_words(num_seeds: int) -> str:

@@ -14,9 +14,11 @@ from olmo_sparsity.statistics.wording import (
     fragile_words,
     gate_words,
     length_words,
+    measured_words,
     overlap_words,
     verdict,
 )
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.view import pages
 
 
@@ -48,7 +50,9 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         fragile_words=fragile_words,
         data_words=data_words,
         length_words=length_words,
+        measured_words=measured_words,
         overlap_words=overlap_words,
+        anchor_warning=anchor_warning,
     )
     pages.write_page(out, page)
     return out

@@ -36,9 +36,11 @@ from olmo_sparsity.statistics.wording import (
     gates_words,
     interval,
     length_words,
+    measured_words,
     overlap_words,
     verdict,
 )
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
 from olmo_sparsity.view.summary_tables import (
     REFERENCE,
     agreement_table,
@@ -91,12 +93,14 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
         return
     console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
+    console.print(f"{escape(measured_words(summary))}.")
     console.print(f"{escape(data_words(summary))}; {INTERVALS}")
     console.print(length_words(summary.lengths))
     if overlap_words(summary):
         console.print(overlap_words(summary))
     console.print(loss_table(summary))
-    for sentence in (gate_words(summary), beyond_gate_words(summary), fragile_words(summary)):
+    warning = anchor_warning(summary.setup)
+    for sentence in (warning, gate_words(summary), beyond_gate_words(summary), fragile_words(summary)):
         if sentence:
             console.print(escape(sentence), style="bold")
     if summary.blind_selectors:
@@ -128,6 +132,7 @@ def print_detection(tables: Path, as_json: bool = False) -> None:
         return
     console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
+    console.print(f"{escape(setup_words(numbers.run, numbers.setup))}.")
     console.print(_suite_table(numbers))
     console.print(_precision_table(numbers))
 
@@ -165,12 +170,14 @@ def _precision_table(numbers: Detection) -> Table:
 
 
 def print_curve(tables: Path) -> None:
-    """Print one context curve: the loss at each number of visible tokens, and its change from the length of a training row."""
+    """Print one context curve: the loss at each number of visible tokens, and its change from the length of a training row, or
+    from the local tokens where no row is known."""
     curve = context_curve(tables)
     console = results_console()
     console.print(f"[bold]{escape(str(tables))}[/bold]")
+    console.print(f"{escape(measured_words(curve))}.")
     console.print(f"{escape(data_words(curve))}; {INTERVALS}")
-    table = Table("visible tokens", "loss, nats", f"change from {curve.lengths.train_len} tokens, nats")
+    table = Table("visible tokens", "loss, nats", f"change from {curve.lengths.len_before_gain} tokens, nats")
     for point in curve.points:
         table.add_row(str(point.num_visible_tokens), interval(point.loss_nats, 4), interval(point.change_nats, 4))
     console.print(table)
@@ -192,14 +199,15 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
     for subject in comparison.subjects:
         summary = subject.summary
         console.print(f"[bold]{escape(subject.label)}[/bold]: {escape(str(subject.tables))}")
+        console.print(f"  {escape(measured_words(summary))}.")
         console.print(f"  {escape(data_words(summary))}; {length_words(summary.lengths)}")
         console.print(f"  {escape(gates_words(summary))}")
-        for words in (overlap_words(summary), subject.warning):
+        for words in (overlap_words(summary), anchor_warning(summary.setup), subject.warning):
             if words:
-                console.print(f"  {words}", style="bold")
+                console.print(f"  {escape(words)}", style="bold")
     first, *later = comparison.labels
     for label, pairing in zip(later, comparison.pairings, strict=True):
-        console.print(f"{escape(label)} minus {escape(first)}: {pairing.words}.", style="bold")
+        console.print(f"{escape(label)} minus {escape(first)}: {escape(pairing.words)}.", style="bold")
     console.print(_comparison_table(comparison, every=every))
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, printable, read_excerpts, shown_first
 
 WIDTH = 100
@@ -40,6 +41,7 @@ class ShownWindow:
         k: number of visible long-range tokens.
         ks: the measured k.
         local_len: number of local tokens.
+        measured: the run or model, the definition of visible and the anchor, in words.
     """
 
     excerpt: Excerpt
@@ -49,6 +51,7 @@ class ShownWindow:
     k: int
     ks: list[int]
     local_len: int
+    measured: str
 
     @property
     def choice(self) -> Choice:
@@ -133,13 +136,16 @@ def _read_window(
         raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
     (excerpt,) = read_excerpts(tables, [window_id])
     sees_target = measurement.selectors[selector].sees_target
-    return ShownWindow(excerpt, selector, sees_target, context, k, measurement.ks, measurement.lengths.local_len)
+    measured = setup_words(measurement.manifest["run"], measurement.setup)
+    local_len = measurement.lengths.local_len
+    return ShownWindow(excerpt, selector, sees_target, context, k, measurement.ks, local_len, measured)
 
 
 def _print_heading(window: ShownWindow, console: Console) -> None:
     excerpt = window.excerpt
     where = f"  class {excerpt.target_class}, document {excerpt.doc_id}, from token {excerpt.start_token}"
     console.print(Text(f"Window {excerpt.window_id}", style="bold").append(where, style="not bold"))
+    console.print(Text(f"{window.measured}."))
     sees = SEES_TARGET[window.sees_target]
     console.print(Text(f"Selector {window.selector}, {window.context} context, k = {window.k}. It {sees}."))
     console.print()

@@ -14,10 +14,12 @@ from olmo_sparsity.statistics.wording import (
     contrast_words,
     estimand_words,
     length_words,
+    measured_words,
     multiplicity_words,
     null_words,
     overlap_words,
 )
+from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
@@ -50,6 +52,9 @@ def render(report: Report) -> str:
         contrasts=[words for words in map(contrast_words, report.classes) if words],
         facts=_facts(report),
         null_words=null_words(report.summary),
+        subject=subject_name(report.summary.run, report.summary.setup),
+        definitions=list(VISIBILITY_WORDS.items()),
+        anchor=anchor_words(report.summary.setup.anchor),
     )
 
 
@@ -96,6 +101,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     summary, manifest = report.summary, report.measurement.manifest
     facts = [
         ("run", summary.run),
+        ("measured", measured_words(summary)),
         ("text", f"{summary.source}, {summary.split}"),
         ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
         ("means", estimand_words(summary)),
@@ -103,7 +109,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("overlap with training", overlap_words(summary) or "not known"),
         ("lengths", length_words(summary.lengths)),
     ]
-    if "num_parameters" in manifest:
+    if "num_parameters" in manifest and summary.setup.model is None:
         model = f"{manifest['num_parameters'] / 1e6:.3g}M parameters, {manifest['checkpoint']['step']:,} steps"
         facts.append(("model", model))
     if "influence" in manifest:

@@ -14,11 +14,13 @@ from olmo_sparsity.statistics.wording import (
     gate_words,
     interval,
     length_words,
+    measured_words,
     overlap_words,
     recovered_words,
     seeing_words,
     value_words,
 )
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.view.report_data import SELECTOR_ORDER
 
 
@@ -42,13 +44,15 @@ class Answer:
     """What the report says first.
 
     Attributes:
-        gates: both gates, each passed or failed, in words.
+        gates: both gates, each passed, failed or not applicable, in words.
+        warning: that another first token gives a lower loss; empty where it does not.
         sentences: the headline of one selector that does not see the target; real minus luck of one that does.
         tables: the same numbers of all selectors.
         notes: what the numbers are means of, and what limits them.
     """
 
     gates: list[tuple[Gate, str]]
+    warning: str
     sentences: list[str]
     tables: list[HeadlineTable]
     notes: list[str]
@@ -68,9 +72,11 @@ def answer(summary: Summary, first: str) -> Answer:
     sentences = [NO_HEADLINE if headline is None else blind_words(summary, headline)]
     sentences += [seeing_words(summary, name) for name in seeing[:1]]
     length = length_words(summary.lengths)
-    notes = [value_words(summary), fragile_words(summary), f"{data_words(summary)}; {length}", overlap_words(summary)]
+    data = f"{data_words(summary)}; {length}"
+    notes = [value_words(summary), fragile_words(summary), measured_words(summary), data, overlap_words(summary)]
     return Answer(
         gates=[(summary.gate, gate_words(summary)), (summary.beyond_gate, beyond_gate_words(summary))],
+        warning=anchor_warning(summary.setup),
         sentences=sentences,
         tables=[table(summary, names) for table, names in ((_blind_table, blind), (_seeing_table, seeing)) if names],
         notes=[note for note in notes if note],

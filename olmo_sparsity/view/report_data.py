@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, selection_json, summary_json
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
 from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words
@@ -121,6 +121,7 @@ def page_json(report: Report) -> Json:
             }
             for name in sorted(measurement.selectors, key=SELECTOR_ORDER.index)
         ],
+        "log_distances": has_log_distances(summary.lengths),
         "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         "words": {

@@ -13,7 +13,14 @@ from olmo_sparsity.statistics.as_json import seed_summary_json
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import FRACTIONS, Summary
-from olmo_sparsity.statistics.wording import data_words, gates_words, interval, length_words, recovered_words
+from olmo_sparsity.statistics.wording import (
+    data_words,
+    gates_words,
+    interval,
+    length_words,
+    recovered_words,
+)
+from olmo_sparsity.statistics.wording_of_models import definition_words
 from olmo_sparsity.statistics.wording_of_runs import seed_intervals_words
 from olmo_sparsity.view.console import print_json, results_console
 
@@ -34,6 +41,7 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, as_json: bool = Fa
     for seed, tables in zip(numbers.model.seeds, numbers.tables, strict=True):
         console.print(f"[bold]seed {seed}[/bold]: {escape(str(tables))}")
     console.print(f"{escape(data_words(numbers.mean))}; {seed_intervals_words(numbers.num_seeds)}")
+    console.print(f"{escape(definition_words(numbers.mean.setup))}.")
     console.print(length_words(numbers.mean.lengths))
     console.print(escape(gates_words(numbers.mean)), style="bold")
     console.print(seed_table(numbers, every=every))

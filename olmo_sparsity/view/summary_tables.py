@@ -25,19 +25,24 @@ REFERENCE = "greedy"  # the selector whose choice the others are compared with, 
 
 
 def loss_table(summary: Summary) -> Table:
-    """Mean losses and gains."""
+    """Mean losses and gains; without those of the training row where none is known."""
     row = summary.lengths.train_len
+    of_row = (
+        (f"loss with the last {row} tokens, as many as a training row has", summary.loss_train_len_nats),
+        (f"gain beyond the training row: loss with the last {row} - L_long", summary.gain_beyond_nats),
+    )
     table = Table("quantity", "nats")
     for label, estimate in (
         ("L_short", summary.loss_short_nats),
-        (f"loss with the last {row} tokens, as many as a training row has", summary.loss_train_len_nats),
+        of_row[0],
         ("L_long", summary.loss_long_nats),
         ("long gain: L_short - L_long", summary.long_gain_nats),
-        (f"gain beyond the training row: loss with the last {row} - L_long", summary.gain_beyond_nats),
+        of_row[1],
         ("long gain, null context", summary.null_long_gain_nats),
         ("value of the content: real - null", summary.content_gain_nats),
     ):
-        table.add_row(label, interval(estimate, 4))
+        if estimate is not None:
+            table.add_row(label, interval(estimate, 4))
     return table
 
 

@@ -326,8 +326,8 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "num_windows", "num_documents", "overlap_percent",
-            *WINDOW_ESTIMATES,
-        *LENGTHS, "source", "split", "run", "run_id", "selections", "effective_sparsity",
+        "overlap_words", *WINDOW_ESTIMATES, *LENGTHS, "source", "split", "run", "run_id", "model", "visibility", "anchor",
+        "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):

@@ -11,7 +11,8 @@ function drawDistances(data, state, place) {
   const frame = { left: 54, right: width - 8, top: 8, bottom: height - 44 };
   const bins = of("real");
   const values = [...bins, ...of("null")].flatMap((b) => [b.mean, b.high, b.uniform]).filter(Number.isFinite);
-  const x = linear(bins[0].from_tokens - 0.5, bins.at(-1).to_tokens + 0.5, frame.left, frame.right);
+  const scale = data.log_distances ? logarithmic : linear;
+  const x = scale(bins[0].from_tokens - 0.5, bins.at(-1).to_tokens + 0.5, frame.left, frame.right);
   const y = linear(0, Math.max(...values) * 1.05, frame.bottom, frame.top);
   const middle = (bin) => (bin.from_tokens + bin.to_tokens) / 2;
   const parts = [

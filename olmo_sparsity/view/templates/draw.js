@@ -42,6 +42,16 @@ function linear(low, high, from, to) {
   return Object.assign(scale, { low, high, ticks: roundTicks(low, high, 6) });
 }
 
+/** Returns a logarithmic scale of positive numbers, with ticks at powers of two, or at four numbers where these are too few. */
+function logarithmic(low, high, from, to) {
+  const inner = linear(Math.log2(low), Math.log2(high), from, to);
+  const powers = Array.from({ length: 32 }, (_, i) => 2 ** i).filter((t) => t >= low && t <= high);
+  const few = [0, 1, 2, 3].map((i) => Math.round((low + 0.5) * (high / (low + 0.5)) ** (i / 3)));
+  const every = Math.ceil(powers.length / 8);
+  const ticks = powers.length > 2 ? powers.filter((_, i) => (powers.length - 1 - i) % every === 0) : few;
+  return Object.assign((value) => inner(Math.log2(value)), { low, high, ticks });
+}
+
 /** Returns a scale that is linear from -1 to 1 and logarithmic beyond, for fractions: luck may be worth ten long gains. */
 function signedLog(low, high, from, to) {
   const squeeze = (v) => (Math.abs(v) <= 1 ? v : Math.sign(v) * (1 + Math.log10(Math.abs(v))));

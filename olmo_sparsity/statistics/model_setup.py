@@ -1,0 +1,102 @@
+"""What a measurement was taken of: the model, the definition of visible, the first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Optional
+
+Visibility = Literal["hidden", "contextual"]
+AnchorChoice = Literal["bos", "none"]
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """A pretrained model, as the manifest records it under ``model``.
+
+    Attributes:
+        name: of its folder, file or hub repository.
+        revision: resolved commit on the hub; None for files of this machine.
+        weights_sha256: fingerprint of the weights.
+        num_parameters: number of parameters.
+        dtype: of the weights in memory, such as ``bfloat16``.
+    """
+
+    name: str
+    revision: Optional[str]
+    weights_sha256: str
+    num_parameters: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The first token that is always visible to everyone; it is neither local nor long-range.
+
+    Attributes:
+        token_id: its ID.
+        text: its text.
+    """
+
+    token_id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class AnchorCheck:
+    """The mean loss with all tokens visible under both choices of the first token, on the same few windows.
+
+    Attributes:
+        loss_long_nats: of each choice.
+        text: the anchor that was tried.
+        num_windows: number of windows.
+    """
+
+    loss_long_nats: dict[AnchorChoice, float]
+    text: str
+    num_windows: int
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """What a measurement was taken of, and how tokens were hidden.
+
+    Attributes:
+        model: the pretrained model; None: the model of a run that was trained here.
+        visibility: who sees what, ``hidden`` or ``contextual``; manifests that do not say it are ``hidden``.
+        anchor: the always visible first token; None: there is none.
+        anchor_check: what the other choice of the first token gives; None: it was not tried.
+    """
+
+    model: Optional[MeasuredModel]
+    visibility: Visibility
+    anchor: Optional[Anchor]
+    anchor_check: Optional[AnchorCheck]
+
+    @property
+    def anchor_choice(self) -> AnchorChoice:
+        """``bos`` if there is an anchor, else ``none``."""
+        return "none" if self.anchor is None else "bos"
+
+    @property
+    def better_anchor_choice(self) -> Optional[AnchorChoice]:
+        """The other choice of the first token, if the mean loss with all tokens visible is lower under it; else None."""
+        if self.anchor_check is None:
+            return None
+        losses, chosen = self.anchor_check.loss_long_nats, self.anchor_choice
+        other: AnchorChoice = "none" if chosen == "bos" else "bos"
+        return other if losses[other] < losses[chosen] else None
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
+        """Read the setup from the manifest of a folder of tables."""
+        model, anchor = manifest.get("model"), manifest.get("anchor")
+        check = (manifest.get("fit") or {}).get("anchor")
+        return cls(
+            model=model
+            and MeasuredModel(
+                model["name"], model["revision"], model["weights_sha256"], model["num_parameters"], model["dtype"]
+            ),
+            visibility=manifest.get("visibility", "hidden"),
+            anchor=anchor and Anchor(anchor["id"], anchor["text"]),
+            anchor_check=check and AnchorCheck(check["loss_long_nats"], check["text"], check["num_windows"]),
+        )

@@ -1,0 +1,97 @@
+"""Sentences about what was measured: the model or run, the definition of visible, the first token."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, Visibility
+
+DIGITS = 12  # of the commit on the hub, and of the weights' hash
+# Who sees what under each definition.
+VISIBILITY_WORDS: dict[Visibility, str] = {
+    "hidden": "a hidden token is seen by no one",
+    "contextual": "the long-range tokens see one another, the local tokens see only the chosen ones",
+}
+UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
+
+
+def subject_name(run: str, setup: ModelSetup) -> str:
+    """Return the name of the pretrained model, or of the run."""
+    return run if setup.model is None else setup.model.name
+
+
+def subject_words(run: str, setup: ModelSetup) -> str:
+    """Return which pretrained model was measured, in which form, or which run."""
+    model = setup.model
+    if model is None:
+        return f"run {run}"
+    revision = "" if model.revision is None else f", revision {model.revision[:DIGITS]}"
+    return (
+        f"model {model.name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}, "
+        f"weights {model.weights_sha256[:DIGITS]})"
+    )
+
+
+def visibility_words(setup: ModelSetup) -> str:
+    """Return the definition of visible, by name and in words."""
+    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]})"
+
+
+def anchor_words(anchor: Optional[Anchor]) -> str:
+    """Return which first token is always visible, if any."""
+    return _short_anchor(anchor) + ("" if anchor is None else " (a first token that is always visible)")
+
+
+def _short_anchor(anchor: Optional[Anchor]) -> str:
+    return "no anchor" if anchor is None else f'anchor "{anchor.text}"'
+
+
+def definition_words(setup: ModelSetup) -> str:
+    """Return the definition of visible and the anchor."""
+    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}"
+
+
+def setup_words(run: str, setup: ModelSetup) -> str:
+    """Return what was measured, the definition of visible and the anchor, as a sentence without its full stop."""
+    words = f"{subject_words(run, setup)}; {definition_words(setup)}"
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def short_setup_words(setup: ModelSetup) -> str:
+    """Return the definition of visible, and whether there is an anchor, in a few words."""
+    return f"{setup.visibility}, {'no anchor' if setup.anchor is None else 'anchor'}"
+
+
+def setup_difference_words(first: ModelSetup, second: ModelSetup) -> str:
+    """Return in what the setups of two measurements differ and what follows, as the end of a sentence; empty if in nothing."""
+    words = ""
+    if first.model is not None and second.model is not None and first.model != second.model:
+        words += f"; the models differ ({_short_model(first.model)}, {_short_model(second.model)})"
+    if first.anchor != second.anchor:
+        words += (
+            f"; the first token differs ({_short_anchor(first.anchor)}, {_short_anchor(second.anchor)}), so every loss has "
+            "another input"
+        )
+    if first.visibility != second.visibility:
+        words += (
+            f"; visibility differs ({first.visibility}, {second.visibility}): L_short and L_long are defined alike under both, "
+            "but sparse gains, R(k) and D(k) are different quantities"
+        )
+    return words
+
+
+def _short_model(model: MeasuredModel) -> str:
+    return f"{model.name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
+
+
+def anchor_warning(setup: ModelSetup) -> str:
+    """Return that the other choice of the first token has the lower loss, in one sentence; empty where it has not."""
+    better, check = setup.better_anchor_choice, setup.anchor_check
+    if better is None or check is None:
+        return ""
+    with_it, without = (f"{check.loss_long_nats[choice]:.4f} nats" for choice in ("bos", "none"))
+    by = f'with the anchor "{check.text}"' if better == "bos" else "without an anchor"
+    return (
+        f"WARNING: this measurement is not of the better first token: the mean loss with all tokens visible is lower {by} "
+        f"({with_it} with it, {without} without it, {check.num_windows} windows)."
+    )

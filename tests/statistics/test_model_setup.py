@@ -1,0 +1,169 @@
+"""What a measurement was taken of, as its manifest records it, and the sentences about it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
+from planted_gains import made_up, mean
+
+from olmo_sparsity.statistics.as_json import setup_json, summary_json
+from olmo_sparsity.statistics.measurement import OF_ROW, Lengths, load
+from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup
+from olmo_sparsity.statistics.summary import ESTIMATES, Summary, summarize
+from olmo_sparsity.statistics.wording import (
+    SELECTION_ONLY,
+    beyond_gate_words,
+    failed_gates,
+    gates_words,
+    length_words,
+    measured_words,
+    overlap_words,
+)
+from olmo_sparsity.statistics.wording_of_models import (
+    UNKNOWN_TRAINING_TEXT,
+    VISIBILITY_WORDS,
+    anchor_warning,
+    setup_difference_words,
+)
+from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return summarize(load(made_up_tables(tmp_path_factory.mktemp("pretrained") / "tables", setup=CONTEXTUAL)))
+
+
+def checked(chosen: str, *, with_anchor: float, without: float) -> ModelSetup:
+    """Return the setup of a measurement with or without the anchor, whose check found these losses with all tokens visible."""
+    manifest: dict[str, Any] = copy.deepcopy(CONTEXTUAL)
+    manifest["anchor"] = CONTEXTUAL["anchor"] if chosen == "bos" else None
+    losses = {"bos": with_anchor, "none": without}
+    manifest["fit"]["anchor"] = {**ANCHOR_CHECK, "chosen": chosen, "loss_long_nats": losses}
+    return ModelSetup.from_manifest(manifest)
+
+
+def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor() -> None:
+    setup = ModelSetup.from_manifest({"run": "demo"})
+    assert setup == ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
+    shown = {"model": None, "visibility": "hidden", "anchor": None, "anchor_warning": None}
+    assert setup_json(setup) == shown
+
+
+def test_the_setup_of_a_pretrained_model_is_read_to_its_place(pretrained: Summary) -> None:
+    setup = pretrained.setup
+    assert setup.model == MeasuredModel(
+        "someone/Made-Up-2M", "main-commit", MODEL["weights_sha256"], 2_345_678, "bfloat16"
+    )
+    assert (setup.visibility, setup.anchor) == ("contextual", Anchor(7, "<bos>"))
+    assert setup.anchor_check is not None and setup.anchor_check.loss_long_nats == {"bos": 3.2912, "none": 2.5493}
+    shown = setup_json(setup)
+    assert shown["model"]["weights_sha256"] == MODEL["weights_sha256"]
+    assert (shown["visibility"], shown["anchor"]) == ("contextual", {"id": 7, "text": "<bos>"})
+
+
+def test_a_model_is_named_with_its_form_its_definition_and_its_anchor(pretrained: Summary) -> None:
+    words = measured_words(pretrained)
+    named = "Model someone/Made-Up-2M (2.346M parameters, bfloat16, revision main-commit, weights 0123456789ab)"
+    assert words.startswith(f"{named}; visibility contextual ({VISIBILITY_WORDS['contextual']}); ")
+    assert words.endswith('anchor "<bos>" (a first token that is always visible)')
+    assert "the local tokens see only the chosen ones" in words and "seen by no one" not in words
+    of_run = measured_words(summarize(made_up(60, 0.5)))
+    assert of_run == "Run r; visibility hidden (a hidden token is seen by no one); no anchor"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "with_anchor", "without", "by"),
+    [
+        ("bos", 3.2912, 2.5493, "lower without an anchor"),
+        ("none", 2.5493, 3.2912, 'lower with the anchor "<bos>"'),
+        ("bos", 2.5493, 3.2912, ""),
+        ("none", 3.2912, 2.5493, ""),
+        ("bos", 3.0, 3.0, ""),
+    ],
+)
+def test_the_anchor_is_warned_about_where_the_other_choice_has_the_lower_loss(
+    chosen: str, with_anchor: float, without: float, by: str
+) -> None:
+    setup = checked(chosen, with_anchor=with_anchor, without=without)
+    words = anchor_warning(setup)
+    assert bool(words) == bool(by)
+    if by:
+        assert by in words and words.count(". ") == 0 and words.endswith("64 windows).")
+        assert f"{with_anchor:.4f} nats with it, {without:.4f} nats without it" in words
+    assert setup_json(setup)["anchor_warning"] == (words or None)
+
+
+def test_without_a_check_there_is_no_warning() -> None:
+    assert anchor_warning(ModelSetup.from_manifest({**CONTEXTUAL, "fit": None})) == ""
+    assert anchor_warning(ModelSetup.from_manifest({**CONTEXTUAL, "fit": {"checks": [], "anchor": None}})) == ""
+
+
+def test_a_pretrained_model_has_no_training_row(pretrained: Summary, tmp_path: Path) -> None:
+    """Neither loss, gain, gate nor sentence says anything about one; the first gate is as ever."""
+    assert pretrained.lengths == Lengths(local_len=8, full_len=20, num_long_range=12)
+    assert (pretrained.gate, pretrained.beyond_gate) == ("passed", "not-applicable")
+    assert pretrained.loss_train_len_nats is None and pretrained.gain_beyond_nats is None
+    shown = summary_json(pretrained)
+    assert [shown[key] for key in (*OF_ROW, "train_len")] == [None, None, None]
+    assert shown["beyond_gate"] == "not-applicable"
+    words = beyond_gate_words(pretrained)
+    assert words.startswith("The gate beyond the training row does not apply: no training row of this model is known")
+    assert "about selection: how few tokens give back the long gain" in words
+    assert words.endswith("it shows nothing about length generalization.")
+    assert length_words(pretrained.lengths) == (
+        "local 8 + long-range 12 = full 20 tokens; no training row of this model is known."
+    )
+    said = gates_words(pretrained)
+    assert "FAILED" not in said and SELECTION_ONLY not in said and failed_gates(pretrained) == []
+    weak = summarize(load(made_up_tables(tmp_path / "weak", setup=PRETRAINED, long_gain=-0.5)))
+    assert (weak.gate, weak.beyond_gate) == ("failed", "not-applicable")
+    assert [words.split(":")[0] for words in failed_gates(weak)] == ["VALIDITY GATE FAILED"]
+
+
+def test_the_other_numbers_of_a_pretrained_model_are_those_of_a_run(pretrained: Summary, tmp_path: Path) -> None:
+    of_run = summarize(load(made_up_tables(tmp_path / "run")))
+    assert pretrained.long_gain_nats == of_run.long_gain_nats
+    for entry, expected in zip(pretrained.selections, of_run.selections, strict=True):
+        assert (entry.key, entry.info) == (expected.key, expected.info)
+        for name in ESTIMATES:
+            assert (entry.estimate(name) is None) == (expected.estimate(name) is None)
+            assert entry.estimate(name) is None or mean(entry.estimate(name)) == mean(expected.estimate(name))
+
+
+def test_what_the_model_was_trained_on_is_unknown(pretrained: Summary) -> None:
+    assert pretrained.overlap_percent is None and overlap_words(pretrained) == UNKNOWN_TRAINING_TEXT
+    assert summary_json(pretrained)["overlap_words"] == UNKNOWN_TRAINING_TEXT
+    of_run = dataclasses.replace(summarize(made_up(60, 0.5)), overlap_percent=None)
+    assert overlap_words(of_run) == summary_json(of_run)["overlap_words"] == ""
+
+
+def test_the_gates_of_several_models_name_those_to_which_the_second_does_not_apply(pretrained: Summary) -> None:
+    passed = summarize(made_up(200, 0.5))
+    failed = dataclasses.replace(passed, beyond_gate="failed")
+    words = gates_of_models_words({"mine": passed, "theirs": pretrained})
+    assert "passed wherever it applies" in words and "does not apply to theirs" in words and "not passed" not in words
+    words = gates_of_models_words({"mine": failed, "theirs": pretrained})
+    assert "not passed at mine" in words and "does not apply to theirs" in words and "row passed" not in words
+    words = gates_of_models_words({"theirs": pretrained})
+    assert "does not apply to theirs" in words and "row passed" not in words
+    assert gates_of_models_words({"mine": passed}).endswith("The gate beyond the training row passed everywhere.")
+
+
+def test_in_what_setups_differ() -> None:
+    hidden, contextual = ModelSetup.from_manifest(PRETRAINED), ModelSetup.from_manifest(CONTEXTUAL)
+    assert setup_difference_words(hidden, hidden) == setup_difference_words(contextual, contextual) == ""
+    words = setup_difference_words(hidden, contextual)
+    assert "visibility differs (hidden, contextual)" in words and "R(k) and D(k) are different quantities" in words
+    assert 'the first token differs (no anchor, anchor "<bos>")' in words and "models differ" not in words
+    same_anchor = dataclasses.replace(contextual, visibility="hidden")
+    assert "first token" not in setup_difference_words(same_anchor, contextual)
+    assert hidden.model is not None
+    other = dataclasses.replace(hidden, model=dataclasses.replace(hidden.model, dtype="float32"))
+    words = setup_difference_words(hidden, other)
+    assert words.startswith("; the models differ (") and "bfloat16" in words and "float32" in words
+    assert "visibility" not in words
