@@ -108,7 +108,14 @@ def tokenizer_text(data: DataConfig) -> str:
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
     """Decode each token on its own. A token that is only a part of a character decodes to U+FFFD."""
-    return [tokenizer.decode([int(token)], skip_special_tokens=False) for token in token_ids]
+    return [_token_text(tokenizer, int(token)) for token in token_ids]
+
+
+def _token_text(tokenizer: Tokenizer, token: int) -> str:
+    text = str(tokenizer.decode([token], skip_special_tokens=False))
+    # Decoders of SentencePiece tokenizers take the space away that begins a text, and here every token begins one.
+    begins_with_space = (tokenizer.id_to_token(token) or "").startswith("\u2581") and not text.startswith(" ")
+    return f" {text}" if begins_with_space else text
 
 
 def word_start_table(tokenizer: Tokenizer) -> np.ndarray:

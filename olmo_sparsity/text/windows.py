@@ -72,7 +72,6 @@ def sample_windows(
     sampling: str = "targets",
     exclude_ids: Optional[np.ndarray] = None,
     target_table_V: Optional[np.ndarray] = None,
-    min_documents: int = 2,
 ) -> Windows:
     """Draw windows.
 
@@ -90,12 +89,11 @@ def sample_windows(
             every document, and so on; all weights are 1.
         exclude_ids: uint64 [any]; IDs of documents that must not be used, those that the model was trained on.
         target_table_V: bool; True for tokens that may be targets. None: all tokens may.
-        min_documents: how many documents of different text must hold a window. A null context of foreign text needs 2.
 
     Raises:
-        UserError: fewer documents hold a window.
+        UserError: no document holds a window.
     """
-    eligible_g = _eligible_documents(store, full_len, exclude_ids=exclude_ids, min_documents=min_documents)
+    eligible_g = _eligible_documents(store, full_len, exclude_ids=exclude_ids)
     if sampling == "targets":
         drawn = draw_targets(
             store,
@@ -160,24 +158,22 @@ def _draw_from_documents(
     return document_W, start_W
 
 
-def _eligible_documents(
-    store: TokenStore, full_len: int, *, exclude_ids: Optional[np.ndarray], min_documents: int
-) -> np.ndarray:
+def _eligible_documents(store: TokenStore, full_len: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
     """Return the numbers of the documents, int64 [g], that hold a window and its target and are not excluded."""
     is_eligible_G = store.lengths_G - 1 >= full_len + 1
     num_long_enough = int(is_eligible_G.sum())
     if exclude_ids is not None:
         is_eligible_G &= ~_is_among(store.doc_ids_G, exclude_ids)
     eligible_g = np.flatnonzero(is_eligible_G)
-    if len(np.unique(store.doc_ids_G[eligible_g])) < min_documents:
+    if len(eligible_g) == 0:
         longest = int(store.lengths_G.max() - 1) if store.num_documents else 0
         left_out = ""
         if exclude_ids is not None:
             left_out = f", {num_long_enough - len(eligible_g)} of them left out: the model was trained on them"
         raise UserError(
             f"the text to measure is too small: {num_long_enough} of its {store.num_documents} documents hold a window of "
-            f"{full_len} tokens and its target{left_out}, and {min_documents} are needed (the longest document has {longest} "
-            "tokens); use more or longer text, or shorter windows (context.full_len; for a context curve, --max-visible)"
+            f"{full_len} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "
+            "shorter windows (--full-len; for a context curve, --max-visible)"
         )
     return eligible_g
 

@@ -89,7 +89,7 @@ def test_a_single_document_lends_to_itself_or_is_shuffled(kind: str) -> None:
     """Also two copies of one text. Windows near the middle of the document leave no room beside them."""
     text = list(range(2, 2 + FULL + M + 2))
     store = tiny_store([text, text])
-    windows = sample_windows(store, FULL, num_windows=100, max_per_document=100, seed=0, min_documents=1)
+    windows = sample_windows(store, FULL, num_windows=100, max_per_document=100, seed=0)
     contexts = draw(windows, kind)
     for window, tokens in enumerate(windows.tokens(np.arange(len(windows))).tolist()):
         outside = [token for token in text if token not in tokens]
