@@ -219,14 +219,37 @@ def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional
         UserError: a file is missing, cut short or changed, or holds more than plain values and tensors.
     """
     verify_checkpoint(checkpoint)
-    text = (checkpoint / "config.yaml").read_text(encoding="utf-8")
-    if has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
-        raise UserError(f"{checkpoint / 'config.yaml'}: not loaded, because it contains ${{...}}")
-    raw = yaml.safe_load(text)["model"]
+    raw = read_model_config(checkpoint)
     if max_position is not None:
         raw["max_sequence_length"] = max_position
-    config = olmo_config.ModelConfig.new(**raw)
-    model = OLMoWithPositions(config, init_params=False)
+    return build_loaded_model(checkpoint, raw, device=device)
+
+
+def read_model_config(checkpoint: Path) -> dict[str, Any]:
+    """Return the section ``model`` of a checkpoint's ``config.yaml``.
+
+    Raises:
+        UserError: the file holds ${...}, or no such section.
+    """
+    path = checkpoint / "config.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
+            raise UserError(f"{path}: not loaded, because it contains ${{...}}")
+        return dict(yaml.safe_load(text)["model"])
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{path}: no section `model`, as OLMo writes it; the file is damaged, or of another kind"
+        ) from None
+
+
+def build_loaded_model(checkpoint: Path, raw_config: dict[str, Any], *, device: torch.device) -> OLMoWithPositions:
+    """Return a model with the weights of a checkpoint, in evaluation mode, without gradients.
+
+    Raises:
+        UserError: the file with the weights holds more than tensors.
+    """
+    model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw_config), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)
 

@@ -1,0 +1,137 @@
+"""Finds the files of a Hugging Face model, in a folder or on the hub, and refuses those that could run code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import huggingface_hub
+from huggingface_hub import errors
+
+from olmo_sparsity.errors import UserError
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"]
+DESCRIPTIONS += ["vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"]
+SAFE = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+PICKLED = ["pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json"]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A folder that holds a model in the format of Hugging Face.
+
+    Attributes:
+        folder: the folder.
+        weights: the files with the weights, sorted by name.
+        pickled: the weights are PyTorch pickles.
+        revision: commit on the hub, or None for a folder of the user's.
+    """
+
+    folder: Path
+    weights: list[Path]
+    pickled: bool
+    revision: Optional[str]
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 of the weights: of the file, or of all files one after another (``cat model-*.safetensors | sha256sum``)."""
+        return sha256_files(self.weights)
+
+
+def sha256_files(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of the bytes of several files one after another, in hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def find_files(folder: Path, *, allow_pickle: bool, revision: Optional[str] = None) -> ModelFiles:
+    """Find the weights of a model in a folder.
+
+    Raises:
+        UserError: there are none, some are missing, or they are pickles that may not be loaded.
+    """
+    weights = _weights(folder, "model.safetensors")
+    pickled = not weights and bool(_weights(folder, "pytorch_model.bin") or list(folder.glob("*.bin")))
+    if pickled and not allow_pickle:
+        raise UserError(
+            f"{folder}: its weights are PyTorch pickles only, which can run code; give a model with safetensors, or set "
+            "pretrained.allow_pickle=true to read them with torch's reader that takes tensors only"
+        )
+    if pickled:
+        weights = _weights(folder, "pytorch_model.bin")
+    if not weights:
+        raise UserError(f"{folder}: no weights here, neither model.safetensors nor model.safetensors.index.json")
+    missing = [path.name for path in weights if not path.is_file()]
+    if missing:
+        raise UserError(f"{folder}: incomplete, {missing[0]} is missing ({len(missing)} of {len(weights)} files)")
+    return ModelFiles(folder, weights, pickled=pickled, revision=revision)
+
+
+def _weights(folder: Path, name: str) -> list[Path]:
+    """Return the file, or the files of its index, or nothing."""
+    if (folder / name).is_file():
+        return [folder / name]
+    index = folder / f"{name}.index.json"
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise UserError(f"{index}: not an index of weights, the file is damaged") from None
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise UserError(f"{index}: it names files outside its folder, or none")
+    return [folder / name for name in sorted(names)]
+
+
+def download(name: str, revision: Optional[str], *, allow_pickle: bool) -> ModelFiles:
+    """Download a model from the hub, or find it in the cache of ``huggingface_hub``.
+
+    Without a connection the cache alone is used. Pickles are not even downloaded unless they are allowed and there is nothing
+    else.
+
+    Raises:
+        UserError: the hub does not have it, or cannot be reached and the cache does not have it.
+    """
+    folder = _snapshot(name, revision, patterns=DESCRIPTIONS + SAFE)
+    if allow_pickle and not _weights(folder, "model.safetensors"):
+        folder = _snapshot(name, folder.name, patterns=DESCRIPTIONS + PICKLED)
+    if not _weights(folder, "model.safetensors") and not allow_pickle:
+        raise UserError(
+            f"{name}: no safetensors on the hub at this revision ({folder.name[:12]}); its weights are in another format, and "
+            "pickles can run code; choose another revision, or set pretrained.allow_pickle=true"
+        )
+    return find_files(folder, allow_pickle=allow_pickle, revision=folder.name)
+
+
+def _snapshot(name: str, revision: Optional[str], *, patterns: list[str]) -> Path:
+    """Return the folder in the cache whose name is the commit."""
+    at = f" at revision {revision}" if revision else ""
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": patterns}
+    try:
+        return Path(huggingface_hub.snapshot_download(name, **options))
+    except errors.GatedRepoError:
+        raise UserError(f"{name}: the hub gives this model only to accounts that accepted its terms") from None
+    except errors.RevisionNotFoundError:
+        raise UserError(f"pretrained.revision = {revision}: {name} has no such revision on the hub") from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(f"pretrained.model = {name}: no such folder or file, and no such model on the hub") from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        raise UserError(
+            f"pretrained.model = {name}: no such folder or file; the hub cannot be reached, and its model{at} is not in the "
+            "cache of huggingface_hub; give a folder, or a .gguf file"
+        ) from None
+    except errors.HFValidationError:
+        raise UserError(f"pretrained.model = {name}: no such folder or file, and not a name on the hub") from None
+    except Exception as error:  # of httpx, handed on by huggingface_hub
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name}: it cannot be downloaded from the hub ({first_line[:160]})") from None

@@ -1,0 +1,107 @@
+"""Opens a checkpoint folder in OLMo's layout, one of a run of this package or one that OLMo's own trainer wrote.
+
+Both hold ``config.yaml`` and ``model.pt``. One of this package has the hashes of its files beside them, and its tokenizer in the
+folder of the run. One of OLMo's names its tokenizer, which comes with the package ``ai2-olmo``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import olmo_data
+import torch
+import yaml
+from omegaconf.errors import OmegaConfBaseException
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
+from olmo_sparsity.model.olmo import OLMoWithPositions
+
+# What OLMoWithPositions and its step-by-step layers compute; OLMo's configuration class has the same defaults.
+COMPUTED: dict[str, tuple[Any, ...]] = {
+    "rope": (True,),
+    "rope_full_precision": (True, None),
+    "block_type": ("sequential", None),
+    "block_group_size": (1, None),
+    "norm_after": (False, None),
+    "alibi": (False, None),
+    "clip_qkv": (None,),
+    "multi_query_attention": (False, None),
+    "embedding_layer_norm": (False, None),
+    "scale_logits": (False, None),
+    "include_bias": (False,),
+}
+
+
+@dataclass(frozen=True)
+class OpenedCheckpoint:
+    """The model of a checkpoint, in fp32, and the text of its ``tokenizer.json``."""
+
+    model: OLMoWithPositions
+    tokenizer_text: str
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return True if a folder has the layout of an OLMo checkpoint."""
+    return (folder / "config.yaml").is_file() and (folder / "model.pt").is_file()
+
+
+def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
+    """Load the model and the tokenizer of a checkpoint.
+
+    Files of this package's checkpoints are compared with their hashes. Those of OLMo's have none; there the names and shapes of
+    the weights are compared with the configuration.
+
+    Raises:
+        UserError: a file is damaged, holds more than tensors, or describes a model that is not computed here.
+    """
+    load = load_model if (folder / "train.json").is_file() else _load_foreign
+    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder))
+
+
+def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
+    raw = read_model_config(folder)
+    for key, computed in COMPUTED.items():
+        if raw.get(key) not in computed:
+            raise UserError(
+                f"{folder / 'config.yaml'}: model.{key} = {raw.get(key)}: such an OLMo is not computed here; give its Hugging "
+                "Face version instead"
+            )
+    if raw.get("n_kv_heads") not in (None, raw.get("n_heads")):
+        raise UserError(
+            f"{folder / 'config.yaml'}: model.n_kv_heads = {raw['n_kv_heads']}: an OLMo whose heads share keys is not computed "
+            "here; give its Hugging Face version instead"
+        )
+    try:
+        return build_loaded_model(folder, raw | {"init_device": "cpu", "flash_attention": False}, device=device)
+    except (RuntimeError, OmegaConfBaseException) as error:
+        lines = str(error).strip().splitlines()
+        raise UserError(
+            f"{folder}: its weights and its config.yaml do not belong together ({lines[-1].strip()[:160]})"
+        ) from None
+
+
+def _tokenizer_text(folder: Path) -> str:
+    """Return the text of the tokenizer: the run's, or the one that ``config.yaml`` names.
+
+    Raises:
+        UserError: there is none.
+    """
+    own = folder.resolve().parent.parent / "tokenizer.json"
+    if (folder / "train.json").is_file() and own.is_file():
+        return own.read_text(encoding="utf-8")
+    content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    identifier = str((content.get("tokenizer") or {}).get("identifier"))
+    # Older checkpoints name the tokenizer as on the hub; ai2-olmo brings it under a similar name.
+    name = identifier if identifier.endswith(".json") else f"tokenizers/{identifier.replace('/', '_')}.json"
+    if re.fullmatch(r"tokenizers/[\w.-]+\.json", name):
+        with olmo_data.get_data_path(name) as path:
+            if path.is_file():
+                return path.read_text(encoding="utf-8")
+    raise UserError(
+        f"{folder}: no tokenizer: neither tokenizer.json in the folder of its run, nor one of ai2-olmo in config.yaml "
+        f"(tokenizer.identifier = {identifier})"
+    )

@@ -1,0 +1,318 @@
+"""Opens a model from elsewhere: a Hugging Face folder or hub name, a ``.gguf`` file, or an OLMo checkpoint folder.
+
+No code of a model is run: ``trust_remote_code`` stays off, and of the formats for weights only safetensors and GGUF are read.
+Pickles are read where they are allowed, by torch's reader that takes tensors only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from transformers.utils import logging as transformers_logging
+
+from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find_files, sha256_files
+from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
+from olmo_sparsity.model.transformers_model import TransformersModel
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """Which model was measured, for manifests.
+
+    Attributes:
+        name: as it was given.
+        revision: commit on the hub, or None.
+        weights_sha256: of the files with the weights, one after another in the order of their names.
+        architecture: the name of its class.
+        num_parameters: its number of weights.
+        dtype: of the weights, as torch names it.
+        max_position: its number of position IDs.
+        tokenizer_sha256: of the tokenizer's JSON text.
+    """
+
+    name: str
+    revision: Optional[str]
+    weights_sha256: str
+    architecture: str
+    num_parameters: int
+    dtype: str
+    max_position: int
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A model from elsewhere, with its own tokenizer.
+
+    Attributes:
+        model: ready to be measured.
+        tokenizer: encodes special tokens that are written out in a text as ordinary text; neither truncates nor pads.
+        record: for manifests.
+        bos_id: the token with which the model's texts begin: what the tokenizer puts in front of a text, else its BOS, else the
+            token that ends texts.
+        adds_bos: the tokenizer itself puts a token in front of a text.
+        eos_token: the token that ends texts.
+    """
+
+    model: CausalModel
+    tokenizer: Tokenizer
+    record: ModelRecord
+    bos_id: int
+    adds_bos: bool
+    eos_token: str
+
+    @property
+    def bos_text(self) -> str:
+        """The token of ``bos_id``, as the tokenizer writes it."""
+        return str(self.tokenizer.id_to_token(self.bos_id))
+
+
+@dataclass(frozen=True)
+class _OwnTokenizer:
+    tokenizer: Tokenizer
+    bos_id: int
+    adds_bos: bool
+    eos_token: str
+
+
+def open_pretrained(
+    settings: PretrainedConfig, *, device: torch.device, precision: Literal["fp32", "bf16"]
+) -> PretrainedModel:
+    """Open the model that ``settings.model`` names.
+
+    Args:
+        settings: which model, and how it may be loaded.
+        device: where it goes, unless ``settings.device_map`` is ``auto``.
+        precision: of its weights.
+
+    Raises:
+        UserError: there is no such model, or it cannot be loaded safely.
+    """
+    assert settings.model is not None
+    name, path = settings.model, Path(settings.model).expanduser()
+    if path.exists() and settings.revision is not None:
+        raise UserError(
+            f"pretrained.revision = {settings.revision}: {name} is here on disk; only the hub has revisions"
+        )
+    if path.suffix == ".gguf" and path.is_file():
+        files = ModelFiles(path.parent, [path], pickled=False, revision=None)
+        return _open_with_transformers(files, settings, device=device, precision=precision, gguf=path.name)
+    if is_checkpoint(path):
+        return _open_olmo(path, settings, device=device, precision=precision)
+    if (path / "config.json").is_file():
+        files = find_files(path, allow_pickle=settings.allow_pickle)
+        return _open_with_transformers(files, settings, device=device, precision=precision)
+    if path.exists():
+        raise UserError(
+            f"pretrained.model = {name}: neither a Hugging Face folder (config.json), nor an OLMo checkpoint (config.yaml and "
+            "model.pt), nor a .gguf file; a run of this package is given with --run"
+        )
+    if not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
+        raise UserError(f"pretrained.model = {name}: no such folder or file")
+    files = download(name, settings.revision, allow_pickle=settings.allow_pickle)
+    return _open_with_transformers(files, settings, device=device, precision=precision)
+
+
+def _open_with_transformers(
+    files: ModelFiles,
+    settings: PretrainedConfig,
+    *,
+    device: torch.device,
+    precision: Literal["fp32", "bf16"],
+    gguf: Optional[str] = None,
+) -> PretrainedModel:
+    name = str(settings.model)
+    with _quiet(), _as_user_errors(name):
+        own = _open_tokenizer(files.folder, name=name, gguf=gguf)
+        raw = _load(files, settings, device=device, dtype=DTYPES[precision], gguf=gguf)
+    model = TransformersModel(raw)
+    _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)
+    record = ModelRecord(
+        name=name,
+        revision=files.revision,
+        weights_sha256=files.weights_sha256,
+        architecture=model.architecture,
+        num_parameters=model.num_parameters,
+        dtype=str(model.dtype).removeprefix("torch."),
+        max_position=model.max_position,
+        tokenizer_sha256=_sha256(own.tokenizer),
+    )
+    return PretrainedModel(model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token)
+
+
+def _load(
+    files: ModelFiles, settings: PretrainedConfig, *, device: torch.device, dtype: torch.dtype, gguf: Optional[str]
+) -> Any:
+    """Return the model of transformers, on its device, with weights of the dtype.
+
+    Raises:
+        UserError: weights are missing; transformers would draw them at random.
+    """
+    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if gguf is not None:
+        safe["gguf_file"] = gguf
+    config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
+    architecture = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    fused = all(getattr(kind, "_supports_sdpa", False) for kind in _as_tuple(architecture))
+    spread = settings.device_map == "auto"
+    options = {} if gguf is not None else {"use_safetensors": not files.pickled}
+    raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        files.folder,
+        # Named, since a configuration file may name code on the hub instead.
+        attn_implementation="sdpa" if fused else "eager",
+        dtype=dtype,
+        device_map="auto" if spread else None,
+        output_loading_info=True,
+        **safe,
+        **options,
+    )
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise UserError(
+            f"{settings.model}: {len(missing)} of the weights that {type(raw).__name__} needs are missing, such as {missing[0]}; "
+            "its files are incomplete, or of another architecture"
+        )
+    return raw if spread else raw.to(device)
+
+
+def _check_same_vocabulary(name: str, tokenizer: Tokenizer, *, vocab_size: int) -> None:
+    # Entries that were added beside the vocabulary may have no logits: special tokens that no text contains.
+    if tokenizer.get_vocab_size(with_added_tokens=False) > vocab_size:
+        raise UserError(f"{name}: its tokenizer has more entries than the model; one of the two is of another model")
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _open_tokenizer(folder: Path, *, name: str, gguf: Optional[str]) -> _OwnTokenizer:
+    """Open the tokenizer of a model, and measure what it puts in front of a text.
+
+    Raises:
+        UserError: there is none that the library ``tokenizers`` can run, or it has no token that ends texts.
+    """
+    options = {} if gguf is None else {"gguf_file": gguf}
+    theirs = transformers.AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, **options
+    )
+    if not theirs.is_fast:
+        raise UserError(
+            f"{name}: its tokenizer ({type(theirs).__name__}) cannot be run by the library tokenizers; write it as a "
+            "tokenizer.json"
+        )
+    if theirs.eos_token is None:
+        raise UserError(
+            f"{name}: its tokenizer names no token that ends texts (eos_token); name it in tokenizer_config.json"
+        )
+    with_specials = theirs(SAMPLE_TEXT)["input_ids"]
+    plain = theirs(SAMPLE_TEXT, add_special_tokens=False)["input_ids"]
+    adds_bos = with_specials[:1] != plain[:1]
+    bos_id = with_specials[0] if adds_bos else theirs.bos_token_id
+    tokenizer = _plain_text_only(Tokenizer.from_str(theirs.backend_tokenizer.to_str()))
+    if not plain or len(tokenizer.encode(SAMPLE_TEXT, add_special_tokens=False).ids) != len(plain):
+        raise UserError(
+            f"{name}: its tokenizer is empty, or does not work without transformers; give it a tokenizer.json"
+        )
+    return _OwnTokenizer(
+        tokenizer,
+        bos_id=int(theirs.eos_token_id if bos_id is None else bos_id),
+        adds_bos=adds_bos,
+        eos_token=str(theirs.eos_token),
+    )
+
+
+def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _sha256(tokenizer: Tokenizer) -> str:
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def _open_olmo(
+    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Literal["fp32", "bf16"]
+) -> PretrainedModel:
+    if settings.device_map is not None:
+        raise UserError(
+            f"pretrained.device_map = {settings.device_map}: an OLMo checkpoint is loaded on one device; set it to null"
+        )
+    checkpoint = open_checkpoint(path, device)
+    tokenizer = _plain_text_only(Tokenizer.from_str(checkpoint.tokenizer_text))
+    eos_id = checkpoint.model.config.eos_token_id
+    model = checkpoint.model.in_dtype(DTYPES[precision])
+    _check_same_vocabulary(str(settings.model), tokenizer, vocab_size=model.vocab_size)
+    record = ModelRecord(
+        name=str(settings.model),
+        revision=None,
+        weights_sha256=sha256_files([path / "model.pt"]),
+        architecture="OLMo",
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=str(DTYPES[precision]).removeprefix("torch."),
+        max_position=model.max_position,
+        tokenizer_sha256=_sha256(tokenizer),
+    )
+    eos_token = tokenizer.id_to_token(eos_id)
+    if eos_token is None:
+        raise UserError(
+            f"{path}: its tokenizer has no token {eos_id}, which ends texts in config.yaml; it is of another model"
+        )
+    return PretrainedModel(model, tokenizer, record, eos_id, adds_bos=False, eos_token=eos_token)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers: its messages and bars by its own switches; those of other libraries go to standard error."""
+    verbosity, shows_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if shows_bars:
+            transformers_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _as_user_errors(name: str) -> Iterator[None]:
+    """Turn an error of transformers about a model's files into one line."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"{name}: the model does not fit on the device; choose influence.precision=bf16, or pretrained.device_map=auto"
+        ) from None
+    except pickle.UnpicklingError:
+        raise UserError(f"{name}: not loaded, because its pickled weights hold more than tensors") from None
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        text = str(error)
+        if "trust_remote_code" in text:
+            raise UserError(
+                f"{name}: this model needs Python code of its own, which is never run; choose one whose architecture is part "
+                "of transformers"
+            ) from None
+        first_line = (text.strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name}: transformers {transformers.__version__} cannot load this model ({first_line[:200]})"
+        ) from None

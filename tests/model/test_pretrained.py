@@ -1,0 +1,383 @@
+"""Opening models from elsewhere: what is loaded is what was saved, and nothing unsafe is."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+import yaml
+from huggingface_hub import errors
+from olmo.model import OLMo
+from tiny_models import PLAIN
+from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
+
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import build_model, olmo_model_config
+from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
+
+CPU = torch.device("cpu")
+TOKENS = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+POSITIONS = torch.tensor([0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13]).expand(2, -1)
+
+
+def opened(model: Path | str, *, precision: Literal["fp32", "bf16"] = "fp32", **settings: Any) -> PretrainedModel:
+    return open_pretrained(PretrainedConfig(model=str(model), **settings), device=CPU, precision=precision)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hub") / "llama"
+    save(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(llama, tmp_path / "copied"))
+
+
+@torch.no_grad()
+def test_a_folder_is_opened_as_it_was_saved(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = opened(llama)
+    assert capfd.readouterr() == ("", "")
+    logits = found.model.last_logits(TOKENS, POSITIONS)
+    saved = build_raw("llama").eval()
+    expected = saved(TOKENS, position_ids=POSITIONS, attention_mask=torch.ones_like(TOKENS)).logits[:, -1]
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    record = found.record
+    assert (record.name, record.revision, record.architecture) == (str(llama), None, "LlamaForCausalLM")
+    assert (record.dtype, record.max_position) == ("float32", 64)
+    assert record.num_parameters == sum(parameter.numel() for parameter in saved.parameters())
+    assert record.weights_sha256 == hashlib.sha256((llama / "model.safetensors").read_bytes()).hexdigest()
+    assert record.tokenizer_sha256 == hashlib.sha256(found.tokenizer.to_str().encode()).hexdigest()
+    assert found.model.vocab_size == 300 > found.tokenizer.get_vocab_size()
+    assert found.model.device == CPU
+
+
+@torch.no_grad()
+def test_bf16_is_the_same_as_casting(llama: Path) -> None:
+    found, cast = opened(llama, precision="bf16"), opened(llama).model.in_dtype(torch.bfloat16)
+    assert found.record.dtype == "bfloat16"
+    assert torch.equal(found.model.last_logits(TOKENS, POSITIONS), cast.last_logits(TOKENS, POSITIONS))
+    assert found.model.in_dtype(torch.bfloat16) is found.model
+
+
+def test_device_map_auto_on_one_device_changes_nothing(llama: Path) -> None:
+    with torch.no_grad():
+        logits = opened(llama, device_map="auto").model.last_logits(TOKENS, POSITIONS)
+        assert torch.equal(logits, opened(llama).model.last_logits(TOKENS, POSITIONS))
+
+
+def test_weights_in_several_files_are_hashed_in_the_order_of_their_names(tmp_path: Path) -> None:
+    build_raw("llama").save_pretrained(tmp_path, max_shard_size="40KB")
+    byte_tokenizer().save_pretrained(tmp_path)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    together = hashlib.sha256(b"".join(shard.read_bytes() for shard in shards)).hexdigest()
+    assert opened(tmp_path).record.weights_sha256 == together
+    shards[0].unlink()
+    with pytest.raises(UserError, match=rf"incomplete, {shards[0].name} is missing \(1 of {len(shards)} files\)$"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "bos_id", "adds_bos"),
+    [
+        ({"adds_bos": True}, BOS, True),
+        ({}, BOS, False),
+        ({"has_bos": False}, EOS, False),
+    ],
+)
+def test_the_first_token_is_measured_by_encoding(
+    tokenizer: dict[str, bool], bos_id: int, adds_bos: bool, tmp_path: Path
+) -> None:
+    save(tmp_path, tokenizer=byte_tokenizer(**tokenizer))
+    found = opened(tmp_path)
+    assert (found.bos_id, found.adds_bos, found.eos_token) == (bos_id, adds_bos, "</s>")
+    assert found.bos_text == {BOS: "<s>", EOS: "</s>"}[bos_id]
+    ids = found.tokenizer.encode("a </s>", add_special_tokens=False).ids
+    assert len(ids) == 6 and EOS not in ids  # written out in a text, it ends nothing
+
+
+def test_a_tokenizer_that_truncates_is_opened_without(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    save(tmp_path, tokenizer=tokenizer)
+    assert len(opened(tmp_path).tokenizer.encode("a long text").ids) == 11
+
+
+def test_a_model_without_a_fast_tokenizer_is_refused(copied: Path) -> None:
+    for path in copied.glob("*token*"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"^[^\n]*(tokenizer|cannot load)[^\n]*$"):
+        opened(copied)
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused(copied: Path) -> None:
+    config = json.loads((copied / "tokenizer_config.json").read_text())
+    del config["eos_token"]
+    (copied / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"names no token that ends texts \(eos_token\)[^\n]*$"):
+        opened(copied)
+
+
+class Exploit:
+    def __init__(self, witness: Path):
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.witness,))
+
+
+def test_a_crafted_pickle_is_neither_read_nor_run(copied: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "ran"
+    pickle.loads(pickle.dumps(Exploit(tmp_path / "control")))
+    assert (tmp_path / "control").exists()
+    (copied / "model.safetensors").unlink()
+    torch.save({"lm_head.weight": Exploit(witness)}, copied / "pytorch_model.bin")
+    with pytest.raises(
+        UserError, match=r"its weights are PyTorch pickles only, which can run code; [^\n]*allow_pickle"
+    ):
+        opened(copied)
+    with pytest.raises(UserError, match=r"^[^\n]*(more than tensors|cannot load)[^\n]*$"):
+        opened(copied, allow_pickle=True)
+    assert not witness.exists()
+
+
+@torch.no_grad()
+def test_pickled_tensors_are_read_where_they_are_allowed(copied: Path, llama: Path) -> None:
+    (copied / "model.safetensors").unlink()
+    torch.save(build_raw("llama").state_dict(), copied / "pytorch_model.bin")
+    expected = opened(llama).model.last_logits(TOKENS, POSITIONS)
+    assert torch.equal(opened(copied, allow_pickle=True).model.last_logits(TOKENS, POSITIONS), expected)
+
+
+def test_safetensors_come_first_even_where_pickles_are_allowed(copied: Path, tmp_path: Path) -> None:
+    torch.save({"lm_head.weight": Exploit(tmp_path / "ran")}, copied / "pytorch_model.bin")
+    opened(copied, allow_pickle=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_of_a_model_is_not_run(copied: Path, tmp_path: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (copied / "config.json").write_text(json.dumps(config))
+    (copied / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(UserError, match=r"needs Python code of its own, which is never run; [^\n]*$"):
+        opened(copied)
+    assert not (tmp_path / "ran").exists()
+
+
+@torch.no_grad()
+def test_a_configuration_cannot_name_another_attention(copied: Path) -> None:
+    """transformers would fetch such a name from the hub, and run it."""
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"attn_implementation": "someone/kernel"}))
+    found = opened(copied)
+    assert found.model.last_attention(TOKENS, POSITIONS).shape == (2, 12)
+
+
+def test_missing_weights_are_not_drawn_at_random(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(
+        UserError, match=r"9 of the weights that LlamaForCausalLM needs are missing, such as model\.layers\.2\."
+    ):
+        opened(copied)
+
+
+def test_damaged_weights_are_one_line(copied: Path) -> None:
+    path = copied / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"^[^\n]*cannot load this model[^\n]*$"):
+        opened(copied)
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mamba"])
+def test_an_architecture_without_position_ids_is_refused(kind: str, tmp_path: Path) -> None:
+    save(tmp_path, kind)
+    with pytest.raises(UserError, match=f"{KINDS[kind][0].__name__}: .* takes no position IDs"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such/folder", r"^pretrained\.model = /no/such/folder: no such folder or file$"),
+        ("missing.gguf", r"^pretrained\.model = missing\.gguf: no such folder or file$"),
+        (".", r"neither a Hugging Face folder \(config\.json\), nor an OLMo checkpoint .*, nor a \.gguf file"),
+    ],
+)
+def test_what_is_no_model(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        opened(name)
+
+
+def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and then nothing of the kind")
+    with pytest.raises(UserError, match=r"^[^\n]*model\.gguf: transformers [^\n]* cannot load this model [^\n]*$"):
+        opened(tmp_path / "model.gguf")
+
+
+def test_only_the_hub_has_revisions(llama: Path) -> None:
+    with pytest.raises(UserError, match=r"pretrained\.revision = main: .* is here on disk"):
+        opened(llama, revision="main")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A hub that has one model at one commit; the calls to it are collected."""
+    calls: list[dict[str, Any]] = []
+    snapshot = Path(shutil.copytree(llama, tmp_path / "snapshots" / COMMIT))
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        calls.append({"name": name, **options})
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return calls
+
+
+def test_a_model_of_the_hub_is_recorded_with_its_commit(hub: list[dict[str, Any]]) -> None:
+    found = opened("someone/llama", revision="v1.0")
+    assert (found.record.name, found.record.revision) == ("someone/llama", COMMIT)
+    assert [(call["name"], call["revision"]) for call in hub] == [("someone/llama", "v1.0")]
+    assert not [pattern for pattern in hub[0]["allow_patterns"] if pattern.endswith((".bin", ".py", ".pt", "*"))][1:]
+
+
+def test_pickles_of_the_hub_are_downloaded_only_where_allowed(hub: list[dict[str, Any]], tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / COMMIT
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"^someone/llama: no safetensors on the hub at this revision \(0123456789ab\)"):
+        opened("someone/llama")
+    assert len(hub) == 1
+    torch.save(build_raw("llama").state_dict(), snapshot / "pytorch_model.bin")
+    opened("someone/llama", allow_pickle=True)
+    assert [any(".bin" in pattern for pattern in call["allow_patterns"]) for call in hub[1:]] == [False, True]
+    assert hub[2]["revision"] == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            errors.LocalEntryNotFoundError("x\ny"),
+            r"the hub cannot be reached, and its model at revision v2 is not in the cache",
+        ),
+        (ConnectionError("x\ny"), r"cannot be downloaded from the hub \(x\)$"),
+    ],
+)
+def test_without_the_hub_there_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(*_: Any, **__: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(UserError, match=message) as caught:
+        opened("someone/llama", revision="v2")
+    assert "\n" not in str(caught.value)
+
+
+@torch.no_grad()
+def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(tiny_run: Path, tmp_path: Path) -> None:
+    checkpoint = tiny_run / "checkpoints" / "latest"
+    found, loaded = opened(checkpoint), load_model(checkpoint, CPU)
+    tokens, positions = TOKENS % 300, POSITIONS
+    expected = loaded.last_logits(tokens, positions)
+    assert torch.equal(found.model.last_logits(tokens, positions), expected)
+    assert found.record.architecture == "OLMo" and found.record.max_position == loaded.max_position
+    assert found.record.weights_sha256 == hashlib.sha256((checkpoint / "model.pt").read_bytes()).hexdigest()
+    assert (found.bos_id, found.adds_bos) == (loaded.config.eos_token_id, False)
+    assert found.bos_text == found.eos_token
+
+    exported = opened(export_hf(tiny_run, tmp_path / "exported").folder)
+    assert (exported.model.last_logits(tokens, positions) - expected).abs().max() < 1e-5
+    assert (exported.bos_id, exported.adds_bos, exported.eos_token) == (found.bos_id, False, found.eos_token)
+    text = "the river of a garden"
+    assert exported.tokenizer.encode(text).ids == found.tokenizer.encode(text).ids
+
+    with pytest.raises(UserError, match="an OLMo checkpoint is loaded on one device"):
+        opened(checkpoint, device_map="auto")
+    with pytest.raises(UserError, match="a run of this package is given with --run"):
+        opened(tiny_run)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A checkpoint as OLMo's own trainer writes it: no hashes, other sections, and weights to be built on a meta device."""
+    config = olmo_model_config(Config(model=PLAIN), vocab_size=50_280, eos_id=50_279)
+    torch.save(build_model(config, seed=0).state_dict(), tmp_path / "model.pt")
+    model = {key: getattr(value, "value", value) for key, value in dataclasses.asdict(config).items()}
+    sections = {
+        "model": model | {"init_device": "meta"},
+        "tokenizer": {"identifier": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json"},
+        "optimizer": {"name": "adamw"},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(sections))
+    return tmp_path
+
+
+def rewrite(folder: Path, section: str, **changes: Any) -> None:
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config[section] |= changes
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "identifier", ["tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json", "allenai/gpt-neox-olmo-dolma-v1_5"]
+)
+def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
+    rewrite(foreign, "tokenizer", identifier=identifier)
+    found = opened(foreign)
+    theirs = OLMo.from_checkpoint(str(foreign))
+    logits = found.model.last_logits(TOKENS, torch.arange(12).expand(2, -1))
+    torch.testing.assert_close(logits, theirs(TOKENS).logits[:, -1, :50_280], atol=1e-5, rtol=0)
+    assert (found.bos_id, found.bos_text, found.eos_token) == (50_279, "<|endoftext|>", "<|endoftext|>")
+    assert opened(foreign, precision="bf16").record.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("model", {"clip_qkv": 8.0}, r"model\.clip_qkv = 8\.0: such an OLMo is not computed here"),
+        ("model", {"norm_after": True}, r"model\.norm_after = True"),
+        ("model", {"n_kv_heads": 1}, r"model\.n_kv_heads = 1"),
+        ("model", {"n_layers": 4}, r"its weights and its config\.yaml do not belong together"),
+        ("model", {"d_model": 64}, r"its weights and its config\.yaml do not belong together"),
+        ("model", {"n_heads": "${oc.env:HOME}"}, r"not loaded, because it contains"),
+        ("tokenizer", {"identifier": "tokenizers/../config.json"}, r"no tokenizer: neither"),
+        ("model", {"eos_token_id": 299_999}, r"has no token 299999"),
+        ("tokenizer", {"identifier": "tokenizers/allenai_dolma2.json"}, r"tokenizer has more entries than the model"),
+    ],
+)
+def test_a_checkpoint_that_is_not_computed_here(
+    section: str, changes: dict[str, Any], message: str, foreign: Path
+) -> None:
+    rewrite(foreign, section, **changes)
+    with pytest.raises(UserError, match=message) as caught:
+        opened(foreign)
+    assert "\n" not in str(caught.value)
+
+
+def test_transformers_talks_again_afterwards(llama: Path) -> None:
+    logging = transformers.utils.logging
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr
+    opened(llama)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr) == before
