@@ -13,7 +13,7 @@ from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.opened_run import open_run
+from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
@@ -36,16 +36,16 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     """
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
     lengths = config.context
-    opened_run = open_run(config, run)
-    windows = opened_run.windows(config, lengths.full_len)
+    opened = open_model(config, run)
+    windows = opened.windows(config, lengths.full_len)
     window_ids_W = np.arange(len(windows))
-    rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)  # the target last
+    rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)  # the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
     batch = WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=0)
 
     def evaluator_in(precision: str) -> Evaluator:
         return make_evaluator(
-            opened_run.model,
+            opened.model,
             config.influence,
             full_len=lengths.full_len,
             local_len=lengths.local_len,

@@ -78,8 +78,9 @@ class InfluenceConfig:
     )
     anchor: Literal["auto", "bos", "none"] = key(
         "auto",
-        "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin. "
-        "none: no such token. auto: bos where the model's tokenizer adds one, and under visibility contextual; otherwise none.",
+        "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
+        "or where there is none the one that ends them. none: no such token. auto: bos where the model's tokenizer adds one, and "
+        "under visibility contextual; otherwise none.",
     )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",

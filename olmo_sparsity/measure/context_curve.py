@@ -1,7 +1,8 @@
 """Measures whether a model generalizes in length: the loss of the target against the number of visible recent tokens.
 
 The targets are the same at every length, so the points are paired. Hidden tokens are not run. Lengths go past ``full_len``:
-rotary embeddings have no weights, so a model can be run at lengths that it was never trained on.
+rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on. A model from
+elsewhere is measured up to the positions that it was trained on.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_run import OpenedRun, open_run
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
@@ -32,25 +33,26 @@ WINDOWS_PER_PART = 500
 WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets")
 
 
-def visible_lengths(config: Config) -> list[int]:
+def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]:
     """Return the numbers of visible tokens to measure at, rising.
 
     They are the powers of two, one and a half times each, and the lengths of the experiment, up to
-    ``context_curve.max_visible`` (null: twice ``full_len``).
+    ``context_curve.max_visible`` (null: twice ``full_len``), and at most ``limit``.
 
     Raises:
         UserError: ``max_visible`` is less than a training row.
     """
-    lengths = config.context
+    lengths = config.measured_lengths
     longest = config.context_curve.max_visible or 2 * lengths.full_len
-    if longest < lengths.row_len:
+    longest = longest if limit is None else min(longest, limit)
+    if lengths.train_len is not None and longest < lengths.train_len:
         raise UserError(
-            f"context_curve.max_visible = {longest}: must be at least the length of a training row, {lengths.row_len} tokens, "
-            "which the curve is compared with"
+            f"context_curve.max_visible = {longest}: must be at least the length of a training row, {lengths.train_len} "
+            "tokens, which the curve is compared with"
         )
     powers = {2**i for i in range(longest.bit_length())}
-    numbers = powers | {p * 3 // 2 for p in powers if p > 1} | {lengths.local_len, lengths.row_len, lengths.full_len}
-    return sorted({n for n in numbers if n <= longest} | {longest})
+    numbers = powers | {p * 3 // 2 for p in powers if p > 1} | {lengths.local_len, lengths.full_len, lengths.train_len}
+    return sorted({n for n in numbers if n is not None and n <= longest} | {longest})
 
 
 def losses_by_length(evaluator: Evaluator, rows_WT: torch.Tensor, *, lengths: list[int]) -> np.ndarray:
@@ -82,55 +84,64 @@ def measure_context_curve(
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Measure the context curve of a trained run's model, and return the folder of its table.
+    """Measure the context curve of a model, and return the folder of its table.
 
     Args:
-        config: ``config.context_curve``, and the windows (``config.influence``: how many, of which text).
-        run: folder of the trained run.
+        config: ``config.context_curve``, the windows (``config.influence``: how many, of which text), and the model where it is
+            not the run's.
+        run: folder of the trained run, or of the results of a model from elsewhere.
         out: folder of the table; None: one inside the run.
         overwrite: delete a finished table and measure again.
         share: which of the parts this process measures.
 
     Raises:
-        UserError: the text, the run or the folder is not usable.
+        UserError: the text, the model, the run or the folder is not usable.
     """
     settings = config.influence
-    lengths = visible_lengths(config)
-    opened_run = open_run(config, run, max_position=max(lengths[-1], config.max_position))
+    longest = visible_lengths(config)[-1]
+    is_asked_for = config.pretrained.model is None or config.context_curve.max_visible is not None
+    opened = open_model(config, run, longest=longest if is_asked_for else None)
+    limit = None if opened.record is None else opened.max_position - opened.num_anchors
+    lengths = visible_lengths(config, limit=limit)
     run_id = fingerprint(
         SCHEMA_VERSION,
         lengths,
-        to_dict(config.context),
-        opened_run.checkpoint.model_sha256,
-        opened_run.text.store.tokens_sha256,
+        identity(config, opened),
+        opened.text.store.tokens_sha256,
         [getattr(settings, name) for name in WINDOW_KEYS],
     )
-    folder = out or run / "context-curve" / f"{opened_run.text.split}-to{lengths[-1]}-{run_id[:6]}"
+    anchored = "" if opened.anchor is None else "bos-"
+    folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"
     plan = MeasurementPlan(
         kind="context-curve",
         run_id=run_id,
         folder=folder,
         config=config,
-        opened_run=opened_run,
-        prepare=lambda: _prepare(config, opened_run, folder=folder),
+        opened=opened,
+        prepare=lambda: _prepare(config, opened, lengths=lengths, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> PreparedMeasurement:
-    lengths = visible_lengths(config)
-    windows = opened_run.windows(config, lengths[-1])
+def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder: Path) -> PreparedMeasurement:
+    windows = opened.windows(config, lengths[-1])
     num_documents = windows.num_documents
+    fit = fit_entries(config, opened, windows)
     evaluator = make_evaluator(
-        opened_run.model, config.influence, full_len=lengths[-1], local_len=config.context.local_len
+        opened.model,
+        config.influence,
+        full_len=lengths[-1],
+        local_len=config.measured_lengths.local_len,
+        precision=opened.precision,
+        anchor_id=opened.anchor_id,
     )
-    schema = schemas(config.context.num_long_range)["curve"]
+    schema = schemas(config.measured_lengths.num_long_range)["curve"]
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens"
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened_run.device)
+        rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)
         columns = {
             "window_id": window_ids_W,
             "doc_id": windows.doc_ids(window_ids_W),
@@ -149,5 +160,6 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
             "num_visible_tokens": lengths,
             "num_documents": num_documents,
             "windows_sha256": windows.sha256,
+            **fit,
         },
     )

@@ -10,11 +10,11 @@ from typing import Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.config import Config, InfluenceConfig, fingerprint, to_dict
+from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_run import MeasuredText, OpenedRun, losses_precision, open_run
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
 from olmo_sparsity.measure.screening import make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
@@ -23,6 +23,9 @@ from olmo_sparsity.text.null_contexts import draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
 
 logger = logging.getLogger(__name__)
+
+# Keys of ``influence`` that are resolved when the model is opened; ``identity`` holds what they become.
+RESOLVED = ("local_len", "full_len", "anchor", "precision")
 
 
 def measure(
@@ -33,73 +36,90 @@ def measure(
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Measure the influence of long-range tokens on a trained run's model, and return the folder of the tables.
+    """Measure the influence of long-range tokens on a model, and return the folder of the tables.
 
     A finished measurement is left as it is. Of an interrupted one the missing parts are measured.
 
     Args:
-        config: what to measure (``config.influence``), and the lengths.
-        run: folder of the trained run.
+        config: what to measure (``config.influence``), the lengths, and the model where it is not the run's.
+        run: folder of the trained run, or of the results of a model from elsewhere.
         out: folder of the tables; None: one inside the run, named after what is measured.
         overwrite: delete finished tables and measure again.
         share: which of the parts this process measures.
 
     Raises:
-        UserError: the text, the run or the folder is not usable.
+        UserError: the text, the model, the run or the folder is not usable.
     """
     config.check_k()
-    opened_run = open_run(config, run)
-    store = opened_run.text.store
+    opened = open_model(config, run)
+    store = opened.text.store
     run_id = fingerprint(
         SCHEMA_VERSION,
-        to_dict(config.influence),
-        to_dict(config.context),
-        opened_run.checkpoint.model_sha256,
+        {**to_dict(config.influence), **dict.fromkeys(RESOLVED)},
+        identity(config, opened),
         store.tokens_sha256,
         store.split,
     )
-    folder = out or run / "influence" / default_name(config.influence, opened_run.text, run_id=run_id)
+    folder = out or run / "influence" / default_name(config, opened, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
         run_id=run_id,
         folder=folder,
         config=config,
-        opened_run=opened_run,
-        prepare=lambda: _prepare(config, opened_run, folder=folder),
+        opened=opened,
+        prepare=lambda: _prepare(config, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def default_name(settings: InfluenceConfig, text: MeasuredText, *, run_id: str) -> str:
-    """Return a folder name that tells what is measured, and ends with a part of the fingerprint."""
-    source = re.sub(r"[^A-Za-z0-9]+", "-", Path(text.source).name).strip("-")[:40] or "text"
+def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
+    """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
+
+    Lengths, visibility and anchor are told where they are not those of the run.
+    """
+    settings, lengths = config.influence, config.measured_lengths
+    source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
+    parts = [source, opened.text.split]
+    own = (config.context.local_len, config.context.full_len)
+    if opened.record is not None or (lengths.local_len, lengths.full_len) != own:
+        parts.append(f"{lengths.local_len}of{lengths.full_len}")
+    if settings.visibility != "hidden":
+        parts.append(settings.visibility)
+    if opened.anchor is not None:
+        parts.append("bos")
     ks = "-".join(str(k) for k in settings.k)
-    return f"{source}-{text.split}-n{settings.num_windows}-k{ks}-seed{settings.seed}-{run_id[:6]}"
+    return "-".join([*parts, f"n{settings.num_windows}", f"k{ks}", f"seed{settings.seed}", run_id[:6]])
 
 
-def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> PreparedMeasurement:
-    settings, lengths = config.influence, config.context
-    windows = opened_run.windows(config, lengths.full_len)
+def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMeasurement:
+    settings, lengths = config.influence, config.measured_lengths
+    windows = opened.windows(config, lengths.full_len)
     num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows)} windows, from {num_documents} documents, not the {settings.num_windows} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    precision = losses_precision(config, opened_run.device)
+    fit = fit_entries(config, opened, windows)
     evaluator = make_evaluator(
-        opened_run.model, settings, full_len=lengths.full_len, local_len=lengths.local_len, precision=precision
+        opened.model,
+        settings,
+        full_len=lengths.full_len,
+        local_len=lengths.local_len,
+        precision=opened.precision,
+        anchor_id=opened.anchor_id,
     )
-    screening = make_screening(config, opened_run.model, precision=precision)
+    screening = make_screening(config, opened.model, precision=opened.precision, anchor_id=opened.anchor_id)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
         logger.info(
             f"influence.null_context = {settings.null_context}: {_fallbacks(null_counts, settings.null_context)}"
         )
-    train_overlap_W = windows_in_training(windows, opened_run.text.training_store) if settings.train_overlap else None
+    training_store = opened.text.training_store if settings.train_overlap else None
+    train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
     tables = InfluenceTables(
-        null_contexts, settings, opened_run.tokenizer, opened_run.text.split, train_overlap_W=train_overlap_W
+        null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
@@ -107,8 +127,8 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened_run.device)
-        part = measure_windows(evaluator, batches, settings=settings, train_len=lengths.row_len, screening=screening)
+        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened.device)
+        part = measure_windows(evaluator, batches, settings=settings, train_len=lengths.train_len, screening=screening)
         return tables.of_part(window_ids_W, part)
 
     return PreparedMeasurement(
@@ -119,10 +139,9 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
             "influence": to_dict(settings),
             "num_documents": num_documents,
             "null_contexts": null_counts,
-            "pose": to_dict(config.pose),
-            "num_parameters": opened_run.num_parameters,
             "windows_sha256": windows.sha256,
-            "precision": precision,
+            **({"pose": to_dict(config.pose)} if opened.record is None else {}),
+            **fit,
         },
     )
 
@@ -130,4 +149,4 @@ def _prepare(config: Config, opened_run: OpenedRun, *, folder: Path) -> Prepared
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:
     """Return words about the windows that have another kind of null context than asked for."""
     others = [f"{number} windows have {other} instead" for other, number in null_counts.items() if other != kind]
-    return f"{', '.join(others)}; their documents are too short for it, or the only ones of their source"
+    return f"{', '.join(others)}; their documents are too short for it, or the only ones of their source or text"

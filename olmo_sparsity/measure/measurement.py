@@ -8,6 +8,7 @@ parts exist marks the measurement as complete.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_run import OpenedRun, lengths_record
+from olmo_sparsity.measure.fit import Bos, check_fit
+from olmo_sparsity.measure.opened_model import OpenedModel, lengths_record
+from olmo_sparsity.measure.pretrained_folder import begin_folder
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import progress_bar
@@ -29,9 +33,11 @@ from olmo_sparsity.storage.files import read_json, unique_name, write_json, writ
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 from olmo_sparsity.tables.schemas import TABLES
+from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
+FIT_WINDOWS = 64  # on which a model from elsewhere is checked
 MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
 
 # The keys that describe a measurement in its manifest, in the order in which they are written.
@@ -39,12 +45,15 @@ MANIFEST_KEYS = (
     "kind",
     "run_id",
     "run",
+    "model",
     "source",
     "split",
     "influence",
     "validation",
     "sampling",
     "context",
+    "visibility",
+    "anchor",
     "num_visible_tokens",
     "num_windows",
     "num_documents",
@@ -58,6 +67,7 @@ MANIFEST_KEYS = (
     "windows_sha256",
     "device",
     "precision",
+    "fit",
 )
 
 
@@ -87,7 +97,7 @@ class MeasurementPlan:
         run_id: fingerprint of everything that the tables depend on.
         folder: where the tables go.
         config: the experiment.
-        opened_run: the run that is measured.
+        opened: the model that is measured, and its text.
         prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
             anything is deleted.
     """
@@ -96,7 +106,7 @@ class MeasurementPlan:
     run_id: str
     folder: Path
     config: Config
-    opened_run: OpenedRun
+    opened: OpenedModel
     prepare: Callable[[], PreparedMeasurement]
 
 
@@ -115,6 +125,9 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     if exists and not overwrite and is_measured(plan.folder, plan.kind, run_id=plan.run_id):
         return plan.folder
     prepared = plan.prepare()
+    opened = plan.opened
+    if opened.record is not None:
+        begin_folder(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
         _manifest(plan, prepared),
@@ -127,20 +140,27 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
 
 
 def _manifest(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
-    opened_run = plan.opened_run
+    opened = plan.opened
     entries = {
         "kind": plan.kind,
         "run_id": plan.run_id,
-        "run": opened_run.name,
-        "source": opened_run.text.source,
-        "split": opened_run.text.split,
-        "context": lengths_record(plan.config),
+        "run": opened.name,
+        "source": opened.text.source,
+        "split": opened.text.split,
+        "context": lengths_record(plan.config, opened),
+        "visibility": plan.config.influence.visibility,
+        "anchor": None if opened.anchor is None else dataclasses.asdict(opened.anchor),
         "num_windows": prepared.num_windows,
-        "checkpoint": {"step": opened_run.checkpoint.step, "model_sha256": opened_run.checkpoint.model_sha256},
-        "tokens_sha256": opened_run.text.store.tokens_sha256,
-        "device": device_name(opened_run.device),
+        "num_parameters": opened.num_parameters,
+        "tokens_sha256": opened.text.store.tokens_sha256,
+        "device": device_name(opened.device),
+        "precision": opened.precision,
         **prepared.manifest_entries,
     }
+    if opened.record is not None:
+        entries["model"] = dataclasses.asdict(opened.record)
+    if opened.checkpoint is not None:
+        entries["checkpoint"] = {"step": opened.checkpoint.step, "model_sha256": opened.checkpoint.model_sha256}
     assert set(entries) <= set(MANIFEST_KEYS)
     return {key: entries[key] for key in MANIFEST_KEYS if key in entries}
 
@@ -201,7 +221,8 @@ def measure_parts(
     begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
     part_size = begun.get("windows_per_part", part_size)
     kind, num_windows = manifest["kind"], manifest["num_windows"]
-    metadata = {"run_id": manifest["run_id"], **{name: str(value) for name, value in manifest["context"].items()}}
+    lengths = {name: str(value) for name, value in manifest["context"].items() if value is not None}
+    metadata = {"run_id": manifest["run_id"], **lengths}
 
     def windows_of(part: int) -> np.ndarray:
         return np.arange(part * part_size, min((part + 1) * part_size, num_windows))
@@ -251,3 +272,30 @@ def _write_session(folder: Path, share: Share, *, device: object) -> None:
         "environment": environment(),
     }
     write_json(folder / "sessions" / f"{unique_name()}.json", session)
+
+
+def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[str, Any]:
+    """Check on a few windows that a model from elsewhere fits, and return the manifest's entry about it; of a run, none.
+
+    Args:
+        config: the lengths.
+        opened: the model.
+        windows: the windows to measure, at least as long as the full context.
+
+    Raises:
+        UserError: the model does not do what the measurement takes for granted.
+    """
+    if opened.record is None:
+        return {}
+    lengths = config.measured_lengths
+    tokens_WT = windows.tokens(np.arange(min(FIT_WINDOWS, len(windows))))[:, -1 - lengths.full_len :]
+    fit = check_fit(
+        opened.model,
+        torch.from_numpy(np.ascontiguousarray(tokens_WT)).to(opened.device),
+        name=opened.record.name,
+        local_len=lengths.local_len,
+        dtype=torch.bfloat16 if opened.precision == "bf16" else torch.float32,
+        anchor_id=opened.anchor_id,
+        bos=Bos(opened.bos.id, opened.bos.text),
+    )
+    return {"fit": dataclasses.asdict(fit)}

@@ -75,7 +75,7 @@ def _needle(rng: np.random.Generator, suite: str, *, tokenizer: Tokenizer, max_t
             return tokens
     raise UserError(
         f"{suite}: with this tokenizer no made-up word has 2 to {max_tokens} tokens, so nothing can be planted; "
-        "validation.needle_copies or context.local_len may leave too little room"
+        "validation.needle_copies or the number of local tokens may leave too little room"
     )
 
 

@@ -13,15 +13,15 @@ import pyarrow as pa
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, ContextConfig, fingerprint, to_dict
+from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import correlations
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import mask_losses, short_log_probs
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_run import OpenedRun, open_run
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
@@ -32,6 +32,7 @@ from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
@@ -68,32 +69,33 @@ def validate(
 ) -> Path:
     """Plant dependencies, let every selector search for them, and return the folder of the tables of what they found.
 
-    Needles are searched for with the run's own model, planted correlations with the solver. The solver is trained first, in
-    ``RUN/solver``, unless it exists.
+    Needles are searched for with the model that is measured, planted correlations with the solver. The solver is trained first,
+    in ``RUN/solver``, unless it exists. A model from elsewhere has needles only, since nothing is trained for it.
 
     Args:
-        config: ``config.validation``, and the run's lengths.
-        run: folder of the trained run.
+        config: ``config.validation``, the lengths, and the model where it is not the run's.
+        run: folder of the trained run, or of the results of a model from elsewhere.
         out: folder of the tables; None: one inside the run.
         overwrite: delete finished tables and measure again.
         share: which of the parts this process measures.
 
     Raises:
-        UserError: the text, the run or the folder is not usable, or there is no room to plant.
+        UserError: the text, the model, the run or the folder is not usable, or there is no room to plant.
     """
     settings = config.validation
-    smallest = min(config.context.num_long_range, correlations.LENGTHS.num_long_range)
+    smallest = config.measured_lengths.num_long_range
+    if config.pretrained.model is None:
+        smallest = min(smallest, correlations.LENGTHS.num_long_range)
     if max(settings.k) > smallest:
         raise UserError(
             f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
         )
-    opened_run = open_run(config, run)
+    opened = open_model(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,
         to_dict(settings),
-        to_dict(config.context),
-        opened_run.checkpoint.model_sha256,
-        opened_run.text.store.tokens_sha256,
+        identity(config, opened),
+        opened.text.store.tokens_sha256,
         [getattr(config.influence, name) for name in WINDOW_KEYS],
     )
     folder = out or run / "validation" / f"planted-n{settings.num_windows}-{run_id[:6]}"
@@ -102,28 +104,31 @@ def validate(
         run_id=run_id,
         folder=folder,
         config=config,
-        opened_run=opened_run,
-        prepare=lambda: _prepare(config, run, opened_run=opened_run, folder=folder),
+        opened=opened,
+        prepare=lambda: _prepare(config, run, opened=opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, run: Path, *, opened_run: OpenedRun, folder: Path) -> PreparedMeasurement:
-    settings = config.validation
-    needles = _needle_suites(config, opened_run)
-    solver = trained_solver(config, run / "solver", device=opened_run.device)
-    num_windows = settings.num_windows
-    correlated = [correlated_windows(name, num_windows, seed=settings.seed) for name in TASKS]
-    planted = [*needles, *correlated]
-    logger.info(f"{folder}: {num_windows} windows of each of {len(planted)} suites, {', '.join(settings.selectors)}")
-
-    def evaluator_of(model: OLMoWithPositions, lengths: ContextConfig) -> Evaluator:
-        return make_evaluator(model, config.influence, full_len=lengths.full_len, local_len=lengths.local_len)
-
+def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
+    settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
+    natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
+    entries = fit_entries(config, opened, natural)
     # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
-    of_run, of_solver = evaluator_of(opened_run.model, config.context), evaluator_of(solver.model, correlations.LENGTHS)
-    suites = [Suite(windows, of_run, opened_run.tokenizer) for windows in needles]
-    suites += [Suite(windows, of_solver, word_tokenizer()) for windows in correlated]
+    evaluator = make_evaluator(
+        opened.model,
+        config.influence,
+        full_len=lengths.full_len,
+        local_len=lengths.local_len,
+        precision=opened.precision,
+        anchor_id=opened.anchor_id,
+    )
+    suites = [Suite(windows, evaluator, opened.tokenizer) for windows in _needle_suites(config, opened, natural)]
+    if opened.record is None:
+        solver = trained_solver(config, run / "solver", device=opened.device)
+        entries["solver_sha256"] = solver.model_sha256
+        suites += _correlation_suites(config, solver.model)
+    logger.info(f"{folder}: {num_windows} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         planted_rows, found_rows = [], []
@@ -132,11 +137,11 @@ def _prepare(config: Config, run: Path, *, opened_run: OpenedRun, folder: Path) 
             suite, window_ids_w = suites[number], window_ids_W[suite_W == number]
             windows = suite.windows.subset(window_ids_w - number * num_windows)
             findings = find_planted(
-                suite.evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened_run.device
+                suite.evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened.device
             )
             planted_rows += _planted_rows(windows, window_ids_w, findings=findings, tokenizer=suite.tokenizer)
             found_rows += _found_rows(window_ids_w, findings)
-        schema_of = schemas(config.context.num_long_range)
+        schema_of = schemas(lengths.num_long_range)
         return {
             "planted": pa.Table.from_pylist(planted_rows, schema=schema_of["planted"]),
             "found": pa.Table.from_pylist(found_rows, schema=schema_of["found"]),
@@ -148,45 +153,59 @@ def _prepare(config: Config, run: Path, *, opened_run: OpenedRun, folder: Path) 
         measure_part=measure_part,
         manifest_entries={
             "validation": to_dict(settings),
-            "suites": [_suite_entry(windows) for windows in planted],
-            "solver_sha256": solver.model_sha256,
+            "suites": [_suite_entry(suite.windows) for suite in suites],
+            **entries,
         },
     )
 
 
-def _needle_suites(config: Config, opened_run: OpenedRun) -> list[PlantedWindows]:
-    """Plant each kind of needle, each number of times, into windows of its own."""
-    settings = config.validation
-    kinds = [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
-    num_windows = settings.num_windows
-    rows_WT, doc_ids = _natural_windows(config, opened_run, num_windows=num_windows * len(kinds))
+def _needle_kinds(config: Config) -> list[tuple[str, int]]:
+    """Return (suite, copies of the needle) of every suite of needles."""
+    return [(suite, copies) for suite in NEEDLES for copies in config.validation.needle_copies]
+
+
+def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> list[PlantedWindows]:
+    """Plant each kind of needle, each number of times, into windows of its own; used repeatedly if there are too few."""
+    settings, kinds = config.validation, _needle_kinds(config)
+    num_windows = settings.num_windows * len(kinds)
+    if len(natural) < num_windows:
+        logger.info(
+            f"the text has only {len(natural)} windows, and the needles need {num_windows}; windows are used repeatedly"
+        )
+    chosen_W = np.arange(num_windows) % len(natural)
+    rows_WT, doc_ids = natural.tokens(chosen_W), natural.doc_ids(chosen_W)
     suites = []
     for i, (suite, copies) in enumerate(kinds):
-        own = slice(i * num_windows, (i + 1) * num_windows)
+        own = slice(i * settings.num_windows, (i + 1) * settings.num_windows)
         suites.append(
             needle_windows(
                 suite,
                 copies,
                 rows_WT=rows_WT[own],
                 doc_ids=doc_ids[own],
-                num_long_range=config.context.num_long_range,
-                tokenizer=opened_run.tokenizer,
+                num_long_range=config.measured_lengths.num_long_range,
+                tokenizer=opened.tokenizer,
                 seed=settings.seed,
             )
         )
     return suites
 
 
-def _natural_windows(config: Config, opened_run: OpenedRun, *, num_windows: int) -> tuple[np.ndarray, list[str]]:
-    """Return (windows of the text and, last, their targets, int64 [W, T]; their documents); repeated if there are too few."""
+def _natural_windows(config: Config, opened: OpenedModel, *, num_windows: int) -> Windows:
+    """Return the windows that needles are planted into, fewer if the text has fewer."""
     influence = dataclasses.replace(config.influence, num_windows=num_windows)
-    windows = opened_run.windows(dataclasses.replace(config, influence=influence), config.context.full_len)
-    if len(windows) < num_windows:
-        logger.info(
-            f"the text has only {len(windows)} windows, and the needles need {num_windows}; windows are used repeatedly"
-        )
-    chosen_W = np.arange(num_windows) % len(windows)
-    return windows.tokens(chosen_W), windows.doc_ids(chosen_W)
+    return opened.windows(dataclasses.replace(config, influence=influence), config.measured_lengths.full_len)
+
+
+def _correlation_suites(config: Config, solver: OLMoWithPositions) -> list[Suite]:
+    """Return the suites of planted correlations, which the solver is measured on: hidden tokens are hidden from everyone."""
+    settings, lengths = config.validation, correlations.LENGTHS
+    hidden = dataclasses.replace(config.influence, visibility="hidden")
+    evaluator = make_evaluator(solver, hidden, full_len=lengths.full_len, local_len=lengths.local_len)
+    return [
+        Suite(correlated_windows(name, settings.num_windows, seed=settings.seed), evaluator, word_tokenizer())
+        for name in TASKS
+    ]
 
 
 def find_planted(

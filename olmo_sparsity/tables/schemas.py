@@ -52,7 +52,11 @@ _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
 _CONTEXT = Column("context", pa.string(), "`real`, or `null`: other long-range tokens (`influence.null_context`).")
 _TEXTS = Column("token_texts", _STRINGS, "Text of each token of the window.")
 _TARGET_TEXT = Column("target_text", pa.string(), "Text of the target token.")
-_LOSS_SHORT = Column("loss_short_nats", pa.float32(), "L_short: loss with only the local tokens visible.")
+_LOSS_SHORT = Column(
+    "loss_short_nats",
+    pa.float32(),
+    "L_short: loss with only the local tokens (and the anchor, if there is one) visible.",
+)
 _LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
 _K = Column("k", _INT32S, "Numbers of unmasked tokens.")
 
@@ -62,12 +66,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _DOC_ID,
         _WEIGHT,
         Column("source", pa.string(), "Source of the document: a file name, or the name of a data set."),
-        Column("split", pa.string(), "`validation`, or `held-out` for text given by `influence.data`."),
+        Column(
+            "split",
+            pa.string(),
+            "`validation`; `held-out` for text given by `influence.data`; `measured` for the text of a model from elsewhere, "
+            "which it may have been trained on.",
+        ),
         Column(
             "train_overlap",
             pa.bool_(),
             "True if the window with its target holds 13 consecutive tokens that the training text holds, too; null if that was "
-            "not looked for (`influence.train_overlap`).",
+            "not looked for (`influence.train_overlap`), or the training text is unknown.",
         ),
         Column("start_token", pa.int64(), "Index of the window's first token in its document."),
         Column("token_ids", _INT32S, "Token IDs of the window, full_len of them; the first M are the long-range ones."),
@@ -94,9 +103,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "loss_train_len_nats",
             pa.float32(),
-            "Loss with the last train_len tokens visible, as many as a training row has.",
+            "Loss with the last train_len tokens visible, as many as a training row has; null for a model from elsewhere.",
         ),
-        Column("gain_beyond_nats", pa.float32(), "Gain beyond the training row: loss_train_len_nats - loss_long_nats."),
+        Column(
+            "gain_beyond_nats",
+            pa.float32(),
+            "Gain beyond the training row: loss_train_len_nats - loss_long_nats, or null.",
+        ),
         Column(
             "kl_short_nats",
             pa.float32(),

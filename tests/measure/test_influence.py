@@ -17,7 +17,7 @@ from conftest import Messages, write_corpus
 
 from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import influence, opened_run
+from olmo_sparsity.measure import influence, measured_text
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -28,6 +28,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text import corpus
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.view.console import print_summary
@@ -229,9 +230,11 @@ def test_other_text_is_measured_without_what_was_trained_on(
     assert {w["split"] for w in windows} == {"held-out"}
     assert not {w["doc_id"] for w in windows} & training
     assert not {w["null_doc_id"] for w in windows} & training
-    one_document = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
-    with pytest.raises(UserError, match="too small"):
-        measure(one_document, tiny_run, out=tmp_path / "x")
+    documents = [d for d in corpus.read_documents(tiny_config.data) if corpus.split_of(d, 30) == "train"]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps({"text": d.text}) + "\n" for d in documents[:9]))
+    own_text = with_settings(tiny_config, data=str(tmp_path / "own.jsonl"))
+    with pytest.raises(UserError, match="left out: the model was trained on them"):
+        measure(own_text, tiny_run, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -274,9 +277,10 @@ def test_finished_foreign_and_missing_folders(
     with pytest.raises(UserError, match=r"is no influence folder .*'run'"):
         measure(tiny_config, tiny_run, out=tiny_run, overwrite=True)
     assert (tiny_run / "checkpoints").is_dir()
-    one = with_settings(tiny_config, data=str(write_corpus(tmp_path / "one.jsonl", 1)))
+    (tmp_path / "short.jsonl").write_text('{"text": "much too short"}\n')
+    short = with_settings(tiny_config, data=str(tmp_path / "short.jsonl"))
     with pytest.raises(UserError, match="too small"):  # detected before anything is deleted
-        measure(one, tiny_run, out=copy, overwrite=True)
+        measure(short, tiny_run, out=copy, overwrite=True)
     assert read_table(copy, "windows").num_rows == 60
     with pytest.raises(UserError, match="this run has no checkpoint"):
         measure(tiny_config, tmp_path / "nowhere")
@@ -293,7 +297,7 @@ def test_a_hub_corpus_is_read_no_further_than_needed(
         asked.append(data)
         raise UserError("enough")
 
-    monkeypatch.setattr(opened_run, "prepare", stop)
+    monkeypatch.setattr(measured_text, "prepare", stop)
     for limit, expected in ((None, 20 * 60), (7, 7)):
         with pytest.raises(UserError, match="enough"):
             measure(with_settings(tiny_config, data="c4", max_documents=limit), tiny_run, out=tmp_path / "out")

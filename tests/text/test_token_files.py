@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_run import open_run
+from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.text import scanning
 from olmo_sparsity.text.preparation import describe, prepare
@@ -185,5 +185,5 @@ def test_a_warning_if_training_documents_cannot_be_left_out(
     for source, num_warnings in ((str(tmp_path / "same.npy"), 1), (tiny_config.data.source, 0)):
         config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, data=source))
         messages.clear()
-        assert open_run(config, tiny_run).text.split == "held-out"
+        assert open_model(config, tiny_run).text.split == "held-out"
         assert len([line for line in messages if "cannot be left out" in line]) == num_warnings

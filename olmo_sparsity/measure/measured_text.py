@@ -1,0 +1,136 @@
+"""The text that a model is measured on: documents that a run was not trained on, or text for a model from elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config import Config, DataConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.text.preparation import prepare
+from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
+
+logger = logging.getLogger(__name__)
+
+C4_DOCUMENTS_PER_WINDOW = 20  # enough for most windows to come from different documents, however long they must be
+
+
+@dataclass(frozen=True)
+class MeasuredText:
+    """The text to measure a model on.
+
+    Attributes:
+        store: its documents.
+        source: where it comes from, as the configuration names it.
+        split: ``validation`` of a run's own text, ``held-out``: other text than that of the run, or ``measured``: any text, for
+            a model from elsewhere, of which it is unknown what it was trained on.
+        training_store: the documents that the model was trained on; None: they are unknown.
+        excluded_ids_G: uint64, IDs of documents that must not be measured because the model was trained on them; None where
+            ``store`` has none of them.
+    """
+
+    store: TokenStore
+    source: str
+    split: str
+    training_store: Optional[TokenStore]
+    excluded_ids_G: Optional[np.ndarray]
+
+
+def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> MeasuredText:
+    """Open the text to measure a trained run on.
+
+    Args:
+        config: ``data`` and ``influence.data``.
+        run: folder of the trained run.
+        manifest: of that run.
+
+    Raises:
+        UserError: the text is not usable, or the training text has changed.
+    """
+    trained_on = _training_tokens(config, manifest)
+    training_store = open_store(trained_on, "train")
+    if training_store.tokens_sha256 != manifest["tokens_sha256"]:
+        raise UserError(
+            f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "
+            "documents the model has not seen; restore the text"
+        )
+    source = config.influence.data
+    if source is None:
+        return MeasuredText(
+            open_store(trained_on, "validation"),
+            source=config.data.source,
+            split="validation",
+            training_store=training_store,
+            excluded_ids_G=None,
+        )
+    measured = prepare(_data_to_measure(config), tokenizer_file=run / "tokenizer.json")
+    if _made_from(trained_on) != _made_from(measured):
+        logger.info(
+            f"{source}: documents of text are recognised by their characters, documents of token files by their tokens, so "
+            "documents that the model was trained on cannot be left out here"
+        )
+    return MeasuredText(
+        open_store(measured, "measured"),
+        source=source,
+        split="held-out",
+        training_store=training_store,
+        excluded_ids_G=training_store.doc_ids_G,
+    )
+
+
+def text_of_pretrained(config: Config, tokenizer: Tokenizer, *, eos_token: str) -> MeasuredText:
+    """Open the text to measure a model from elsewhere on, tokenized by the model's own tokenizer.
+
+    Args:
+        config: ``influence.data``, or where it is null ``data.source``.
+        tokenizer: of the model.
+        eos_token: the token that ends every document in the token files.
+
+    Raises:
+        UserError: the text is not usable.
+    """
+    data = dataclasses.replace(_data_to_measure(config), eos_token=eos_token)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer_file = Path(folder) / "tokenizer.json"
+        tokenizer_file.write_text(tokenizer.to_str(), encoding="utf-8")
+        prepared = prepare(data, tokenizer_file=tokenizer_file)
+    return MeasuredText(
+        open_store(prepared, "measured"),
+        source=data.source,
+        split="measured",
+        training_store=None,
+        excluded_ids_G=None,
+    )
+
+
+def _data_to_measure(config: Config) -> DataConfig:
+    """Return how the text is read: ``influence.data`` as ``data``, with a limit of its own; or ``data`` itself."""
+    data, settings = config.data, config.influence
+    if settings.data is not None:
+        data = dataclasses.replace(data, source=settings.data, max_documents=None, max_tokens=None)
+    max_documents = settings.max_documents or data.max_documents
+    if max_documents is None and data.max_tokens is None and data.source == "c4":
+        max_documents = C4_DOCUMENTS_PER_WINDOW * settings.num_windows
+    return dataclasses.replace(data, max_documents=max_documents)
+
+
+def _training_tokens(config: Config, manifest: dict[str, Any]) -> Path:
+    """Return the folder of the token files that a run was trained on; make them again if they are gone."""
+    folder = Path(manifest["token_store"])
+    if is_prepared(folder):
+        return folder
+    logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
+    return prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
+
+
+def _made_from(folder: Path) -> Any:
+    """Return whether token files were made from text or from other token files."""
+    return read_json(folder / "manifest.json")["made_from"]

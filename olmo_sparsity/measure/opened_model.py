@@ -1,0 +1,240 @@
+"""Opens what is measured: a trained run or a model from elsewhere, and its text. Every measurement starts here."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained, text_of_run
+from olmo_sparsity.measure.pretrained_folder import check_same_model
+from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
+from olmo_sparsity.model.devices import pick_device, take_own_gpu
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
+from olmo_sparsity.text.windows import Windows, sample_windows
+
+if TYPE_CHECKING:
+    from olmo_sparsity.model.pretrained import ModelRecord
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The first token in front of every window, which every token sees, always."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that is ready to be measured, from a trained run or from elsewhere.
+
+    Attributes:
+        name: of the run's folder.
+        folder: that folder, in which the results go.
+        model: in evaluation mode.
+        device: where the model is.
+        weights_sha256: identifies its weights.
+        num_parameters: of the model.
+        tokenizer: of its text.
+        text: the text to measure the model on.
+        bos: the token that can be an anchor.
+        anchor: the anchor, which is ``bos``; None: there is none.
+        precision: of all losses, ``fp32`` or ``bf16``.
+        max_position: position IDs of training lie below this.
+        checkpoint: which checkpoint of the run the weights come from; None for a model from elsewhere.
+        record: what a model from elsewhere is; None for a run.
+    """
+
+    name: str
+    folder: Path
+    model: CausalModel
+    device: torch.device
+    weights_sha256: str
+    num_parameters: int
+    tokenizer: Tokenizer
+    text: MeasuredText
+    bos: Anchor
+    anchor: Optional[Anchor]
+    precision: str
+    max_position: int
+    checkpoint: Optional[CheckpointInfo] = None
+    record: Optional[ModelRecord] = None
+
+    @property
+    def anchor_id(self) -> Optional[int]:
+        """Token ID of the anchor; None: there is none."""
+        return None if self.anchor is None else self.anchor.id
+
+    @property
+    def num_anchors(self) -> int:
+        """Position IDs that the anchor takes, 0 or 1."""
+        return 0 if self.anchor is None else 1
+
+    def windows(self, config: Config, full_len: int) -> Windows:
+        """Return windows of ``full_len`` tokens; ``config.influence`` tells how many, and which targets.
+
+        Raises:
+            UserError: the text has no such window.
+        """
+        settings = config.influence
+        return sample_windows(
+            self.text.store,
+            full_len,
+            num_windows=settings.num_windows,
+            max_per_document=settings.max_windows_per_document,
+            seed=settings.seed,
+            sampling=settings.sampling,
+            exclude_ids=self.text.excluded_ids_G,
+            target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
+        )
+
+
+def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> OpenedModel:
+    """Open the model that ``pretrained.model`` names, or otherwise a run's newest checkpoint, and the text to measure it on.
+
+    Args:
+        config: which model and text, on which device, with which anchor.
+        run: folder of the trained run, or of the results of a model from elsewhere.
+        longest: visible tokens of the longest row that will be measured; None: the full context. The positions of a run's
+            model are extended for it; those of a model from elsewhere are not.
+
+    Raises:
+        UserError: the model, the run or the text is not usable, or has too few positions.
+    """
+    take_own_gpu(config.training.device)
+    device = pick_device(config.training.device)
+    if config.training.threads is not None:
+        torch.set_num_threads(config.training.threads)
+    opened = _open_run if config.pretrained.model is None else _open_pretrained
+    return opened(config, run, device=device, longest=longest)
+
+
+def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
+    """Load a run's newest checkpoint, and open its validation documents or the text that ``influence.data`` names."""
+    latest = latest_checkpoint(run / "checkpoints")
+    if latest is None:
+        raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
+    manifest = read_json(run / "manifest.json")
+    tokenizer = read_tokenizer(run / "tokenizer.json")
+    # In the text of training this token stands before every document.
+    bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
+    anchor = bos if _is_anchored(config, adds_bos=False) else None
+    _check_positions(config, anchor, max_position=config.max_position)
+    checkpoint = read_checkpoint_info(latest)
+    max_position = None if longest is None else max(longest + (anchor is not None), config.max_position)
+    return OpenedModel(
+        name=run.name,
+        folder=run,
+        model=load_model(latest, device, max_position=max_position),
+        device=device,
+        weights_sha256=checkpoint.model_sha256,
+        num_parameters=manifest["num_parameters"],
+        tokenizer=tokenizer,
+        text=text_of_run(config, run, manifest=manifest),
+        bos=bos,
+        anchor=anchor,
+        precision="fp32" if config.influence.precision == "auto" else config.influence.precision,
+        max_position=config.max_position,
+        checkpoint=checkpoint,
+    )
+
+
+def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
+    """Open a model from elsewhere, and text tokenized by its own tokenizer."""
+    from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
+
+    exists = is_folder_of_kind(run, "pretrained")
+    precision = config.influence.precision
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    opened = open_pretrained(config.pretrained, device=device, precision=precision)
+    if exists:
+        check_same_model(run, opened.record)
+    bos = Anchor(opened.bos_id, opened.bos_text)
+    anchor = bos if _is_anchored(config, adds_bos=opened.adds_bos) else None
+    _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
+    return OpenedModel(
+        name=run.name,
+        folder=run,
+        model=opened.model,
+        device=opened.model.device,
+        weights_sha256=opened.record.weights_sha256,
+        num_parameters=opened.record.num_parameters,
+        tokenizer=opened.tokenizer,
+        text=text_of_pretrained(config, opened.tokenizer, eos_token=opened.eos_token),
+        bos=bos,
+        anchor=anchor,
+        precision=precision,
+        max_position=opened.record.max_position,
+        record=opened.record,
+    )
+
+
+def _is_anchored(config: Config, *, adds_bos: bool) -> bool:
+    """Return whether ``influence.anchor`` asks for an anchor; ``adds_bos``: the tokenizer begins every text with one."""
+    settings = config.influence
+    if settings.anchor == "auto":
+        return adds_bos or settings.visibility == "contextual"
+    return settings.anchor == "bos"
+
+
+def _check_positions(
+    config: Config, anchor: Optional[Anchor], *, max_position: int, longest: Optional[int] = None
+) -> None:
+    """Check that the rows to measure, with the anchor in front, fit into the positions of training.
+
+    Raises:
+        UserError: they do not.
+    """
+    full_len = config.measured_lengths.full_len
+    num_anchors = 0 if anchor is None else 1
+    with_anchor = f" with the anchor {anchor.text!r} in front" if anchor is not None else ""
+    if full_len + num_anchors > max_position:
+        raise UserError(
+            f"full_len = {full_len}{with_anchor}: the model was trained on {max_position} positions; measure at most as many, "
+            f"with --full-len {max_position - num_anchors} or less"
+        )
+    if longest is not None and longest + num_anchors > max_position:
+        raise UserError(
+            f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
+            f"--max-visible {max_position - num_anchors} or less"
+        )
+
+
+def identity(config: Config, opened: OpenedModel) -> list[Any]:
+    """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
+    return [
+        opened.weights_sha256,
+        dataclasses.asdict(config.measured_lengths),
+        config.influence.visibility,
+        opened.anchor_id,
+        opened.precision,
+    ]
+
+
+def lengths_record(config: Config, opened: OpenedModel) -> dict[str, Any]:
+    """Return the lengths of a measurement, as manifests and summaries give them."""
+    lengths = config.measured_lengths
+    record: dict[str, Any] = {
+        "local_len": lengths.local_len,
+        "full_len": lengths.full_len,
+        "train_len": lengths.train_len,
+        "max_position": opened.max_position,
+    }
+    if opened.record is None:
+        record |= {
+            "pose_method": config.pose.method,
+            "num_chunks": config.pose.num_chunks,
+            "pose_contents": config.pose.contents,
+        }
+    return {**record, "num_long_range": lengths.num_long_range}

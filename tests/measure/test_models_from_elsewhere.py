@@ -1,0 +1,256 @@
+"""A model from elsewhere from its folder to the tables: what is computed, what is recorded, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import Messages, write_corpus
+from tiny_pretrained import BOS, MAX_POSITION, save_llama
+
+from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.context_curve import measure_context_curve
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.validation import validate
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.tables.reading import read_table
+
+LOCAL, FULL, M = 8, 20, 12
+
+
+@pytest.fixture(scope="module")
+def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A tiny Llama that adds a BOS, to be measured on the text of the tiny run."""
+    texts = [json.loads(line)["text"] for line in corpus_file.open()]
+    folder = save_llama(tmp_path_factory.mktemp("models") / "llama", texts)
+    return dataclasses.replace(
+        tiny_config,
+        pretrained=PretrainedConfig(str(folder)),
+        influence=dataclasses.replace(tiny_config.influence, num_windows=30, windows_per_part=12),
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs") / "llama"
+
+
+@pytest.fixture(scope="module")
+def tables(config: Config, results: Path) -> Path:
+    return measure(config, results)
+
+
+def with_settings(config: Config, **changes: object) -> Config:
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+def rows_of(tables: Path, table: str) -> list[dict]:
+    return read_table(tables, table).to_pylist()
+
+
+def loss_after(model: transformers.LlamaForCausalLM, tokens: list[int], positions: list[int], target: int) -> float:
+    """The loss by transformers itself, where a row holds the visible tokens alone."""
+    size = len(tokens)
+    mask = torch.ones(1, 1, size, size, dtype=torch.bool).tril()  # without it, gaps in positions would end a sequence
+    with torch.no_grad():
+        logits = model(
+            torch.tensor([tokens]), position_ids=torch.tensor([positions]), attention_mask=mask, use_cache=False
+        ).logits[0, -1]
+    return float(-logits.double().log_softmax(-1)[target])
+
+
+def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, config: Config) -> None:
+    model = transformers.LlamaForCausalLM.from_pretrained(str(config.pretrained.model)).eval()
+    bos = read_json(tables / "manifest.json")["anchor"]["id"]
+    selections = {
+        (row["window_id"], row["selector"]): row for row in rows_of(tables, "selections") if row["context"] == "real"
+    }
+    for window in rows_of(tables, "windows")[:3]:
+
+        def loss(visible: list[int], window: dict = window) -> float:
+            seen = [*sorted(visible), *range(M, FULL)]
+            tokens = [bos, *(window["token_ids"][i] for i in seen)]
+            return loss_after(model, tokens, [0, *(i + 1 for i in seen)], window["target_id"])
+
+        assert window["loss_short_nats"] == pytest.approx(loss([]), abs=1e-5)
+        assert window["loss_long_nats"] == pytest.approx(loss(list(range(M))), abs=1e-5)
+        assert window["split"] == "measured"
+        for column in ("loss_train_len_nats", "gain_beyond_nats", "train_overlap"):
+            assert window[column] is None
+        for selector in ("kl", "unmask-one"):
+            row = selections[window["window_id"], selector]
+            for k, value in zip(row["k"], row["loss_sparse_nats"], strict=True):
+                assert value == pytest.approx(loss(row["positions"][:k]), abs=1e-5)
+
+
+def test_the_folder_and_the_manifest_say_what_was_measured(tables: Path, results: Path, config: Config) -> None:
+    manifest, of_folder = read_json(tables / "manifest.json"), read_json(results / "manifest.json")
+    assert of_folder == {"kind": "pretrained", "status": "complete", "model": manifest["model"]}
+    assert manifest["model"]["name"] == config.pretrained.model
+    assert (manifest["visibility"], manifest["anchor"]["text"]) == ("hidden", BOS)
+    assert manifest["context"] == {
+        "local_len": LOCAL, "full_len": FULL, "train_len": None, "max_position": MAX_POSITION, "num_long_range": M,
+    }  # fmt: skip
+    assert manifest["fit"]["anchor"]["chosen"] == "bos"
+    assert (manifest["precision"], manifest["run"]) == ("fp32", "llama")
+    assert not {"checkpoint", "pose"} & set(manifest)
+    assert tables.name.startswith("words-jsonl-measured-8of20-bos-n30-")
+    kept = load_config(results / "config.yaml")
+    assert (kept.name, kept.pretrained, kept.data, kept.context) == (
+        "llama", config.pretrained, config.data, config.context,
+    )  # fmt: skip
+    assert kept.influence == InfluenceConfig()
+
+
+def test_a_removed_part_is_measured_again_and_gives_the_same_bytes(
+    tables: Path, results: Path, config: Config, tmp_path: Path
+) -> None:
+    parts = [part_path(tables, table, part=1) for table in ("windows", "selections")]
+    before = [path.read_bytes() for path in parts]
+    parts[0].unlink()
+    assert measure(config, results) == tables
+    assert [path.read_bytes() for path in parts] == before
+    elsewhere = measure(config, tmp_path / "again", out=tmp_path / "tables")
+    for table in ("windows", "selections"):
+        assert read_table(elsewhere, table).equals(read_table(tables, table))
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (results / "tokenizer.json").read_bytes()
+
+
+def test_contextual_visibility_and_the_anchor_change_the_losses_and_the_name(
+    tables: Path, results: Path, config: Config
+) -> None:
+    contextual = measure(with_settings(config, visibility="contextual"), results)
+    bare = measure(with_settings(config, anchor="none"), results)
+    assert "8of20-contextual-bos-n30" in contextual.name
+    assert "8of20-n30" in bare.name
+    assert read_json(bare / "manifest.json")["anchor"] is None
+    losses = {
+        folder: {
+            column: read_table(folder, "windows")[column].to_numpy() for column in ("loss_short_nats", "loss_long_nats")
+        }
+        for folder in (tables, contextual, bare)
+    }
+    for column in ("loss_short_nats", "loss_long_nats"):  # nothing or everything visible: both definitions agree
+        assert losses[contextual][column] == pytest.approx(losses[tables][column], abs=1e-5)
+        assert np.abs(losses[bare][column] - losses[tables][column]).max() > 0.01
+    sparse = [
+        {
+            row["window_id"]: row
+            for row in rows_of(folder, "selections")
+            if (row["selector"], row["context"]) == ("nearest", "real")
+        }
+        for folder in (tables, contextual)
+    ]
+    differences = [abs(sparse[0][w]["loss_sparse_nats"][-1] - sparse[1][w]["loss_sparse_nats"][-1]) for w in sparse[0]]
+    assert max(differences) > 0.01
+
+
+def test_context_curve_goes_to_the_last_position(config: Config, results: Path, tables: Path) -> None:
+    few = with_settings(config, num_windows=8)
+    curve = measure_context_curve(few, results)
+    rows = rows_of(curve, "curve")
+    assert rows[0]["num_visible_tokens"][-1] == 2 * FULL
+    assert {LOCAL, FULL} <= set(rows[0]["num_visible_tokens"])
+    asked = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=MAX_POSITION))
+    with pytest.raises(
+        UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*--max-visible 63"
+    ):
+        measure_context_curve(asked, results)
+    assert read_json(curve / "manifest.json")["model"] == read_json(tables / "manifest.json")["model"]
+
+
+def test_validation_plants_needles_only(config: Config, results: Path) -> None:
+    settings = dataclasses.replace(config.validation, num_windows=3, selectors=["kl", "random"], k=[1, 12])
+    found = validate(dataclasses.replace(config, validation=settings), results)
+    manifest = read_json(found / "manifest.json")
+    assert {suite["suite"] for suite in manifest["suites"]} == {"needle-name", "needle-number"}
+    assert "solver_sha256" not in manifest
+    assert not (results / "solver").exists()
+    assert len(rows_of(found, "planted")) == 12
+
+
+def test_one_document_is_enough(config: Config, messages: Messages, tmp_path: Path) -> None:
+    """The null context comes from elsewhere in it, or is shuffled, and the manifest counts both."""
+    one = write_corpus(tmp_path / "one.jsonl", 1, seed=3)
+    few = with_settings(config, data=str(one), num_windows=9, selectors=["kl", "random"])
+    folder = measure(few, tmp_path / "llama")
+    counts = read_json(folder / "manifest.json")["null_contexts"]
+    windows = rows_of(folder, "windows")
+    assert set(counts) <= {"same-document", "shuffled"}
+    assert sum(counts.values()) == len(windows) > 0
+    assert {window["null_doc_id"] for window in windows} == {windows[0]["doc_id"]}
+    assert any("windows have" in line and "same-source" in line for line in messages)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"influence": InfluenceConfig(full_len=MAX_POSITION)},
+            r"full_len = 64 with the anchor '<s>'.*64 positions.*--full-len 63",
+        ),
+        ({"influence": InfluenceConfig(full_len=4096)}, "--full-len 63 or less"),
+        ({"influence": InfluenceConfig(data="nowhere.txt")}, "nowhere.txt"),
+        ({"influence": InfluenceConfig(k=[13])}, r"there are only M = 12 long-range tokens"),
+        (
+            {"influence": InfluenceConfig(full_len=50, k=[1], data="short")},
+            "0 of its 3 documents hold a window of 50 tokens",
+        ),
+        ({"pretrained": PretrainedConfig("no/where/llama")}, "no/where/llama"),
+        ({"pretrained": PretrainedConfig("empty")}, "empty"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "text.jsonl").write_text('{"text": "much too short"}\n' * 3)
+    with pytest.raises(UserError, match=message) as caught:
+        measure(dataclasses.replace(config, **changes), tmp_path / "runs" / "llama")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_holds_the_results_of_one_model(
+    config: Config, results: Path, tables: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    other = save_llama(tmp_path / "other", ["some words for another model"] * 9, seed=1)
+    another = dataclasses.replace(config, pretrained=PretrainedConfig(str(other)))
+    with pytest.raises(UserError, match=r"holds the results of .*llama with other weights.*--run DIR"):
+        measure(another, results)
+    with pytest.raises(UserError, match=r"no pretrained folder of olmo-sparsity \(its manifest says 'run'\)"):
+        measure(config, tiny_run)
+
+
+def test_a_run_is_measured_at_other_lengths(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
+) -> None:
+    """The same targets may be drawn, but windows and tables have the lengths of the measurement."""
+    shorter = with_settings(tiny_config, local_len=4, full_len=16, num_windows=10)
+    folder = measure(shorter, tiny_run, out=tmp_path / "shorter")
+    context = read_json(folder / "manifest.json")["context"]
+    assert [context[name] for name in ("local_len", "full_len", "train_len", "num_long_range")] == [4, 16, 8, 12]
+    assert {len(window["token_ids"]) for window in rows_of(folder, "windows")} == {16}
+    same = with_settings(tiny_config, local_len=LOCAL, full_len=FULL)
+    assert measure(same, tiny_run) == tiny_tables  # the run's own lengths, said aloud
+    with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
+        with_settings(tiny_config, full_len=21)
+
+
+def test_a_run_with_an_anchor_needs_a_position_for_it(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    contextual = with_settings(tiny_config, visibility="contextual", num_windows=5, selectors=["kl"])
+    with pytest.raises(UserError, match=r"full_len = 20 with the anchor '<\|endoftext\|>'.*--full-len 19 or less"):
+        measure(contextual, tiny_run, out=tmp_path / "refused")
+    folder = measure(with_settings(contextual, full_len=19), tiny_run, out=tmp_path / "measured")
+    manifest = read_json(folder / "manifest.json")
+    assert (manifest["visibility"], manifest["anchor"]["text"]) == ("contextual", "<|endoftext|>")
