@@ -10,16 +10,24 @@ from typing import Annotated, Any, Optional
 import typer
 
 from olmo_sparsity.cli.options import (
+    AnchorName,
+    AnchorOption,
     ConfigOption,
     DataOption,
+    FullLenOption,
+    LocalLenOption,
+    ModelOption,
     NumWindowsOption,
     Overrides,
     OverwriteOption,
     PathName,
     Precision,
+    RevisionOption,
     RunOption,
     SelectorOption,
     ShardOption,
+    VisibilityName,
+    VisibilityOption,
     parse_k,
     resolve,
     selector_names,
@@ -37,6 +45,8 @@ logger = logging.getLogger(__name__)
 def influence(
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     k: Annotated[
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those.", show_default=False),
@@ -63,7 +73,9 @@ def influence(
     ] = None,
     precision: Annotated[
         Optional[Precision],
-        typer.Option("--precision", help="Precision of the losses: fp32, or bf16, which is faster and less exact."),
+        typer.Option(
+            "--precision", help="Precision of the losses: fp32, or bf16, which is faster and less exact; auto."
+        ),
     ] = None,
     save_candidates: Annotated[
         bool, typer.Option("--save-candidates", help="Also write the loss of every single-token unmasking.")
@@ -72,15 +84,19 @@ def influence(
         Optional[PathName],
         typer.Option("--path", help="How losses are computed. plain and masked are slower, for comparison."),
     ] = None,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    anchor: AnchorOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Measure which long-range tokens are influential. Trains the model first if that has not been done."""
+    """Measure which long-range tokens are influential. Trains the run first if that has not been done; --model is not trained."""
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides=overrides)
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     given: dict[str, Any] = {
         "k": None if k is None else parse_k(k),
         "num_windows": num_windows,
@@ -91,6 +107,7 @@ def influence(
         "precision": precision and precision.value,
         "save_candidates": save_candidates or None,
         "path": path and path.value,
+        **_definition(local_len, full_len, visibility=visibility, anchor=anchor),
     }
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     loaded.check_k()
@@ -107,6 +124,8 @@ def influence(
 def validate(
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     num_windows: Annotated[
         Optional[int],
         typer.Option("--num-windows", help="Windows for each suite and each number of planted tokens."),
@@ -114,17 +133,29 @@ def validate(
     selector: SelectorOption = None,
     out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    anchor: AnchorOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Check that the selectors find tokens that are known to matter: plants some, and counts how many are found."""
+    """Check that the selectors find tokens that are known to matter: plants some, and counts how many are found.
+
+    Of --model, needles only: planted correlations need a model that is trained for them.
+    """
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides=overrides)
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": selector_names(selector)}
-    loaded = dataclasses.replace(loaded, validation=with_options(loaded.validation, given))
+    definition = _definition(local_len, full_len, visibility=visibility, anchor=anchor)
+    loaded = dataclasses.replace(
+        loaded,
+        validation=with_options(loaded.validation, given),
+        influence=with_options(loaded.influence, definition),
+    )
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
 
@@ -138,6 +169,8 @@ def validate(
 def context_curve(
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     num_windows: NumWindowsOption = None,
     max_visible: Annotated[
         Optional[int],
@@ -145,6 +178,10 @@ def context_curve(
     ] = None,
     data: DataOption = None,
     out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table.")] = None,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    anchor: AnchorOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
@@ -153,8 +190,12 @@ def context_curve(
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
-    loaded, folder = resolve(config, run, overrides=overrides)
-    given: dict[str, Any] = {"num_windows": num_windows, "data": data}
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
+    given: dict[str, Any] = {
+        "num_windows": num_windows,
+        "data": data,
+        **_definition(local_len, full_len, visibility=visibility, anchor=anchor),
+    }
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
@@ -166,6 +207,22 @@ def context_curve(
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
         print_curve(tables)
+
+
+def _definition(
+    local_len: Optional[int],
+    full_len: Optional[int],
+    *,
+    visibility: Optional[VisibilityName],
+    anchor: Optional[AnchorName],
+) -> dict[str, Any]:
+    """Return the keys of ``influence`` that define the losses, as options give them."""
+    return {
+        "local_len": local_len,
+        "full_len": full_len,
+        "visibility": visibility and visibility.value,
+        "anchor": anchor and anchor.value,
+    }
 
 
 def merge(

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.config import SELECTORS, Config
-from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config import SELECTORS, Config, PretrainedConfig
+from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
 
+RUNS = Path("runs")
 SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]
 
 
@@ -24,8 +25,20 @@ class PathName(str, Enum):
 
 
 class Precision(str, Enum):
+    auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+
+
+class VisibilityName(str, Enum):
+    hidden = "hidden"
+    contextual = "contextual"
+
+
+class AnchorName(str, Enum):
+    auto = "auto"
+    bos = "bos"
+    none = "none"
 
 
 class ContextName(str, Enum):
@@ -42,11 +55,48 @@ class FigureWidth(str, Enum):
 ConfigOption = Annotated[
     Optional[Path],
     typer.Option(
-        "--config", metavar="FILE", help="YAML configuration. Default: the run's own, otherwise configs/demo.yaml."
+        "--config",
+        metavar="FILE",
+        help="YAML configuration. Default: the run's own, otherwise configs/demo.yaml, or with --model configs/pretrained.yaml.",
     ),
 ]
 RunOption = Annotated[
-    Optional[Path], typer.Option("--run", metavar="DIR", help="Folder of the run. Default: runs/NAME.")
+    Optional[Path],
+    typer.Option("--run", metavar="DIR", help="Folder of the run, or of the results of --model. Default: runs/NAME."),
+]
+ModelOption = Annotated[
+    Optional[str],
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="A model from elsewhere in place of a run: a Hugging Face folder or name, a .gguf file, an OLMo checkpoint folder.",
+    ),
+]
+RevisionOption = Annotated[
+    Optional[str], typer.Option("--revision", metavar="REV", help="Branch, tag or commit of --model on the hub.")
+]
+VisibilityOption = Annotated[
+    Optional[VisibilityName],
+    typer.Option(
+        "--visibility",
+        help="hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
+        show_default=False,
+    ),
+]
+AnchorOption = Annotated[
+    Optional[AnchorName],
+    typer.Option(
+        "--anchor",
+        help="A first token that every token sees. Default: bos where the tokenizer adds one.",
+        show_default=False,
+    ),
+]
+LocalLenOption = Annotated[
+    Optional[int], typer.Option("--local-len", metavar="N", help="Local tokens. Default: those of the run.")
+]
+FullLenOption = Annotated[
+    Optional[int],
+    typer.Option("--full-len", metavar="N", help="Length of the full context. Default: that of the run."),
 ]
 Overrides = Annotated[
     Optional[list[str]],
@@ -72,12 +122,30 @@ DataOption = Annotated[
 ]
 
 
-def resolve(config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]) -> tuple[Config, Path]:
-    """Return (the configuration, the folder of the run) that a command's options name."""
-    if config is None and run is not None and (run / "config.yaml").is_file():
-        config = run / "config.yaml"
+def resolve(
+    config: Optional[Path],
+    run: Optional[Path],
+    *,
+    overrides: Optional[list[str]],
+    model: Optional[str] = None,
+    revision: Optional[str] = None,
+) -> tuple[Config, Path]:
+    """Return (the configuration, the folder of the run or of a model's results) that a command's options name."""
+    pretrained = PretrainedConfig(model, revision) if model is not None else None
+    folder = run
+    if folder is None and pretrained is not None:
+        folder = RUNS / pretrained.folder_name
+    if config is None and folder is not None and (folder / "config.yaml").is_file():
+        config = folder / "config.yaml"
+    if config is None and pretrained is not None:
+        config = config_folder() / "pretrained.yaml"
     loaded = load_config(config, overrides or [])
-    return loaded, run if run is not None else Path("runs") / loaded.name
+    if pretrained is not None or revision is not None:
+        named: dict[str, Any] = {"model": model or loaded.pretrained.model, "revision": revision}
+        loaded = dataclasses.replace(loaded, pretrained=dataclasses.replace(loaded.pretrained, **named))
+    if folder is None:
+        folder = RUNS / (loaded.name if loaded.pretrained.model is None else loaded.pretrained.folder_name)
+    return loaded, folder
 
 
 def with_options(section: Any, given: dict[str, Any]) -> Any:

@@ -33,15 +33,18 @@ def interruptible() -> Iterator[None]:
 def train_first(config: Config, run: Path, *, share: Share) -> None:
     """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
+    A model from elsewhere needs nothing.
+
     Raises:
         UserError: the run belongs to another experiment, or it is not trained and this is one of several processes.
     """
-    from olmo_sparsity.config.trained import FREE_TO_MEASURE
+    if config.pretrained.model is not None:
+        return
     from olmo_sparsity.training.loop import train
     from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
-        check_same_experiment(run, config, free=FREE_TO_MEASURE)
+        check_same_experiment(run, config, measured=True)
         return
     if share.count > 1:
         raise UserError(
@@ -53,7 +56,7 @@ def train_first(config: Config, run: Path, *, share: Share) -> None:
 
 
 def measure_first(config: Config, run: Path) -> None:
-    """Measure the influence of a run that has no finished measurement; train it first if necessary."""
+    """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.shares import WHOLE
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
 from olmo_sparsity.cli.options import ConfigOption, Overrides, OverwriteOption, RunOption, resolve
 from olmo_sparsity.cli.steps import interruptible
 from olmo_sparsity.config.files import config_folder, to_yaml
+from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,19 @@ def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overr
 
 
 def train(
-    config: ConfigOption = None, run: RunOption = None, overwrite: OverwriteOption = False, overrides: Overrides = None
+    config: ConfigOption = None,
+    run: RunOption = None,
+    overwrite: OverwriteOption = False,
+    model: Annotated[Optional[str], typer.Option("--model", hidden=True)] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train the model, or resume its training. Prepares the text first if it is not prepared yet."""
-    loaded, folder = resolve(config, run, overrides=overrides)
+    loaded, folder = resolve(config, run, overrides=overrides, model=model)
+    if loaded.pretrained.model is not None:
+        raise UserError(
+            f"train: {loaded.pretrained.model} is a model from elsewhere, which is measured and never trained; leave --model "
+            "and pretrained.model out"
+        )
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.training.loop import train as train_model
 

@@ -12,7 +12,9 @@ from olmo_sparsity.cli.options import (
     ConfigOption,
     ContextName,
     FigureWidth,
+    ModelOption,
     Overrides,
+    RevisionOption,
     RunOption,
     SelectorName,
     resolve,
@@ -34,6 +36,8 @@ def summary(
             show_default=False,
         ),
     ] = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     tables: Annotated[
         Optional[Path],
         typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
@@ -54,14 +58,15 @@ def summary(
 
     runs = run or []
     if len(runs) > 1:
-        if tables is not None or config is not None or overrides:
+        if tables is not None or config is not None or model is not None or overrides:
             raise UserError(
-                "summary: with several runs there is no --tables, --config or KEY=VALUE; each run has its own"
+                "summary: with several runs there is no --tables, --config, --model or KEY=VALUE; each run has its own"
             )
         print_seeds(runs, every=every, as_json=as_json)
         return
     if tables is None:
-        _, folder = resolve(config, runs[0] if runs else None, overrides=overrides)
+        run_folder = runs[0] if runs else None
+        _, folder = resolve(config, run_folder, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
     print_summary(tables, every=every, as_json=as_json)
 
@@ -69,6 +74,8 @@ def summary(
 def figures(
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     tables: Annotated[
         Optional[Path],
         typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
@@ -78,10 +85,10 @@ def figures(
     ] = FigureWidth.screen,
     overrides: Overrides = None,
 ) -> None:
-    """Draw the figures of a run as PNG and PDF. If nothing is measured yet, train and measure first."""
+    """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train the run and measure first."""
     from olmo_sparsity.tables.reading import list_finished
 
-    loaded, folder = resolve(config, run, overrides=overrides)
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder)
     for path in figures_package().draw_run(folder, tables, width=width.value):
@@ -91,6 +98,8 @@ def figures(
 def report(
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     tables: Annotated[
         Optional[Path],
         typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
@@ -113,15 +122,22 @@ def report(
     from olmo_sparsity.view.report import default_out, write_report
 
     if tables is None:
-        _, folder = resolve(config, run, overrides=overrides)
+        _, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
     page = out or default_out(tables, run)
     print(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 
 
 def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run (its newest measurement) or an influence folder.")],
-    window: Annotated[int, typer.Argument(metavar="WINDOW", help="Number of the window.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUN] WINDOW",
+            help="A run (its newest measurement) or an influence folder, and the number of the window. With --model no RUN.",
+        ),
+    ],
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     selector: Annotated[
         Optional[SelectorName],
         typer.Option("--selector", help="Whose choice to show. Default: one that does not see the target."),
@@ -137,15 +153,35 @@ def show(
     from olmo_sparsity.tables.reading import find_tables
     from olmo_sparsity.view.one_window import show_window, terminal
 
+    folders, number = [Path(argument) for argument in arguments[:-1]], arguments[-1]
+    if model is not None:
+        folders.append(resolve(None, None, overrides=None, model=model, revision=revision)[1])
+    if len(folders) != 1 or not number.isdecimal():
+        raise UserError(
+            f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
+            "the number alone"
+        )
     selector_name = None if selector is None else selector.value
-    show_window(find_tables(run), window, console=terminal(), selector=selector_name, k=k, context=context.value)
+    show_window(
+        find_tables(folders[0]), int(number), console=terminal(), selector=selector_name, k=k, context=context.value
+    )
 
 
 def compare(
     runs: Annotated[
-        list[str],
+        Optional[list[str]],
         typer.Argument(metavar="RUN RUN...", help="Runs or influence folders; RUN:kl compares by the selector kl."),
-    ],
+    ] = None,
+    model: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="A model from elsewhere (its newest measurement), behind the runs; repeat the option for several.",
+            show_default=False,
+        ),
+    ] = None,
+    revision: RevisionOption = None,
     every: Annotated[bool, typer.Option("--every", help="Print every selector and k.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     out: Annotated[
@@ -161,7 +197,11 @@ def compare(
     from olmo_sparsity.view.comparison_page import write_comparison
     from olmo_sparsity.view.console import print_comparison
 
-    subjects = read_subjects(runs)
+    models = model or []
+    if revision is not None and len(models) != 1:
+        raise UserError(f"compare: --revision {revision} is that of one --model; {len(models)} are given")
+    of_models = [resolve(None, None, overrides=None, model=name, revision=revision)[1] for name in models]
+    subjects = read_subjects([*(runs or []), *map(str, of_models)])
     if out is not None:
         write_comparison(subjects, out, overwrite=overwrite)
     print_comparison(subjects, every=every, as_json=as_json)

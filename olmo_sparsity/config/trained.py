@@ -29,6 +29,8 @@ FREE_TO_MEASURE = FREE_TO_TRAIN | {
     ("training", "threads"),
 }
 
+LENGTHS = ("context.local_len", "context.full_len")
+
 
 class DifferentKey(NamedTuple):
     """A key in which two configurations differ.

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.config.files import to_yaml
-from olmo_sparsity.config.trained import FREE_TO_TRAIN, different_keys
+from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import read_json, write_json, write_text
@@ -18,23 +18,24 @@ from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folde
 logger = logging.getLogger(__name__)
 
 
-def check_same_experiment(run: Path, config: Config, *, free: frozenset[tuple[str, str]] = FREE_TO_TRAIN) -> None:
+def check_same_experiment(run: Path, config: Config, *, measured: bool = False) -> None:
     """Check that the run in this folder was made with ``config``, in every key that training depends on.
 
     Args:
         run: the folder.
         config: the experiment.
-        free: (section, key) pairs that may differ.
+        measured: the run is to be measured: more keys may differ than where its training resumes.
 
     Raises:
         UserError: a key differs.
     """
     stored = read_json(run / "manifest.json")["config"]
-    for key in different_keys(stored, to_dict(config), free=free):
-        raise UserError(
-            f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; choose another "
-            "folder with --run DIR, or replace the run with `olmo-sparsity train --overwrite`"
-        )
+    for key in different_keys(stored, to_dict(config), free=FREE_TO_MEASURE if measured else FREE_TO_TRAIN):
+        remedy = "choose another folder with --run DIR, where a new run is trained"
+        if measured and key.dotted in LENGTHS:
+            option = key.dotted.partition(".")[2].replace("_", "-")
+            remedy = f"measure it at another length with --{option} {key.second}"
+        raise UserError(f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; {remedy}")
 
 
 def check_same_text(run: Path, tokens_sha256: str) -> None:

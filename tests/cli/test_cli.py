@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import write_corpus
+import yaml
+from conftest import made_up_text, write_corpus
+from tiny_pretrained import save_llama
 
-from olmo_sparsity.cli.app import main
+from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import CHEAP_SELECTORS
 from olmo_sparsity.tables.reading import list_finished
 
@@ -155,12 +158,67 @@ def test_report_show_and_compare(workplace: Path) -> None:
     assert "NOT PAIRED" in compared.stdout and (workplace / "side.html").is_file()
 
 
+def test_a_model_from_elsewhere_and_a_run_at_other_lengths(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--model`` and ``--run`` lead to the same folder; its configuration is the default of later commands."""
+    texts = [made_up_text(np.random.default_rng(seed), 50) for seed in range(9)]
+    save_llama(workplace / "models" / "tiny-llama", texts)
+    monkeypatch.chdir(workplace)
+
+    def output(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *arguments])
+        app(standalone_mode=False)
+        return capsys.readouterr().out
+
+    model = ("--model", "models/tiny-llama")
+    few = ("--num-windows", "12", "--selector", "kl", "--selector", "random")
+    output("influence", *model, "--config", "tiny.yaml", "--full-len", "16", "--k", "4", *few)
+    results = workplace / "runs" / "tiny-llama"
+    assert not (results / "checkpoints").exists()
+    assert [folder.name[:32] for folder in list_finished(results)] == ["words-jsonl-measured-8of16-bos-n"]
+    by_model = output("summary", *model, "--json")
+    assert by_model == output("summary", "--run", "runs/tiny-llama", "--json")
+    assert json.loads(by_model)["num_windows"] == 12
+    output(
+        "influence", *model, "--visibility", "contextual", "--k", "4", *few
+    )  # the text and the lengths of the folder
+    manifest = json.loads((list_finished(results)[-1] / "manifest.json").read_text())
+    assert (manifest["visibility"], manifest["context"]["full_len"], manifest["source"]) == (
+        "contextual", 20, yaml.safe_load((results / "config.yaml").read_text())["data"]["source"],
+    )  # fmt: skip
+    assert "Window 3" in output("show", "3", *model)
+    assert "NOT PAIRED" in output("compare", "runs/tiny", *model)
+    planted = ("--num-windows", "3", "--selector", "kl", "validation.k=[1,12]")
+    assert {suite["suite"] for suite in json.loads(output("validate", *model, *planted, "--json"))["suites"]} == {
+        "needle-name", "needle-number",
+    }  # fmt: skip
+    assert "9 windows" in output("context-curve", *model, "--num-windows", "9")
+    output("influence", "--config", "tiny.yaml", "--local-len", "4", "--full-len", "16", "--k", "2", *few)
+    newest = list_finished(workplace / "runs" / "tiny")[-1]
+    assert newest.name.startswith("words-jsonl-validation-4of16-n12-")
+    shutil.rmtree(newest)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("train", "--config", "tiny.yaml", "training.stepz=3"), "no key 'stepz'"),
+        (("train", "--model", "models/tiny-llama"), "train: models/tiny-llama is a model from elsewhere"),
+        (("influence", "--model", "models/none/llama"), "models/none/llama: no such folder or file"),
+        (("influence", "--model", "models"), "models: neither a Hugging Face folder"),
+        (("influence", "--model", "models/tiny-llama", "--revision", "main"), "only the hub has revisions"),
+        (("influence", "--revision", "main", "--config", "tiny.yaml"), "there is no pretrained.model"),
+        (("influence", "--model", "models/tiny-llama", "--config", "tiny.yaml", "--full-len", "64"), "--full-len 63 or less"),
+        (("influence", "--model", "models/tiny-llama", "--run", "runs/tiny"), "is no pretrained folder"),
+        (("summary", "--model", "models/unmeasured"), "nothing has been measured"),
+        (("show", "--model", "models/tiny-llama", "three"), "show three: give a run and the number of a window"),
+        (("show", "runs/tiny", "--model", "models/tiny-llama", "3"), "give a run and the number of a window"),
+        (("compare", "runs/tiny", "--revision", "main"), "--revision main is that of one --model; 0 are given"),
+        (("influence", "--config", "tiny.yaml", "context.full_len=16"), "measure it at another length with --full-len 16"),
+        (("influence", "--config", "tiny.yaml", "--full-len", "21"), "the run is trained with 20 positions"),
         (("train", "--config", "none.yaml"), "none.yaml: cannot read"),
-        (("train", "--config", "tiny.yaml", "training.steps=13"), "training.steps = 12, not 13"),
+        (("train", "--config", "tiny.yaml", "training.steps=13"), "12, not 13; choose another folder with --run DIR, where a"),
         (("train", "--config", "tiny.yaml", "--run", "runs/new", "data.source=nowhere"), "nowhere: no such file"),
         (("train", "--config", "tiny.yaml", "--run", "runs/new", "context.train_len=19", "data.source=short.jsonl"), "too small"),
         (("influence", "--config", "tiny.yaml", "--k", "13"), "influence.k = [13]: there are only M = 12"),

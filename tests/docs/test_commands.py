@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY_YAML, write_corpus
 from shown_commands import PAGES, ROOT, shown_commands
+from tiny_pretrained import save_llama
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -61,6 +63,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     configs.mkdir()
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
     text = text.replace("full_len: 20", "full_len: 40") + "validation: {num_windows: 4, solver_steps: 2, k: [1, 4]}\n"
+    (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
+    texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
+    save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=128)
     (configs / "demo.yaml").write_text(text.replace("name: tiny", "name: demo"))
     twins = {"demo-no-pose": "num_chunks: 1", "demo-randpos": "method: randpos", "demo-ceiling": "num_chunks: 1"}
     for name, positions in twins.items():
