@@ -20,14 +20,15 @@ MAX_TICKS = 6  # of a panel's logarithmic axis
 CONTROLS = ("random", "nearest")  # their distances are known without a measurement
 
 
-def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[DistanceBin, ...]]) -> None:
+def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[DistanceBin, ...]], relative: bool) -> None:
+    """Draw the shares of one selector in each context; ``relative`` to those of a random choice, where bins differ in width."""
     for context, bins in bins_of_context.items():
         looks = LOOKS[selector] if context == "real" else {"color": "black"}
-        band(axis, [b.center_tokens for b in bins], estimates=[b.share for b in bins], **looks, **LINE_LOOKS[context])
+        shares = [b.relative_share if relative else b.share for b in bins]
+        band(axis, [b.center_tokens for b in bins], estimates=shares, **looks, **LINE_LOOKS[context])
     uniform = bins_of_context["real"]
-    axis.plot(
-        [b.center_tokens for b in uniform], [b.uniform for b in uniform], color="grey", linestyle="--", linewidth=1
-    )
+    levels = [1.0 if relative else b.uniform for b in uniform]
+    axis.plot([b.center_tokens for b in uniform], levels, color="grey", linestyle="--", linewidth=1)
     axis.set_xlabel("distance to the target, tokens")
 
 
@@ -46,7 +47,7 @@ def _make_logarithmic(axis: Axes, bins: tuple[DistanceBin, ...]) -> None:
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``distance``: the share of the k most influential tokens in each bin of distances."""
     measurement = measured.measurement
-    k = measurement.ks[-1]
+    k, is_log = measurement.ks[-1], has_log_distances(measurement.lengths)
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
     bins_of = {(e.selector, e.context): e.bins for e in by_distance(measured.tables, measurement) if e.k == k}
     num_columns = min(MAX_COLUMNS, len(selectors))
@@ -62,21 +63,22 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     for axis in axes.flat[len(selectors) :]:
         axis.axis("off")
     for axis, selector in zip(axes.flat, selectors, strict=False):
-        _panel(axis, selector, bins_of_context={context: bins_of[selector, context] for context in CONTEXTS})
-        if has_log_distances(measurement.lengths):
+        bins_of_context = {context: bins_of[selector, context] for context in CONTEXTS}
+        _panel(axis, selector, bins_of_context=bins_of_context, relative=is_log)
+        if is_log:
             _make_logarithmic(axis, bins_of[selector, "real"])
         axis.set_title(f"{selector}, k = {k}")
     axes[0, 0].set_ylim(bottom=0)
     for axis in axes[:, 0]:
-        axis.set_ylabel("share of the influential tokens")
+        axis.set_ylabel("share of the influential tokens" + ("\nover that of a random choice" if is_log else ""))
     handles = [context_entry(context) for context in CONTEXTS]
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
     words = (
         f"Where the {k} most influential long-range tokens of a window lie: means over windows; bands: 95% intervals over "
         "documents. Under the null context other tokens take the place of the long-range ones."
     )
-    if has_log_distances(measurement.lengths):
-        words += " Bins have equal widths on the logarithmic axis, so that a uniform choice rises with the distance."
+    if is_log:
+        words += " Bins have about the same width on the logarithmic axis; their shares are divided by those of a random choice."
     if seeing(measurement, selectors):
         words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
     caption(figure, measured.summary, words=words, handles=handles)

@@ -8,18 +8,20 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from drawn_figures import MODULES
-from made_up import made_up_tables
+from made_up import CONTEXTUAL, made_up_tables
 from matplotlib.figure import Figure
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Made-up tables: both gates pass; only the gate beyond the training row fails; both fail."""
+    """Made-up tables: both gates pass; only the gate beyond the training row fails; both fail; of a pretrained
+    model, to which the second does not apply."""
     folder = tmp_path_factory.mktemp("made-up")
     return {
         "passed": made_up_tables(folder / "passed", num_documents=120),
         "beyond failed": made_up_tables(folder / "beyond-failed", num_documents=120, gain_beyond=0.0),
         "failed": made_up_tables(folder / "failed", num_documents=120, long_gain=0.0),
+        "not applicable": made_up_tables(folder / "not-applicable", num_documents=120, setup=CONTEXTUAL),
     }
 
 

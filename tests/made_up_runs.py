@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
-from made_up import KS, SEES_TARGET, made_up_tables
+from made_up import KS, MODEL, PRETRAINED, SEES_TARGET, made_up_tables
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, TrainingConfig, to_dict
 from olmo_sparsity.storage.files import read_json, write_json
@@ -89,8 +89,12 @@ def made_up_curve(
     row_len: int = ROW,
     windows_sha256: str = "w",
     visible: Optional[list[int]] = None,
+    setup: Optional[dict[str, Any]] = None,
 ) -> Path:
-    """Write the context curve of a run, in two parts, and return its folder. Windows weigh 1, 2, 3, 1, 2, 3 ..."""
+    """Write the context curve of a run, in two parts, and return its folder. Windows weigh 1, 2, 3, 1, 2, 3 ...
+
+    ``setup``: entries of the manifest about a pretrained model, of which no training row is known.
+    """
     folder, visible = run / "context-curve" / "made-up", visible or VISIBLE
     num = len(losses_WN)
     for part, rows in enumerate(np.array_split(np.arange(num), 2)):
@@ -108,11 +112,13 @@ def made_up_curve(
             content=pa.table(columns, schema=schemas(FULL - ROW)["curve"]),
             metadata={"run_id": "0"},
         )
-    context = {
+    context: dict[str, Any] = {
         "local_len": ROW, "full_len": FULL, "train_len": row_len, "max_position": 32, "pose_method": pose.method,
         "num_chunks": pose.num_chunks, "pose_contents": pose.contents, "num_long_range": FULL - ROW,
     }  # fmt: skip
-    manifest = {
+    if setup is not None:
+        context = {name: context[name] for name in ("local_len", "full_len", "num_long_range")} | {"train_len": None}
+    manifest: dict[str, Any] = {
         "kind": "context-curve",
         "sampling": "targets",
         "status": "complete",
@@ -122,7 +128,18 @@ def made_up_curve(
     }
     manifest |= {"split": "validation", "num_parts": 2, "num_windows": num, "num_documents": len(set(doc_ids))}
     hashes = {"windows_sha256": windows_sha256, "tokens_sha256": "t"}
-    write_json(folder / "manifest.json", {**manifest, **hashes, "num_visible_tokens": visible, "context": context})
+    manifest |= {**hashes, "num_visible_tokens": visible, "context": context, **(setup or {})}
+    write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+def pretrained_curve(folder: Path, gain: float, *, name: str = "someone/Made-Up-2M") -> Path:
+    """Write the folder of a pretrained model whose context curve gains this much from ``ROW`` to ``FULL`` visible tokens."""
+    folder.mkdir(parents=True)
+    write_json(folder / "manifest.json", {"kind": "pretrained", "status": "complete"})
+    losses_WN, doc_ids = made_up_losses(gain)
+    setup = {**PRETRAINED, "run": folder.name, "model": {**MODEL, "name": name}}
+    made_up_curve(folder, losses_WN, doc_ids=doc_ids, setup=setup)
     return folder
 
 

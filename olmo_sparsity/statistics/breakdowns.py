@@ -20,7 +20,7 @@ from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
 MAX_BINS = 16
-LOG_DISTANCES = 64  # from so many long-range tokens on, bins of distance are of equal width on a logarithmic axis
+LOG_DISTANCES = 64  # from so many long-range tokens on, bins of distance have about equal widths on a logarithmic axis
 # Classes whose rule looks for the target among the long-range tokens, so that being in the class is part of the outcome.
 CONDITIONED_CLASSES = ("induction", "repeat")
 
@@ -83,6 +83,11 @@ class DistanceBin:
     def center_tokens(self) -> float:
         """The middle of the bin."""
         return (self.from_tokens + self.to_tokens) / 2
+
+    @property
+    def relative_share(self) -> Optional[Estimate]:
+        """The share over that of a random choice: 1 where distance does not matter, whatever the width of the bin."""
+        return None if self.share is None else self.share.times(1 / self.uniform)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,13 @@ class Estimate:
         """True if the whole interval lies below 0."""
         return self.high is not None and self.high < 0
 
+    def times(self, factor: float) -> Estimate:
+        """Return a positive multiple of the value, with its interval."""
+        low, high, error = (
+            None if value is None else factor * value for value in (self.low, self.high, self.standard_error)
+        )
+        return Estimate(factor * self.mean, low, high, error)
+
     def without_interval(self) -> Estimate:
         """Return the same value without its interval."""
         return Estimate(self.mean)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_runs import FULL, ROW, VISIBLE, four_way_runs
+from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -136,3 +136,18 @@ def test_pictures_and_numbers_are_written(compared: ComparedCurves, tmp_path: Pa
         assert [point["loss_nats"]["mean"] for point in entry["points"]] == [
             p.loss_nats.mean for p in model.curve.points
         ]
+
+
+def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
+    context_curve.draw([pretrained_curve(tmp_path / "model", gain=0.2)], tmp_path)
+    (figure,) = figures
+    for axis in figure.axes:
+        marks = {text.get_text() for text in axis.texts if text.get_rotation() == 90}
+        assert marks == {f"local {ROW}", f"full {FULL}"}
+        assert list(end_labels(axis)) == ["someone/Made- Up-2M"]
+    assert figure.axes[1].get_title() == f"change from {ROW} visible tokens (paired)"
+    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "the curve shows nothing about length generalization" in words and "generalizes" not in words
+    assert "Model someone/Made-Up-2M (2.346M parameters" in words and "gain beyond" not in words.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 
 from analysis import agreement, distance, figure5, output, style
+from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.agreement import agreement as agreement_of
+from olmo_sparsity.statistics.breakdowns import by_distance
 from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.wording import measured_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
 
 
@@ -31,12 +36,12 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("gates", ["passed", "beyond failed", "failed"])
+@pytest.mark.parametrize("gates", ["passed", "beyond failed", "failed", "not applicable"])
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_figures_say_what_they_show(
     folders: dict[str, Path], tmp_path: Path, captured: list[str], name: str, gates: str
 ) -> None:
-    """Every figure names its data, its lengths and both gates; a gate that failed stands above it as well."""
+    """Every figure names its model, its data, its lengths and both gates; a gate that failed stands above it as well."""
     measurement = load(folders[gates])
     if name in ("figure4", "classes", "sample-size"):
         measurement = only(measurement, ["unmask-one", "kl"])  # many files or summaries: two are enough to wait for
@@ -49,14 +54,19 @@ def test_figures_say_what_they_show(
     assert len(captured) == (2 if name == "figure4" else 1)
     for words in captured:
         assert "180 windows of 120 documents" in words
-        beyond = (
-            "only 6 of the 20 tokens lie beyond" if gates == "beyond failed" else "all 12 long-range tokens lie beyond"
-        )
-        assert beyond in words
+        beyond = {
+            "beyond failed": "only 6 of the 20 tokens lie beyond",
+            "not applicable": "no training row of this model is known",
+        }
+        assert beyond.get(gates, "all 12 long-range tokens lie beyond") in words
+        assert measured_words(drawn.summary) in words and anchor_warning(drawn.summary.setup) in words
+        assert ("WARNING" in words) == (gates == "not applicable")
+        assert ("shows nothing about length generalization" in words) == (gates == "not applicable")
         assert ("VALIDITY GATE FAILED" in words) == (gates == "failed")
         assert ("Gate passed: the long context is worth" in words) == (gates != "failed")
         assert ("Gate beyond the training row passed" in words) == (gates == "passed")
-        assert words.count("shows selection, not length generalization") == (0 if gates == "passed" else 2)
+        failures = 2 if gates in ("failed", "beyond failed") else 0
+        assert words.count("shows selection, not length generalization") == failures
         assert "excess recovered" not in words and "median" not in words
 
 
@@ -144,6 +154,22 @@ def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[F
     real = axis.lines[0]
     assert real.get_xdata().tolist() == list(counts)
     assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
+
+
+def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: Path, figures: list[Figure]) -> None:
+    """Scores at random are flat there, at 1, although the bins differ in width."""
+    tables = tmp_path / "many"
+    write_tables(tables, 300, invented=PRETRAINED)
+    distance.draw(measured(tables, only(load(tables), ["kl", "random"])), tmp_path)
+    axis = figures[0].axes[0]
+    assert axis.get_xscale() == "log" and "over that of a random choice" in axis.get_ylabel()
+    real, uniform = axis.lines[0], axis.lines[2]
+    assert set(uniform.get_ydata()) == {1.0}
+    assert np.abs(np.array(real.get_ydata()) - 1).max() < 0.15
+    bins = next(e.bins for e in by_distance(tables, load(tables)) if (e.selector, e.context, e.k) == ("kl", "real", 32))
+    assert (bins[0].from_tokens, bins[-1].to_tokens) == (65, 128)
+    assert all(b.from_tokens == a.to_tokens + 1 for a, b in pairwise(bins))
+    assert sum(b.uniform for b in bins) == pytest.approx(1) and sum(mean(b.share) for b in bins) == pytest.approx(1)
 
 
 def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from made_up import SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.as_json import comparison_json
@@ -20,7 +21,15 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.subjects import CHOSEN, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words, gates_words, verdict
+from olmo_sparsity.statistics.wording import (
+    beyond_gate_words,
+    gate_words,
+    gates_words,
+    measured_words,
+    overlap_words,
+    verdict,
+)
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison
 from olmo_sparsity.view.pages import minus
@@ -171,6 +180,48 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
     assert "training rows have 8 and 20 tokens" in pairing_of(one, changed(one, 20, "documents")).words
     assert "means over" not in pairing_of(one, changed(other, 8, "documents")).words
     assert "means over documents and over targets" in pairing_of(one, changed(other, 8, "targets")).words
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A run, and a pretrained model measured under both definitions, all on the same windows."""
+    folder = tmp_path_factory.mktemp("models")
+    made_up_tables(folder / "hidden", seed=1, setup=PRETRAINED)
+    made_up_tables(folder / "contextual", seed=1, setup=CONTEXTUAL)
+    return [folders["pose"], str(folder / "hidden"), str(folder / "contextual")]
+
+
+def test_a_run_and_a_pretrained_model_are_compared_on_one_page(
+    models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subjects = read_subjects(models)
+    numbers = compare(subjects)
+    json.dumps(comparison_json(numbers), allow_nan=False)
+    name = "someone/Made-Up-2M"
+    assert numbers.labels == ["pose", f"{name}, hidden, no anchor", f"{name}, contextual, anchor"]
+    hidden, contextual = numbers.pairings
+    assert hidden.paired and contextual.paired
+    assert "visibility" not in hidden.words and "only one of them has a known training row" in hidden.words
+    assert "visibility differs (hidden, contextual)" in contextual.words and "different quantities" in contextual.words
+    beyond = next(row for row in numbers.rows if row.quantity == "gain_beyond_nats")
+    assert beyond.values[0] is not None and beyond.values[1:] == (None, None) == beyond.differences
+    long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
+    assert [verdict(difference) for difference in long.differences] == ["equal", "equal"]
+    print_comparison(subjects)
+    said = capsys.readouterr().out
+    page = html.unescape(write_comparison(subjects, tmp_path / "models.html").read_text())
+    for subject in numbers.subjects:
+        summary = subject.summary
+        for shown in (" ".join(said.split()), " ".join(page.split())):
+            assert measured_words(summary) in shown and overlap_words(summary) in shown
+            assert anchor_warning(summary.setup) in shown
+        assert f'<p class="gate {summary.beyond_gate}">{minus(beyond_gate_words(summary))}</p>' in page
+
+
+def test_two_pretrained_models_have_no_row_of_the_training_row(models: list[str]) -> None:
+    numbers = compare(read_subjects(models[1:]))
+    assert "gain_beyond_nats" not in {row.quantity for row in numbers.rows}
+    assert numbers.pairings[0].paired and "training row" not in numbers.pairings[0].words
 
 
 def test_selectors_of_one_run(folders: dict[str, str]) -> None:

@@ -8,9 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_runs import FOUR_WAY, FULL, ROW, VISIBLE, four_way_runs, made_up_curve, made_up_losses, made_up_run
+from made_up_runs import (
+    FOUR_WAY,
+    FULL,
+    ROW,
+    VISIBLE,
+    four_way_runs,
+    made_up_curve,
+    made_up_losses,
+    made_up_run,
+    pretrained_curve,
+)
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.bootstrap import estimates
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.curves import context_curve
@@ -228,3 +239,36 @@ def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=said) as caught:
             compare_curves(runs)
         assert "\n" not in str(caught.value)
+
+
+def test_a_pretrained_model_has_changes_from_its_local_tokens_and_no_gain_beyond_a_row(tmp_path: Path) -> None:
+    """It is no ceiling, and no line or number says that it gains beyond a training row; with others alike."""
+    model = pretrained_curve(tmp_path / "model", gain=0.2)
+    compared = compare_curves([model])
+    (only,) = compared.models
+    assert (compared.reference_len, compared.row_len, compared.full_len, compared.ceiling) == (ROW, None, FULL, None)
+    assert only.gain_beyond_nats is None and only.seeds[0].gain_beyond_nats is None and only.seeds[0].seed is None
+    assert gain_beyond_lines(compared) == [] and model_labels(compared) == ["someone/Made-Up-2M"]
+    changes = {point.num_visible_tokens: point.change_nats.mean for point in only.curve.points}
+    losses = {point.num_visible_tokens: point.loss_nats.mean for point in only.curve.points}
+    assert changes == {number: pytest.approx(loss - losses[ROW], abs=1e-9) for number, loss in losses.items()}
+    assert changes[ROW] == 0 and changes[FULL] == pytest.approx(-0.2, abs=0.03)
+    alone = context_curve(model / "context-curve" / "made-up")
+    assert alone.setup.model is not None and alone.setup.model.name == "someone/Made-Up-2M"
+    assert [point.change_nats.mean for point in alone.points] == pytest.approx(list(changes.values()))
+    shown = compared_curves_json(compared)
+    assert (shown["row_len"], shown["reference_len"], shown["models"][0]["train_len"]) == (None, ROW, None)
+    assert shown["models"][0]["model"]["name"] == "someone/Made-Up-2M"
+
+
+def test_a_pretrained_model_beside_runs_leaves_their_gains_as_they_are(tmp_path: Path) -> None:
+    runs = all_runs(tmp_path)
+    with_model = compare_curves([*runs, pretrained_curve(tmp_path / "model", gain=0.2)])
+    without = compare_curves(runs)
+    assert (with_model.row_len, with_model.reference_len) == (without.row_len, without.reference_len) == (ROW, ROW)
+    *of_runs, of_model = with_model.models
+    assert of_model.gain_beyond_nats is None and of_model.share_of_ceiling is None and not of_model.is_ceiling
+    for one, other in zip(of_runs, without.models, strict=True):
+        assert one.gain_beyond_nats is not None and other.gain_beyond_nats is not None
+        assert one.gain_beyond_nats.mean == other.gain_beyond_nats.mean
+    assert not any("Made-Up" in line for line in gain_beyond_lines(with_model))

@@ -32,7 +32,7 @@ from olmo_sparsity.statistics.measurement import (
     window_rows,
 )
 from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
-from olmo_sparsity.statistics.wording import beyond_gate_words, gate_words, length_words
+from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, gate_words, length_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 
@@ -291,6 +291,8 @@ def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> N
     windows = measurement.windows.assign(gain_beyond_nats=np.float32(0))
     manifest = {**measurement.manifest, "context": lengths}
     summary = summarize(dataclasses.replace(measurement, windows=windows, manifest=manifest))
+    assert summary.beyond_gate == summary_json(summary)["beyond_gate"] == "not-applicable"
+    assert failed_gates(summary) == []
     words = beyond_gate_words(summary)
     assert "does not apply" in words and "FAILED" not in words
     assert "shows selection, not length generalization" in words

@@ -10,6 +10,7 @@ from made_up_runs import made_up_run
 from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.trained_models import same_model, trained_models
+from olmo_sparsity.storage.files import write_json
 
 
 @pytest.fixture
@@ -49,6 +50,19 @@ def test_runs_of_several_models_are_refused_in_one_line(
     with pytest.raises(UserError, match=said) as caught:
         same_model([runs[name] for name in names])
     assert "\n" not in str(caught.value)
+
+
+def test_a_pretrained_model_stands_for_itself(runs: dict[str, Path], tmp_path: Path) -> None:
+    """It has no seed, is grouped with no run and with no other model, and has no table over seeds."""
+    models = [tmp_path / name for name in ("model", "other")]
+    for model in models:
+        model.mkdir()
+        write_json(model / "manifest.json", {"kind": "pretrained", "status": "complete"})
+    found = trained_models([models[0], runs["a0"], models[1], runs["a1"]])
+    assert [model.runs for model in found] == [(models[0],), (runs["a0"], runs["a1"]), (models[1],)]
+    assert [model.seeds for model in found] == [(None,), (0, 1), (None,)]
+    with pytest.raises(UserError, match=r"model: a pretrained model has no seeds of training; .*compare"):
+        same_model([runs["a0"], models[0]])
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:

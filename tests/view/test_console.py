@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import KS, SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, KS, SEES_TARGET, made_up_tables
 
 from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval
+from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval, measured_words
+from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, anchor_warning
 from olmo_sparsity.view import console
 from olmo_sparsity.view.console import print_summary
 
@@ -35,6 +36,26 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def summaries(folders: dict[str, Path]) -> dict[str, Summary]:
     return {name: summarize(load(folder)) for name, folder in folders.items()}
+
+
+def test_a_pretrained_model_is_printed_without_a_training_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    summary = summarize(load(tables))
+    shown = printed(tables, capsys, every=True)
+    for words in (
+        f"{measured_words(summary)}.", beyond_gate_words(summary), UNKNOWN_TRAINING_TEXT, anchor_warning(summary.setup),
+    ):  # fmt: skip
+        assert words and words in shown
+    assert "gain beyond" not in shown and "as many as a training row has" not in shown and "FAILED" not in shown
+    assert "someone/Made-Up-2M" in shown and "someone--made-up-2m" not in shown
+    print_summary(tables, as_json=True)
+    values = json.loads(capsys.readouterr().out)
+    assert (values["train_len"], values["gain_beyond_nats"], values["beyond_gate"]) == (None, None, "not-applicable")
+    assert (values["visibility"], values["model"]["name"]) == ("contextual", "someone/Made-Up-2M")
+    assert values["anchor_warning"] == anchor_warning(summary.setup)
+    assert {entry["beyond_gate"] for entry in values["classes"]} == {"not-applicable"}
 
 
 def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = False) -> str:

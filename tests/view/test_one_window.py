@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from made_up import made_up_tables
+from made_up import CONTEXTUAL, made_up_tables
 from rich.console import Console
 
 from olmo_sparsity.errors import UserError
@@ -86,6 +86,14 @@ def test_a_selector_that_sees_the_target_has_its_luck_beside_its_gain(tables: Pa
     assert f"mean sparse gain on resampled targets, {sum(gains) / len(gains):.3f} nats" in said
     assert "selection luck, the mean" not in shown(tables, selector="kl", k=2)
     assert "selection luck, the mean" not in shown(tables, selector="greedy", k=3)
+
+
+def test_the_model_the_definition_of_visible_and_the_anchor_are_named(tables: Path, tmp_path: Path) -> None:
+    of_run = " ".join(shown(tables).split())
+    assert "Run made-up; visibility hidden (a hidden token is seen by no one); no anchor." in of_run
+    of_model = " ".join(shown(made_up_tables(tmp_path / "model", num_documents=30, setup=CONTEXTUAL)).split())
+    assert "Model someone/Made-Up-2M (2.346M parameters, bfloat16" in of_model
+    assert "visibility contextual" in of_model and 'anchor "<bos>"' in of_model
 
 
 @pytest.mark.parametrize(

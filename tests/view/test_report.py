@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import KS, M, made_up_tables
+from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
@@ -35,9 +35,11 @@ from olmo_sparsity.statistics.wording import (
     fragile_words,
     gate_words,
     interval,
+    measured_words,
     multiplicity_words,
     overlap_words,
 )
+from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, VISIBILITY_WORDS, anchor_warning
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, printable, read_excerpts, shown_first
@@ -131,6 +133,24 @@ def test_the_windows_are_rows_of_the_tables(tables: dict[str, Path], pages: dict
         assert window["tokens"] == [printable(text) for text in row["token_texts"]]
         assert window["loss_short_nats"] == pytest.approx(row["loss_short_nats"], abs=1e-4)
         assert len(window["null_tokens"]) == M
+
+
+def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(tmp_path: Path) -> None:
+    tables = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    summary = summarize(load(tables))
+    page = html.unescape(write_report(tables, tmp_path / "page.html", num_windows=20).read_text())
+    for words in (
+        beyond_gate_words(summary), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
+        *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
+    ):  # fmt: skip
+        assert words in " ".join(page.split())
+    assert '<p class="gate not-applicable">The gate beyond' in page
+    assert "<title>someone/Made-Up-2M:" in page and "olmo-sparsity, model someone/Made-Up-2M" in page
+    assert "<dt>gain beyond the training row</dt>" not in page and SELECTION_ONLY not in page
+    shown = data_of(tmp_path / "page.html")["summary"]
+    assert (shown["beyond_gate"], shown["gain_beyond_nats"], shown["train_len"]) == ("not-applicable", None, None)
+    assert shown["anchor_warning"] == anchor_warning(summary.setup)
+    assert answer(summary, "kl").gates[1] == ("not-applicable", beyond_gate_words(summary))
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> str:

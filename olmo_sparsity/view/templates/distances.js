@@ -10,14 +10,18 @@ function drawDistances(data, state, place) {
   const height = Math.round(Math.min(330, Math.max(230, width * 0.42)));
   const frame = { left: 54, right: width - 8, top: 8, bottom: height - 44 };
   const bins = of("real");
-  const values = [...bins, ...of("null")].flatMap((b) => [b.mean, b.high, b.uniform]).filter(Number.isFinite);
+  // Of bins of unequal widths the shares are shown over those of a random choice.
+  const share = (b, value) => (data.log_distances ? value / b.uniform : value);
+  const values = [...bins, ...of("null")]
+    .flatMap((b) => [b.mean, b.high, b.uniform].filter(Number.isFinite).map((value) => share(b, value)))
+    .filter(Number.isFinite);
   const scale = data.log_distances ? logarithmic : linear;
   const x = scale(bins[0].from_tokens - 0.5, bins.at(-1).to_tokens + 0.5, frame.left, frame.right);
   const y = linear(0, Math.max(...values) * 1.05, frame.bottom, frame.top);
   const middle = (bin) => (bin.from_tokens + bin.to_tokens) / 2;
   const parts = [
-    axes(frame, x, y, "distance to the target, tokens", "share of the chosen tokens"),
-    svg("path", { class: "uniform", d: `M${bins.map((b) => `${x(middle(b))},${y(b.uniform)}`).join("L")}` }),
+    axes(frame, x, y, "distance to the target, tokens", data.log_distances ? "share over a random choice\u2019s" : "share of the chosen tokens"),
+    svg("path", { class: "uniform", d: `M${bins.map((b) => `${x(middle(b))},${y(share(b, b.uniform))}`).join("L")}` }),
   ];
   for (const [context, shift] of [
     ["null", 3],
@@ -31,14 +35,16 @@ function drawDistances(data, state, place) {
     group.append(
       svg("path", {
         d: `M${of(context)
-          .map((b) => `${x(middle(b)) + shift},${y(b.mean)}`)
+          .map((b) => `${x(middle(b)) + shift},${y(share(b, b.mean))}`)
           .join("L")}`,
         "stroke-dasharray": context === "null" ? "2 4" : null,
       }),
     );
     for (const b of of(context)) {
-      if (Number.isFinite(b.low)) group.append(svg("path", { d: `M${x(middle(b)) + shift},${y(b.low)}V${y(b.high)}` }));
-      group.append(marker(state.selector, x(middle(b)) + shift, y(b.mean), 4, context === "null"));
+      const px = x(middle(b)) + shift;
+      if (Number.isFinite(b.low))
+        group.append(svg("path", { d: `M${px},${y(share(b, b.low))}V${y(share(b, b.high))}` }));
+      group.append(marker(state.selector, px, y(share(b, b.mean)), 4, context === "null"));
     }
     parts.push(group);
   }
