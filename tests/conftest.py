@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,19 @@ def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> P
     """A trained run; tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config, run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def bos_config(tiny_config: Config) -> Config:
+    return replace(tiny_config, name="bos", context=replace(tiny_config.context, bos=True))
+
+
+@pytest.fixture(scope="session")
+def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run trained with a BOS in front of its rows; tests must not change it."""
+    run = tmp_path_factory.mktemp("runs") / "bos"
+    train(bos_config, run)
     return run
 
 

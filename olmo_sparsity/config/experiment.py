@@ -83,6 +83,11 @@ class Config:
         return self.context.full_len if self.pose.max_position is None else self.pose.max_position
 
     @property
+    def num_positions(self) -> int:
+        """Number of position IDs of training rows, that of the BOS in front included."""
+        return self.max_position + self.context.bos
+
+    @property
     def measured_lengths(self) -> MeasuredLengths:
         """The lengths of every measurement: those of ``influence``, or where they are null those of ``context``."""
         local_len = self.influence.local_len or self.context.local_len

@@ -69,6 +69,12 @@ class ContextConfig:
         "Number of tokens in a training row. null: local_len, as in the paper. If it is larger, only full_len - train_len "
         "tokens are beyond the length that the model was trained on, and every output says so.",
     )
+    bos: bool = key(
+        False,
+        "Begin every training row with data.eos_token, as a token that is always visible, at position 0 in front of the "
+        "train_len tokens. Attention can rest on it, as that of pretrained models does on their first token. Measurements then "
+        "put it in front of every window (influence.anchor).",
+    )
 
     def __post_init__(self) -> None:
         require_positive(self, "context", names=("local_len",))

@@ -128,10 +128,10 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     tokenizer = read_tokenizer(run / "tokenizer.json")
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
-    anchor = bos if _is_anchored(config, adds_bos=False) else None
-    _check_positions(config, anchor, max_position=config.max_position)
+    anchor = bos if _is_anchored(config, adds_bos=config.context.bos) else None
+    _check_positions(config, anchor, max_position=config.num_positions)
     checkpoint = read_checkpoint_info(latest)
-    max_position = None if longest is None else max(longest + (anchor is not None), config.max_position)
+    max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
     return OpenedModel(
         name=run.name,
         folder=run,

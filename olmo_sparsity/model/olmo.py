@@ -168,7 +168,7 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         embedding_size=math.ceil(vocab_size / 128) * 128,
         eos_token_id=eos_id,
         pad_token_id=eos_id,
-        max_sequence_length=config.max_position,
+        max_sequence_length=config.num_positions,
         rope=True,
         rope_full_precision=True,
         activation_type=olmo_config.ActivationType.swiglu,

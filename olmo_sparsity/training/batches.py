@@ -7,6 +7,7 @@ A row lies inside one document. It is drawn uniformly, with replacement, from al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ class RowSource:
     Attributes:
         store: the text.
         row_len: T, the tokens of a row.
-        max_position: position IDs lie below this.
+        max_position: position IDs lie below this, without the BOS in front.
+        bos_id: token in front of every row, at position 0; the position IDs behind it are one higher. None: there is none.
         documents_g: int64, the documents that hold at least one row.
         place_ends_g: int64, the cumulative number of places in these documents.
     """
@@ -60,6 +62,7 @@ class RowSource:
     store: TokenStore
     row_len: int
     max_position: int
+    bos_id: Optional[int]
     documents_g: np.ndarray
     place_ends_g: np.ndarray
 
@@ -79,7 +82,7 @@ class _DrawnRows:
     positions_BT: np.ndarray
 
 
-def row_source(store: TokenStore, *, row_len: int, max_position: int) -> RowSource:
+def row_source(store: TokenStore, *, row_len: int, max_position: int, bos_id: Optional[int] = None) -> RowSource:
     """Find the places where training rows of ``row_len`` tokens fit.
 
     Raises:
@@ -98,6 +101,7 @@ def row_source(store: TokenStore, *, row_len: int, max_position: int) -> RowSour
         store=store,
         row_len=row_len,
         max_position=max_position,
+        bos_id=bos_id,
         documents_g=documents_g,
         place_ends_g=np.cumsum(num_places_G[documents_g]),
     )
@@ -155,6 +159,8 @@ def batch_at(
     target is the next token of the row, as in PoSE's code, so that at a seam the model learns to predict a token from
     further on; the last token of a row has the document's. ``none``: as ``document``, but ``IGNORE_INDEX`` at a seam.
 
+    **BOS** (``context.bos``). It comes in front of the finished row, and has no target. Rows are those drawn without it.
+
     Args:
         source: the places to draw from.
         pose: how positions and contents are drawn.
@@ -175,9 +181,14 @@ def batch_at(
         seam_Bt = (np.diff(drawn.offsets_BT, axis=1) != 1) | (np.diff(drawn.positions_BT, axis=1) != 1)
         num_targets -= int(seam_Bt.sum())
         targets_bT[:, :-1][seam_Bt[rows]] = IGNORE_INDEX
+    positions_bT = drawn.positions_BT[rows]
+    if source.bos_id is not None:
+        tokens_bT = np.pad(tokens_bT, ((0, 0), (1, 0)), constant_values=source.bos_id)
+        positions_bT = np.pad(positions_bT + 1, ((0, 0), (1, 0)), constant_values=0)
+        targets_bT = np.pad(targets_bT, ((0, 0), (1, 0)), constant_values=IGNORE_INDEX)
     return Batch(
         tokens_BT=torch.from_numpy(tokens_bT),
-        positions_BT=torch.from_numpy(drawn.positions_BT[rows]),
+        positions_BT=torch.from_numpy(positions_bT),
         targets_BT=torch.from_numpy(targets_bT),
         num_targets=num_targets,
     )

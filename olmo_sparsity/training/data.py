@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 import torch
 
@@ -49,16 +50,17 @@ class TrainingText:
     evaluation_rows: EvaluationRows
 
 
-def _evaluation_rows(held_out: TokenStore, config: Config, *, share: slice) -> EvaluationRows:
+def _evaluation_rows(held_out: TokenStore, config: Config, *, share: slice, bos_id: Optional[int]) -> EvaluationRows:
     full_len, eval_rows = config.context.full_len, config.training.eval_rows
-    source = row_source(held_out, row_len=config.context.row_len, max_position=config.max_position)
+    source = row_source(held_out, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id)
     like_training = batch_at(source, config.pose, num_rows=eval_rows, seed=VALIDATION_SEED, step=0, rows=share)
     if int(held_out.lengths_G.max()) <= full_len:
         logger.debug(f"no held-out document has more than {full_len} tokens: losses by position are not measured")
-        return EvaluationRows(like_training, consecutive=None)
-    windows, no_skips = row_source(held_out, row_len=full_len, max_position=full_len), PoseConfig(num_chunks=1)
+        return EvaluationRows(like_training, consecutive=None, num_bos=config.context.bos)
+    windows = row_source(held_out, row_len=full_len, max_position=full_len, bos_id=bos_id)
+    no_skips = PoseConfig(num_chunks=1)
     consecutive = batch_at(windows, no_skips, num_rows=eval_rows, seed=VALIDATION_SEED, step=1, rows=share)
-    return EvaluationRows(like_training, consecutive)
+    return EvaluationRows(like_training, consecutive, num_bos=config.context.bos)
 
 
 def open_training_text(config: Config, process: ProcessInfo) -> TrainingText:
@@ -71,6 +73,7 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingText:
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")
     manifest = read_json(folder / "manifest.json")
     share = share_of_rows(config.training.eval_rows, process, key="training.eval_rows")
+    bos_id = manifest["eos_id"] if config.context.bos else None
     return TrainingText(
         folder=folder,
         vocab_size=manifest["vocab_size"],
@@ -78,8 +81,8 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingText:
         tokenizer_sha256=manifest["tokenizer_sha256"],
         tokens_sha256=store.tokens_sha256,
         num_documents=store.num_documents,
-        rows=row_source(store, row_len=config.context.row_len, max_position=config.max_position),
-        evaluation_rows=_evaluation_rows(held_out, config, share=share),
+        rows=row_source(store, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id),
+        evaluation_rows=_evaluation_rows(held_out, config, share=share, bos_id=bos_id),
     )
 
 

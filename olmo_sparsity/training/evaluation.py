@@ -22,11 +22,13 @@ class EvaluationRows:
 
     Attributes:
         like_training: rows of ``train_len`` tokens, drawn as training rows are.
-        consecutive: rows of ``full_len`` consecutive tokens at positions 0, 1, ...; None if no document is so long.
+        consecutive: rows of ``full_len`` consecutive tokens at consecutive positions; None if no document is so long.
+        num_bos: the number of tokens in front of every row, 1 or 0.
     """
 
     like_training: Batch
     consecutive: Optional[Batch]
+    num_bos: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,6 @@ def evaluate(train_state: TrainState, rows: EvaluationRows) -> Evaluation:
     """
     loss, process, device = train_state.loss, train_state.process, train_state.device
     rows_per_pass = train_state.rows_per_pass
-    train_len = rows.like_training.tokens_BT.shape[1]
     loss.eval()
     nats = all_reduce_sum(_summed_nats(loss, rows.like_training, rows_per_pass=rows_per_pass, device=device), process)
     validation_loss_nats = float(nats) / rows.like_training.num_targets
@@ -89,11 +90,13 @@ def evaluate(train_state: TrainState, rows: EvaluationRows) -> Evaluation:
         loss.train()
         return Evaluation(validation_loss_nats)
     # These rows are longer than training rows. Take fewer at a time: no more tokens than are known to fit on the device.
-    rows_per_pass = max(1, rows_per_pass * train_len // rows.consecutive.tokens_BT.shape[1])
+    rows_per_pass = max(1, rows_per_pass * rows.like_training.tokens_BT.shape[1] // rows.consecutive.tokens_BT.shape[1])
     nats_T = all_reduce_sum(
         _nats_by_position(loss, rows.consecutive, rows_per_pass=rows_per_pass, device=device), process
     )
+    nats_T = nats_T[rows.num_bos :]
     losses_T = nats_T * nats_T.numel() / rows.consecutive.num_targets
+    train_len = rows.like_training.tokens_BT.shape[1] - rows.num_bos
     loss.train()
     return Evaluation(
         validation_loss_nats,

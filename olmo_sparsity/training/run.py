@@ -107,7 +107,7 @@ def prepare_run(
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
     model = build_model(olmo_model_config(config, vocab_size=text.vocab_size, eos_id=text.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, config.context.row_len)
+    flops_per_token = training_flops_per_token(model, config.context.row_len, num_bos=config.context.bos)
     train_state = build_train_state(
         model, training, precision=precision, compiled=compiled, process=process, device=device
     )
@@ -168,7 +168,8 @@ def log_settings(run: TrainingRun) -> None:
     logger.info(
         f"{run.folder}: {manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} "
         f"tokens; rows of {config.context.row_len} tokens (from {len(run.text.rows.documents_g):,} of "
-        f"{run.text.num_documents:,} documents; the others are shorter), positions below {config.max_position}; "
+        f"{run.text.num_documents:,} documents; the others are shorter){', a BOS in front' * config.context.bos}, positions "
+        f"below {config.num_positions}; "
         f"{device.type}{processes}, {manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
     )
     logger.debug(

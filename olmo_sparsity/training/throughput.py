@@ -13,8 +13,8 @@ MATRIX_SIZE = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices wh
 PEAK_REPEATS = 8
 
 
-def training_flops_per_token(model: OLMoWithPositions, row_len: int) -> float:
-    """Return the floating-point operations that training needs per token of a row.
+def training_flops_per_token(model: OLMoWithPositions, row_len: int, *, num_bos: int = 0) -> float:
+    """Return the floating-point operations that training needs per token of a row, for its ``num_bos`` first tokens, too.
 
     The forward pass needs 2 for each weight, plus causal attention to (T + 1) / 2 tokens on average; training needs three
     times as much (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). Norms and other elementwise work is not counted.
@@ -23,8 +23,8 @@ def training_flops_per_token(model: OLMoWithPositions, row_len: int) -> float:
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
     if not config.weight_tying:  # the embedding is looked up, not multiplied
         weights -= model.transformer.wte.weight.numel()
-    attention = 2 * config.n_layers * config.d_model * (row_len + 1)
-    return 3.0 * (2 * weights + attention)
+    attention = 2 * config.n_layers * config.d_model * (num_bos + row_len + 1)
+    return 3.0 * (2 * weights + attention) * (num_bos + row_len) / row_len
 
 
 @functools.cache

@@ -323,3 +323,18 @@ def test_positions_may_reach_beyond_the_measured_context(store: TokenStore) -> N
         row_source(store, row_len=8, max_position=40), PoseConfig(num_chunks=2), num_rows=2000, seed=0, step=0
     )
     assert 30 < batch.positions_BT.max() < 40
+
+
+@given(pose_configs(), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_the_bos_stands_in_front_of_the_same_rows(pose: PoseConfig, seed: int) -> None:
+    """At position 0 and without a target; the row is the one drawn without it, with positions one higher."""
+    store = store_of_lengths(LENGTHS)
+    plain = batch_at(row_source(store, row_len=8, max_position=20), pose, num_rows=12, seed=seed, step=7)
+    source = row_source(store, row_len=8, max_position=20, bos_id=5)
+    batch = batch_at(source, pose, num_rows=12, seed=seed, step=7)
+    assert batch.tokens_BT[:, 0].tolist() == [5] * 12 and torch.equal(batch.tokens_BT[:, 1:], plain.tokens_BT)
+    assert batch.positions_BT[:, 0].tolist() == [0] * 12
+    assert torch.equal(batch.positions_BT[:, 1:], plain.positions_BT + 1)
+    assert (batch.targets_BT[:, 0] == IGNORE_INDEX).all() and torch.equal(batch.targets_BT[:, 1:], plain.targets_BT)
+    assert batch.num_targets == plain.num_targets

@@ -65,6 +65,28 @@ def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Pat
     assert (losses[:, 5].mean() - torch.tensor(by_position[5])).abs() > 0  # the drawn rows are not all rows
 
 
+def test_losses_by_position_with_a_bos_are_those_of_the_tokens_behind_it(bos_run: Path) -> None:
+    """As above; each window has the BOS in front, which has no loss of its own."""
+    record = metrics(bos_run)[-1]
+    by_position = record["loss_by_position_nats"]
+    assert len(by_position) == 20
+    assert record["loss_within_train_len_nats"] == pytest.approx(sum(by_position[:8]) / 8, abs=1e-5)
+    model = load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"))
+    manifest = read_json(bos_run / "manifest.json")
+    store = open_store(Path(manifest["token_store"]), "validation")
+    eos_id = int(store.tokens[int(store.ends_G[0]) - 1])
+    rows = []
+    for document in range(store.num_documents):
+        begin, end = int(store.begins_G[document]), int(store.ends_G[document])
+        rows += [torch.tensor(store.tokens[at : at + 21].astype("int64")) for at in range(begin, end - 20)]
+    tokens = torch.cat([torch.full((len(rows), 1), eos_id), torch.stack(rows)], dim=1)
+    positions = torch.arange(21).expand(len(rows), -1)
+    logits = model(tokens[:, :-1], positions)[:, 1:, : model.config.vocab_size]
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten(), reduction="none")
+    means, errors = losses.view(-1, 20).mean(0), losses.view(-1, 20).std(0) / 32**0.5
+    assert ((means - torch.tensor(by_position)).abs() < 4 * errors).all()
+
+
 def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
