@@ -128,7 +128,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     tokenizer = read_tokenizer(run / "tokenizer.json")
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
-    anchor = bos if _is_anchored(config, adds_bos=config.context.bos) else None
+    anchor = bos if _is_anchored(config, automatic=config.context.bos) else None
     _check_positions(config, anchor, max_position=config.num_positions)
     checkpoint = read_checkpoint_info(latest)
     max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
@@ -161,7 +161,9 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
-    anchor = bos if _is_anchored(config, adds_bos=opened.adds_bos) else None
+    # Under `contextual` the entry that attention rests on would be hidden without it.
+    automatic = opened.adds_bos or config.influence.visibility == "contextual"
+    anchor = bos if _is_anchored(config, automatic=automatic) else None
     _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
     return OpenedModel(
         name=run.name,
@@ -180,12 +182,10 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     )
 
 
-def _is_anchored(config: Config, *, adds_bos: bool) -> bool:
-    """Return whether ``influence.anchor`` asks for an anchor; ``adds_bos``: the tokenizer begins every text with one."""
-    settings = config.influence
-    if settings.anchor == "auto":
-        return adds_bos or settings.visibility == "contextual"
-    return settings.anchor == "bos"
+def _is_anchored(config: Config, *, automatic: bool) -> bool:
+    """Return whether ``influence.anchor`` asks for an anchor; ``automatic``: what ``auto`` means for this model."""
+    setting = config.influence.anchor
+    return automatic if setting == "auto" else setting == "bos"
 
 
 def _check_positions(

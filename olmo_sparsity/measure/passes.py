@@ -73,16 +73,19 @@ class _Block:
         windows_R = rows.windows_R
         seen_RP = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
         prefix = [
-            (
-                k_WHPE[windows_R[:, None], :, seen_RP].transpose(1, 2),
-                v_WHPE[windows_R[:, None], :, seen_RP].transpose(1, 2),
-            )
+            (_gathered(k_WHPE, windows_R, seen_RP=seen_RP), _gathered(v_WHPE, windows_R, seen_RP=seen_RP))
             for k_WHPE, v_WHPE in self.prefix
         ]
         logits_RV = self.evaluator.model.last_logits_after(
             self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix
         )
         return logits_RV.float().log_softmax(dim=-1)
+
+
+def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen_RP: torch.Tensor) -> torch.Tensor:
+    """Return the chosen keys or values of each row, [R, H, P, E], on the device of their layer."""
+    device = x_WHPE.device
+    return x_WHPE[windows_R[:, None].to(device), :, seen_RP.to(device)].transpose(1, 2)
 
 
 def _block(evaluator: Evaluator, tokens_WT: torch.Tensor) -> _Block:

@@ -1,0 +1,103 @@
+"""A run whose rows begin with a BOS is measured with it in front of every window, unless the anchor is switched off."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import torch
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.measure.context_curve import measure_context_curve
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
+from olmo_sparsity.text.windows import sample_windows
+
+LOCAL, FULL, M = 8, 20, 12
+
+
+def with_settings(config: Config, **changes: object) -> Config:
+    changes = {"num_windows": 4, "selectors": ["kl"], "resampled_draws": 0, **changes}
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def model(bos_run: Path) -> OLMoWithPositions:
+    return load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def eos_id(bos_config: Config, bos_run: Path) -> int:
+    return eos_id_of(read_tokenizer(bos_run / "tokenizer.json"), bos_config.data.eos_token)
+
+
+def test_the_model_has_a_position_more(model: OLMoWithPositions, tiny_run: Path) -> None:
+    """One for the BOS."""
+    plain = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    assert (model.max_position, plain.max_position) == (FULL + 1, FULL)
+
+
+def test_losses_are_those_with_the_bos_at_position_0(
+    bos_config: Config, bos_run: Path, model: OLMoWithPositions, eos_id: int
+) -> None:
+    """Against the float64 reference: the BOS is visible, the positions of the window are one higher."""
+    tables = measure(with_settings(bos_config), bos_run)
+    assert read_json(tables / "manifest.json")["anchor"] == {"id": eos_id, "text": "<|endoftext|>"}
+    selections = {
+        row["window_id"]: row for row in read_table(tables, "selections").to_pylist() if row["context"] == "real"
+    }
+    for window in read_table(tables, "windows").to_pylist()[:2]:
+
+        def loss(visible: set[int], window: dict = window) -> float:
+            seen = {0} | {1 + j for j in visible} | set(range(1 + M, 1 + FULL))
+            row = [eos_id, *window["token_ids"]]
+            return reference.target_loss(model, row, list(range(FULL + 1)), seen, window["target_id"])
+
+        assert window["loss_short_nats"] == pytest.approx(loss(set()), abs=1e-5)
+        assert window["loss_long_nats"] == pytest.approx(loss(set(range(M))), abs=1e-5)
+        chosen = selections[window["window_id"]]
+        assert chosen["loss_sparse_nats"][1] == pytest.approx(loss(set(chosen["positions"][:2])), abs=1e-5)
+        assert max(chosen["distance_tokens"]) <= FULL  # distances do not count the BOS
+
+
+def test_without_the_anchor_the_losses_are_others(bos_config: Config, bos_run: Path) -> None:
+    """``influence.anchor: none`` leaves it out, and the tables go to another folder."""
+    with_bos, without = (measure(with_settings(bos_config, anchor=anchor), bos_run) for anchor in ("auto", "none"))
+    assert with_bos != without and read_json(without / "manifest.json")["anchor"] is None
+    first, second = (read_table(folder, "windows").to_pylist() for folder in (with_bos, without))
+    assert [row["token_ids"] for row in first] == [row["token_ids"] for row in second]
+    assert all(abs(a["loss_short_nats"] - b["loss_short_nats"]) > 1e-5 for a, b in zip(first, second, strict=True))
+
+
+def test_a_run_without_a_bos_has_no_anchor_under_contextual(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Its model never saw one."""
+    tables = measure(with_settings(tiny_config, visibility="contextual"), tiny_run, out=tmp_path / "tables")
+    assert read_json(tables / "manifest.json")["anchor"] is None
+
+
+def test_the_context_curve_has_the_bos_in_front(
+    bos_config: Config, bos_run: Path, model: OLMoWithPositions, eos_id: int, tmp_path: Path
+) -> None:
+    """With n visible tokens the BOS is at 0 and they are at 1 .. n."""
+    curve = read_table(measure_context_curve(with_settings(bos_config), bos_run, out=tmp_path / "curve"), "curve")
+    longest = max(curve["num_visible_tokens"][0].as_py())
+    assert longest > FULL
+    store = open_store(Path(read_json(bos_run / "manifest.json")["token_store"]), "validation")
+    drawn = sample_windows(store, longest, num_windows=4, max_per_document=16, seed=0)
+    rows_WT = drawn.tokens(np.arange(2))
+    wide = load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"), max_position=longest + 1)
+    for row, tokens in zip(curve.to_pylist()[:2], rows_WT.tolist(), strict=True):
+        for place, number in enumerate(row["num_visible_tokens"]):
+            visible = [eos_id, *tokens[-1 - number : -1]]
+            expected = reference.target_loss(wide, visible, list(range(number + 1)), set(range(number + 1)), tokens[-1])
+            assert row["loss_nats"][place] == pytest.approx(expected, abs=1e-5)
