@@ -215,7 +215,15 @@ def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: 
     return f"Selector {selector}. {mark}. {WORDS.format(controls=controls)}"
 
 
-def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets, out: Path) -> list[Path]:
+def figure_of(tables: Path, selector: str) -> Figure:
+    """Return the figure of one measured selector of a finished influence folder, for the caller to show or save."""
+    measured = Measured.read(tables)
+    figure = _draw_selector(measured, selector, drawn=read_drawn_targets(tables, measured.measurement))
+    plt.close(figure)  # pyplot keeps no figure that others show
+    return figure
+
+
+def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) -> Figure:
     rows = _rows_of(measured, selector, drawn=drawn)
     if width_in_force() is Width.one:  # two columns have room for the smallest and the largest k
         rows = {context: [clouds[0], *clouds[1:][-1:]] for context, clouds in rows.items()}
@@ -245,14 +253,18 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets, ou
     if densities:
         _colour_densities(figure, axes, densities=densities)
     caption(figure, measured.summary, words=_words(measured, selector, drawn=drawn, is_dense=is_dense))
-    return save(figure, out, name=f"figure4-{selector}")
+    return figure
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``figure4-SELECTOR`` for every selector."""
     drawn = read_drawn_targets(measured.tables, measured.measurement)
     selectors = ordered(measured.measurement)
-    return [path for name in selectors for path in _draw_selector(measured, name, drawn=drawn, out=out)]
+    return [
+        path
+        for name in selectors
+        for path in save(_draw_selector(measured, name, drawn=drawn), out, name=f"figure4-{name}")
+    ]
 
 
 if __name__ == "__main__":

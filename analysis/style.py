@@ -5,13 +5,15 @@ The colours print well and can be told apart by the colour-blind; each selector 
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import matplotlib
 
-matplotlib.use("Agg")
+if "MPLBACKEND" not in os.environ:  # notebooks name the one that shows figures
+    matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np

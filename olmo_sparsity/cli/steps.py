@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -64,12 +62,6 @@ def measure_first(config: Config, run: Path) -> None:
     train_first(config, run, share=WHOLE)
     with interruptible():
         measure(config, run)
-
-
-def figures_package() -> Any:
-    """Return the module that draws figures: part of an installed package, or in ``analysis/`` of a checkout."""
-    inside = importlib.util.find_spec("olmo_sparsity.analysis") is not None
-    return importlib.import_module(f"{'olmo_sparsity.analysis' if inside else 'analysis'}.every_figure")
 
 
 def finish_share(tables: Path, share: Share) -> bool:

@@ -19,7 +19,7 @@ from olmo_sparsity.cli.options import (
     SelectorName,
     resolve,
 )
-from olmo_sparsity.cli.steps import figures_package, measure_first
+from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -87,11 +87,12 @@ def figures(
 ) -> None:
     """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train the run and measure first."""
     from olmo_sparsity.tables.reading import list_finished
+    from olmo_sparsity.view.figure_scripts import figure_script
 
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder)
-    for path in figures_package().draw_run(folder, tables, width=width.value):
+    for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
         print(path)
 
 

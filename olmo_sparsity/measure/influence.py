@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
-from olmo_sparsity.measure.screening import make_screening
+from olmo_sparsity.measure.screening import ScreeningSettings, make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
@@ -127,9 +128,9 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened.device)
-        part = measure_windows(evaluator, batches, settings=settings, train_len=lengths.train_len, screening=screening)
-        return tables.of_part(window_ids_W, part)
+        return tables_of_windows(
+            evaluator, tables, window_ids_W=window_ids_W, train_len=lengths.train_len, screening=screening
+        )
 
     return PreparedMeasurement(
         num_windows=len(windows),
@@ -144,6 +145,29 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
             **fit,
         },
     )
+
+
+def tables_of_windows(
+    evaluator: Evaluator,
+    tables: InfluenceTables,
+    *,
+    window_ids_W: np.ndarray,
+    train_len: Optional[int],
+    screening: Optional[ScreeningSettings] = None,
+) -> dict[str, pa.Table]:
+    """Measure some windows, and return their rows of every table by its name.
+
+    Args:
+        evaluator: the model.
+        tables: the windows, what to measure, and how the tables are written.
+        window_ids_W: int64, the numbers of the windows.
+        train_len: tokens of a training row; None: not known.
+        screening: how candidates are screened; None: not at all.
+    """
+    settings = tables.settings
+    batches = batches_of_contexts(tables.null_contexts, window_ids_W, seed=settings.seed, device=evaluator.model.device)
+    part = measure_windows(evaluator, batches, settings=settings, train_len=train_len, screening=screening)
+    return tables.of_part(window_ids_W, part)
 
 
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 
@@ -35,9 +37,18 @@ def document_of_text(text: str, token_ids: np.ndarray, *, source: str) -> TokenD
     return TokenDocument(token_ids, make_document(text, source).doc_id, source)
 
 
-def document_of_tokens(token_ids: np.ndarray, *, source: str) -> TokenDocument:
-    """Return a document with the ID that its tokens have in token files."""
-    return TokenDocument(token_ids, hash64(token_ids.astype("<u4").tobytes(), b"doc_id"), source)
+def document_of_tokens(token_ids: np.ndarray, *, source: str, name: Optional[str] = None) -> TokenDocument:
+    """Return a document with the ID that its tokens have in token files, or that its name stands for.
+
+    A name of 16 hexadecimal digits is the ID itself, as tables write it; other names are hashed.
+    """
+    if name is None:
+        doc_id = hash64(token_ids.astype("<u4").tobytes(), b"doc_id")
+    elif re.fullmatch(r"[0-9a-f]{16}", name):
+        doc_id = int(name, 16)
+    else:
+        doc_id = hash64(name.encode(), b"doc_id")
+    return TokenDocument(token_ids, doc_id, source)
 
 
 def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:

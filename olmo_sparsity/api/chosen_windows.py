@@ -1,0 +1,216 @@
+"""Windows of one's own text: drawn from texts, before one place of a text, or given as tokens.
+
+A text is encoded once, when its windows are made; everything later works on the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+
+from olmo_sparsity.api.opened_model import Model
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
+from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
+from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text, place_at, place_of
+from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.text.windows import Windows, sample_windows
+
+SPLIT = "own"  # the name of one's own text in tables
+
+
+@dataclass(frozen=True)
+class ChosenWindows:
+    """Windows to measure, with their null contexts.
+
+    Attributes:
+        null_contexts: the windows, and what takes the place of their long-range tokens in the null context.
+        source: where the text comes from, as tables name it.
+        texts: texts of the ``full_len`` tokens of each window and, last, of its target; each decoded on its own.
+    """
+
+    null_contexts: NullContexts
+    source: str
+    texts: list[list[str]]
+
+    @property
+    def windows(self) -> Windows:
+        """The windows: tokens, documents, weights."""
+        return self.null_contexts.windows
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a window: ``window_id``, ``doc_id``, ``source``, ``start_token``, ``token_ids``, ``token_texts``,
+        ``target_id``, ``target_text`` and ``null_context``, the kind of its null context."""
+        windows, window_ids_W = self.windows, np.arange(len(self))
+        tokens_WT = windows.tokens(window_ids_W)
+        return pd.DataFrame(
+            {
+                "window_id": window_ids_W,
+                "doc_id": windows.doc_ids(window_ids_W),
+                "source": windows.store.source_of(windows.document_W),
+                "start_token": windows.start_W - windows.store.begins_G[windows.document_W],
+                "token_ids": list(tokens_WT[:, :-1]),
+                "token_texts": [texts[:-1] for texts in self.texts],
+                "target_id": tokens_WT[:, -1],
+                "target_text": [texts[-1] for texts in self.texts],
+                "null_context": self.null_contexts.kinds,
+            }
+        )
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __repr__(self) -> str:
+        windows = self.windows
+        return f"ChosenWindows({len(windows)} of {windows.full_len} tokens, {windows.num_documents} documents)"
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html(max_rows=10, notebook=True))
+
+
+def windows_from_texts(
+    model: Model,
+    texts: Sequence[str],
+    *,
+    num_windows: int = 100,
+    max_per_document: int = 16,
+    seed: int = 0,
+    source: str = "texts",
+) -> ChosenWindows:
+    """Draw windows from texts, as ``olmo-sparsity influence`` draws them from a corpus: every eligible target alike.
+
+    Args:
+        model: its tokenizer encodes the texts, each once; its ``full_len`` is the length of the windows.
+        texts: the documents.
+        num_windows: number of windows; fewer if the texts hold fewer.
+        max_per_document: largest number of windows of one text.
+        seed: of the draw and of the null contexts.
+        source: name of the texts in tables.
+
+    Raises:
+        UserError: no text holds a window, ``full_len`` tokens and the target behind them.
+    """
+    if isinstance(texts, str):
+        raise UserError("texts: must be a list of texts, each one document; a single text is written [text]")
+    encodings = [encode_text(model.tokenizer, text) for text in texts]
+    documents = [
+        document_of_text(encoded.text, encoded.token_ids, source=source) for encoded in encodings if len(encoded)
+    ]
+    if not documents:
+        raise UserError("texts: there is no text with a token in it")
+    windows = sample_windows(
+        store_of(documents, split=SPLIT),
+        model.lengths.full_len,
+        num_windows=num_windows,
+        max_per_document=max_per_document,
+        seed=seed,
+        min_documents=1,
+    )
+    return _with_null_contexts(model, windows, source=source, seed=seed)
+
+
+def windows_from_tokens(
+    model: Model,
+    token_ids: Sequence[Sequence[int]] | np.ndarray,
+    *,
+    doc_ids: Optional[Sequence[Any]] = None,
+    seed: int = 0,
+    source: str = "tokens",
+) -> ChosenWindows:
+    """Return windows that are given as token IDs, in their order; nothing is encoded.
+
+    Args:
+        model: its vocabulary is that of the tokens.
+        token_ids: [windows, full_len + 1]; the last token of each row is the target.
+        doc_ids: what names the document of each window, such as the column ``doc_id`` of a table; intervals count windows of
+            one document together. None: each window is a document of its own.
+        seed: of the null contexts, which are taken from other rows.
+        source: name of the windows in tables.
+
+    Raises:
+        UserError: a row has another length, or holds a token that the model does not have.
+    """
+    full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
+    rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
+    for number, row in enumerate(rows):
+        if row.shape != (full_len + 1,):
+            raise UserError(
+                f"token_ids[{number}]: {row.size} tokens, where full_len = {full_len} tokens and the target are expected"
+            )
+        if row.min() < 0 or row.max() >= vocab_size:
+            raise UserError(f"token_ids[{number}]: token IDs must lie between 0 and {vocab_size - 1}")
+    if not rows:
+        raise UserError("token_ids: there are no windows")
+    if doc_ids is not None and len(doc_ids) != len(rows):
+        raise UserError(f"doc_ids: {len(doc_ids)} of them for {len(rows)} windows")
+    names = [None] * len(rows) if doc_ids is None else [str(name) for name in doc_ids]
+    documents = [document_of_tokens(row, source=source, name=name) for row, name in zip(rows, names, strict=True)]
+    windows = windows_before(
+        store_of(documents, split=SPLIT),
+        full_len,
+        document_W=np.arange(len(rows)),
+        target_W=np.full(len(rows), full_len),
+    )
+    return _with_null_contexts(model, windows, source=source, seed=seed)
+
+
+def window_at(
+    model: Model,
+    text: str,
+    *,
+    at: Optional[int] = None,
+    target: Optional[str] = None,
+    seed: int = 0,
+    source: str = "text",
+) -> ChosenWindows:
+    """Return the one window before a place of a text.
+
+    Args:
+        model: its tokenizer encodes the text.
+        text: one document.
+        at: index of a character; the token that holds it is the target.
+        target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
+        seed: of the null context.
+        source: name of the text in tables.
+
+    Raises:
+        UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
+    """
+    encoded, place = find_place(model, text, at=at, target=target)
+    return window_before(model, encoded, place=place, seed=seed, source=source)
+
+
+def find_place(model: Model, text: str, *, at: Optional[int], target: Optional[str]) -> tuple[EncodedText, TargetPlace]:
+    """Encode a text, and return it with the place that ``window_at`` finds."""
+    if (at is None) == (target is None):
+        raise UserError("one place is explained at a time: give either --at OFFSET or --target TEXT")
+    full_len, local_len = model.lengths.full_len, model.lengths.local_len
+    encoded = encode_text(model.tokenizer, text)
+    if target is None:
+        assert at is not None
+        return encoded, place_at(encoded, at, full_len=full_len, local_len=local_len)
+    return encoded, place_of(encoded, target, full_len=full_len, local_len=local_len)
+
+
+def window_before(model: Model, encoded: EncodedText, *, place: TargetPlace, seed: int, source: str) -> ChosenWindows:
+    """Return the one window before a place of an encoded text."""
+    windows = windows_before(
+        store_of([document_of_text(encoded.text, encoded.token_ids, source=source)], split=SPLIT),
+        model.lengths.full_len,
+        document_W=np.array([0]),
+        target_W=np.array([place.token]),
+    )
+    return _with_null_contexts(model, windows, source=source, seed=seed)
+
+
+def _with_null_contexts(model: Model, windows: Windows, *, source: str, seed: int) -> ChosenWindows:
+    null_contexts = draw_null_contexts(
+        windows, model.lengths.num_long_range, kind=model.config.influence.null_context, seed=seed
+    )
+    texts = [token_texts(model.tokenizer, tokens_T) for tokens_T in windows.tokens(np.arange(len(windows)))]
+    return ChosenWindows(null_contexts, source, texts)

@@ -1,0 +1,148 @@
+"""What was measured, as DataFrames with the columns of the tables."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import pandas as pd
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.measurement import measure_parts
+from olmo_sparsity.statistics.as_json import selection_json
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, Summary, summarize
+from olmo_sparsity.statistics.wording import data_words, gates_words
+from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
+from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.view.figure_scripts import figure_script
+
+
+@dataclass(frozen=True)
+class Results:
+    """One measurement.
+
+    Attributes:
+        windows: the table ``windows``, one row a window: its text, losses and gains in nats.
+        selections: the table ``selections``, one row for each window, selector, context and draw: positions, scores, and losses,
+            gains and divergences in nats, one entry a k.
+        manifest: what was measured, and how.
+        folder: the influence folder that the tables were read from; None: they were measured in memory.
+    """
+
+    windows: pd.DataFrame
+    selections: pd.DataFrame
+    manifest: dict[str, Any]
+    folder: Optional[Path] = None
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the tables as an influence folder, which ``summary``, ``show``, ``report`` and the figures read.
+
+        Args:
+            folder: where to; its name is that of the measurement.
+            overwrite: replace another measurement in this folder.
+
+        Raises:
+            UserError: the folder holds something else.
+        """
+        out = Path(folder)
+        if overwrite and not is_folder_of_kind(out, "influence"):
+            overwrite = False
+        schema_of = schemas(self.manifest["context"]["num_long_range"])
+        frames = {"windows": self.windows, "selections": self.selections}
+        tables = {
+            name: pa.Table.from_pandas(frame, schema=schema_of[name], preserve_index=False)
+            for name, frame in frames.items()
+        }
+        measure_parts(
+            out, self.manifest, part_size=len(self.windows), measure_part=lambda _: tables, overwrite=overwrite
+        )
+        return out
+
+    def summarize(self) -> Summary:
+        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents."""
+        if self.folder is not None:
+            return summarize(load(self.folder))
+        with tempfile.TemporaryDirectory() as folder:
+            return summarize(load(self.save(Path(folder) / "influence")))
+
+    def summary(self) -> pd.DataFrame:
+        """Return the numbers of ``olmo-sparsity summary --json``, one row for each.
+
+        Returns:
+            Columns ``quantity``, ``selector``, ``context`` and ``k`` (missing for means over all windows), ``mean``, ``low``,
+            ``high`` and ``standard_error``; in nats, or a fraction. A number that a failed gate hides is missing.
+            ``attrs["gates"]`` says in words whether the gates passed.
+        """
+        summary = self.summarize()
+        rows = [_row(name, estimate=summary.of_windows(name)) for name in WINDOW_ESTIMATES]
+        for selection in summary.selections:
+            of = selection_json(selection)
+            rows += [_row(name, estimate=selection.estimate(name), of=of) for name in ESTIMATES]
+        frame = pd.DataFrame(rows).dropna(subset="mean").reset_index(drop=True).astype({"k": "Int64"})
+        frame.attrs["gates"] = gates_words(summary)
+        return frame
+
+    def __repr__(self) -> str:
+        return f"Results({len(self.windows)} windows, selectors {', '.join(self.selections['selector'].unique())})"
+
+    def _repr_html_(self) -> str:
+        summary = self.summarize()
+        words = pd.Series({"measured": data_words(summary), "gates": gates_words(summary)}).to_frame("").to_html()
+        return words + str(self.summary().to_html(max_rows=20, notebook=True, float_format="{:.4f}".format))
+
+
+def _row(name: str, *, estimate: Any, of: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+    """Return one row of ``Results.summary``."""
+    of = of or {}
+    numbers = {key: getattr(estimate, key, None) for key in ("mean", "low", "high", "standard_error")}
+    return {"quantity": name, "selector": of.get("selector"), "context": of.get("context"), "k": of.get("k"), **numbers}
+
+
+def read_results(folder: str | Path) -> Results:
+    """Read a finished measurement into memory.
+
+    Args:
+        folder: an influence folder, or a run: its newest measurement.
+
+    Raises:
+        UserError: there is no finished measurement.
+    """
+    tables = find_tables(Path(folder))
+    frames = {name: read_table(tables, name).to_pandas() for name in ("windows", "selections")}
+    return Results(frames["windows"], frames["selections"], read_manifest(tables), tables)
+
+
+def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
+    """Draw Figure 4: the sparse gain against the long gain, window by window, a panel for each k.
+
+    Args:
+        results: a measurement, or the folder of one (an influence folder, or a run).
+        selector: whose choices to draw.
+
+    Returns:
+        A figure of matplotlib, which notebooks show; ``savefig`` writes it.
+
+    Raises:
+        UserError: the selector was not measured.
+    """
+    if not isinstance(results, Results):
+        results = read_results(results)
+    measured = results.selections["selector"].unique().tolist()
+    if selector not in measured:
+        raise UserError(f"selector = {selector!r}: not measured; the measured selectors are {', '.join(measured)}")
+    script = figure_script("figure4")
+    if results.folder is not None:
+        return _figure(script.figure_of(results.folder, selector))
+    with tempfile.TemporaryDirectory() as folder:
+        return _figure(script.figure_of(results.save(Path(folder) / "influence"), selector))
+
+
+def _figure(figure: Any) -> Figure:
+    assert isinstance(figure, Figure)
+    return figure

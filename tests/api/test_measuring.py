@@ -1,0 +1,213 @@
+"""The Python functions against the tables that the command wrote for the same windows, and against the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from olmo_sparsity import api
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.text.in_memory import hash64
+
+NATS = 1e-5  # forward passes of another size round differently
+TEXTS = [
+    "the river of the garden was quiet " * 8,
+    "a yellow lamp in the window and a letter to the doctor " * 6,
+    "short",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> api.Model:
+    return api.open_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def of_command(tiny_tables: Path) -> api.Results:
+    """The first windows of what ``olmo-sparsity influence`` measured."""
+    results = api.read_results(tiny_tables)
+    selections = results.selections.query("window_id < 20").reset_index(drop=True)
+    return api.Results(results.windows.query("window_id < 20"), selections, results.manifest)
+
+
+@pytest.fixture(scope="module")
+def windows(model: api.Model, of_command: api.Results) -> api.ChosenWindows:
+    table = of_command.windows
+    rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
+    return api.windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist())
+
+
+@pytest.fixture(scope="module")
+def measured(model: api.Model, windows: api.ChosenWindows) -> api.Results:
+    return api.measure(model, windows)
+
+
+def same(first: pd.Series, second: pd.Series) -> None:
+    np.testing.assert_allclose(np.stack(first.to_list()), np.stack(second.to_list()), atol=NATS, rtol=0)
+
+
+def test_windows_of_a_table_have_its_text_and_documents(of_command: api.Results, windows: api.ChosenWindows) -> None:
+    for name in ("window_id", "doc_id", "target_id", "target_text"):
+        assert windows.frame[name].tolist() == of_command.windows[name].tolist()
+    for name in ("token_ids", "token_texts"):
+        assert [list(row) for row in windows.frame[name]] == [list(row) for row in of_command.windows[name]]
+    assert set(windows.frame["null_context"]) == {"same-source"}
+
+
+def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, measured: api.Results) -> None:
+    """Everything but the null contexts, which are drawn from other windows here."""
+    columns = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "gain_beyond_nats", "kl_short_nats"]
+    for name in [*columns, "single_luck_nats", "resampled_loss_short_nats"]:
+        same(measured.windows[name], of_command.windows[name])
+    assert list(measured.windows) == list(of_command.windows)
+    own = measured.selections.query("context in ('real', 'resampled')")
+    table = of_command.selections.query("context in ('real', 'resampled')")
+    assert list(own) == list(table)
+    for name in ("window_id", "selector", "context", "draw", "sees_target", "num_evaluations"):
+        assert own[name].tolist() == table[name].tolist()
+    for name in ("loss_sparse_nats", "gain_sparse_nats", "scores"):
+        same(own[name], table[name])
+    assert [list(row) for row in own["positions"]] == [list(row) for row in table["positions"]]
+
+
+def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWindows, of_command: api.Results) -> None:
+    names = ["kl", "gradient", "random", "attention"]
+    frame = api.scores(model, windows, selectors=names)
+    for name in names:
+        own = frame[frame["selector"] == name].pivot(index="window_id", columns="position", values="score")
+        rows = of_command.selections.query(f"selector == '{name}' and context == 'real'")
+        np.testing.assert_allclose(own.to_numpy(), np.stack(rows["scores"].to_list()), atol=NATS)
+    one = frame[(frame["window_id"] == 3) & (frame["position"] == 5)]
+    assert one["distance_tokens"].unique().tolist() == [15]
+    assert one["token_text"].unique().tolist() == [windows.texts[3][5]]
+
+
+def loss_by_definition(model: api.Model, tokens: Sequence[int], visible: Sequence[int]) -> float:
+    """Run the visible tokens alone, at their position IDs."""
+    positions = [*sorted(visible), *range(12, 20)]
+    seen = torch.tensor([[tokens[i] for i in positions]])
+    logits = model.evaluator.model.last_logits(seen, torch.tensor([positions]))
+    return float(torch.nn.functional.cross_entropy(logits.float(), torch.tensor([tokens[-1]])))
+
+
+@torch.inference_mode()
+def test_losses_of_given_sets(model: api.Model, windows: api.ChosenWindows) -> None:
+    sets = [[], [3], [11, 2], range(12), [7]]
+    frame = api.losses(model, windows, sets)
+    assert frame["window_id"].tolist() == [w for w in range(20) for _ in sets]
+    assert frame["positions"].tolist() == [list(positions) for positions in sets] * 20
+    tokens = windows.windows.tokens(np.arange(20))
+    for row in frame.itertuples():
+        expected = loss_by_definition(model, tokens[row.window_id].tolist(), row.positions)
+        assert row.loss_nats == pytest.approx(expected, abs=NATS)
+        assert row.kl_nats == pytest.approx(0, abs=NATS) if len(row.positions) == 12 else row.kl_nats > 0
+
+
+def test_losses_of_selections_are_those_of_the_table(
+    model: api.Model, windows: api.ChosenWindows, of_command: api.Results
+) -> None:
+    chosen = of_command.selections.query("selector == 'kl' and context == 'real'").sample(frac=1, random_state=0)
+    pairs = pd.DataFrame({"window_id": chosen["window_id"], "positions": [row[:2] for row in chosen["positions"]]})
+    frame = api.losses(model, windows, pairs)
+    assert chosen["k"].iloc[0].tolist() == [1, 2, 8]
+    np.testing.assert_allclose(frame["loss_nats"], [row[1] for row in chosen["loss_sparse_nats"]], atol=NATS)
+    np.testing.assert_allclose(frame["kl_nats"], [row[1] for row in chosen["kl_sparse_nats"]], atol=NATS)
+
+
+def test_windows_of_texts(model: api.Model) -> None:
+    """Each text is a document with the ID that it has in a corpus; tokens are those of its encoding."""
+    windows = api.windows_from_texts(model, TEXTS, num_windows=30)
+    frame = windows.frame
+    assert len(windows) == 30
+    assert set(frame["doc_id"]) == {f"{hash64(text.encode(), b'doc_id'):016x}" for text in TEXTS[:2]}
+    for row in frame.itertuples():
+        (text,) = (text for text in TEXTS if f"{hash64(text.encode(), b'doc_id'):016x}" == row.doc_id)
+        ids = model.tokenizer.encode(text).ids
+        expected = ids[row.start_token : row.start_token + 21]
+        assert [*row.token_ids, row.target_id] == expected
+    alone = api.windows_from_texts(model, TEXTS[:1], num_windows=5)
+    assert set(alone.frame["null_context"]) <= {"same-document", "shuffled"}
+
+
+def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, tmp_path: Path) -> None:
+    folder = measured.save(tmp_path / "saved")
+    again = api.read_results(folder)
+    pd.testing.assert_frame_equal(again.windows, measured.windows)
+    pd.testing.assert_frame_equal(again.selections, measured.selections)
+    summary = summarize(load(folder))
+    frame = again.summary()
+    assert frame.attrs["gates"] == measured.summary().attrs["gates"]
+    assert "GATE FAILED" in frame.attrs["gates"]  # too few documents
+    (gain,) = frame.query("quantity == 'gain_sparse_nats' and selector == 'kl' and context == 'real' and k == 2")[
+        "mean"
+    ]
+    estimate = summary.at("kl", "real", 2).gain_sparse_nats
+    assert estimate is not None and gain == estimate.mean
+    assert not (frame["quantity"] == "recovered_fraction").any()
+    with pytest.raises(UserError, match="other settings"):
+        api.Results(measured.windows, measured.selections, {**measured.manifest, "run_id": "x"}).save(folder)
+
+
+def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: Path) -> None:
+    figure = api.figure4(measured, selector="unmask-one")
+    assert len(figure.axes) == 9  # real, resampled and null context, at three k
+    points = np.asarray(figure.axes[0].collections[0].get_offsets())
+    rows = measured.selections.query("selector == 'unmask-one' and context == 'real'")
+    shown = {tuple(np.round(point, 4)) for point in points}
+    first = [row[0] for row in rows["gain_sparse_nats"]]
+    assert shown <= {tuple(np.round(pair, 4)) for pair in zip(first, measured.windows["gain_long_nats"], strict=True)}
+    assert len(api.figure4(tiny_tables).axes) == 6
+    with pytest.raises(UserError, match="not measured; the measured selectors are unmask-one"):
+        api.figure4(measured, selector="lasso")
+
+
+def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.ChosenWindows) -> None:
+    hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)])
+    assert "<script>" not in hostile._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
+    assert "GATE FAILED" in measured._repr_html_()
+    assert "20 of 20 tokens" in repr(windows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[1] * 20], r"token_ids\[0\]: 20 tokens, where full_len = 20"),
+        ([[1] * 21, [1] * 20 + [320]], r"token_ids\[1\]: token IDs must lie between 0 and 319"),
+        ([], "there are no windows"),
+    ],
+)
+def test_mistakes_of_tokens(model: api.Model, rows: list[list[int]], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        api.windows_from_tokens(model, rows)
+
+
+def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
+    shorter = api.open_model(tiny_run, full_len=16)
+    with pytest.raises(
+        UserError, match="made for full_len 20 with 12 long-range tokens, and the model has full_len 16"
+    ):
+        api.scores(shorter, windows)
+    with pytest.raises(UserError, match=r"influence.k = \[13\]"):
+        api.scores(model, windows, max_k=13)
+    with pytest.raises(UserError, match="no selector is named"):
+        api.scores(model, windows, selectors=["best"])
+    with pytest.raises(UserError, match="positions, 0 to 11"):
+        api.losses(model, windows, [[12]])
+    with pytest.raises(UserError, match="each at most once"):
+        api.losses(model, windows, [[1, 1]])
+    with pytest.raises(UserError, match="there is no window 20"):
+        api.losses(model, windows, pd.DataFrame({"window_id": [20], "positions": [[1]]}))
+    with pytest.raises(UserError, match="must be a list of texts"):
+        api.windows_from_texts(model, "one text")
+    with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
+        api.windows_from_texts(model, TEXTS[2:])
+    with pytest.raises(UserError, match="no trained run"):
+        api.open_model(tmp_path)
