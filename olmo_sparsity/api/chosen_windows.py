@@ -109,7 +109,6 @@ def windows_from_texts(
         num_windows=num_windows,
         max_per_document=max_per_document,
         seed=seed,
-        min_documents=1,
     )
     return _with_null_contexts(model, windows, source=source, seed=seed)
 

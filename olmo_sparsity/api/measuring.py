@@ -61,15 +61,20 @@ def measure(
         UserError: a selector is unknown, or k is larger than the number of long-range tokens.
     """
     config = _configured(model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws)
-    settings, lengths = config.influence, config.measured_lengths
-    assert lengths.train_len is not None
+    frames = {name: table.to_pandas() for name, table in measured_tables(model, windows, config=config).items()}
+    return Results(frames["windows"], frames["selections"], _manifest(model, windows, config=config))
+
+
+def measured_tables(model: Model, windows: ChosenWindows, *, config: Config) -> dict[str, pa.Table]:
+    """Measure windows as a configuration says, and return the tables ``windows`` and ``selections``."""
+    settings, train_len = config.influence, config.measured_lengths.train_len
+    assert train_len is not None
     tables = InfluenceTables(windows.null_contexts, settings, model.tokenizer, SPLIT)
     parts = [
-        tables_of_windows(model.evaluator, tables, window_ids_W=window_ids_W, train_len=lengths.train_len)
+        tables_of_windows(model.evaluator, tables, window_ids_W=window_ids_W, train_len=train_len)
         for window_ids_W in _batches(windows, settings.windows_per_part)
     ]
-    frames = {name: pa.concat_tables([part[name] for part in parts]).to_pandas() for name in ("windows", "selections")}
-    return Results(frames["windows"], frames["selections"], _manifest(model, windows, config=config))
+    return {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
 
 
 def scores(

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.cli import measuring, training, viewing
+from olmo_sparsity.cli import explaining, measuring, training, viewing
 from olmo_sparsity.cli.messages import set_up_messages
 from olmo_sparsity.errors import Interrupted, UserError
 
@@ -41,6 +41,7 @@ app.command("influence")(measuring.influence)
 app.command("summary")(viewing.summary)
 app.command("validate")(measuring.validate)
 app.command("context-curve")(measuring.context_curve)
+app.command("explain")(explaining.explain)
 app.command("merge")(measuring.merge)
 app.command("figures")(viewing.figures)
 app.command("report")(viewing.report)

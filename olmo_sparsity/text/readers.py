@@ -50,6 +50,22 @@ def read_records(path: Path, text_field: str) -> Iterator[TextRecord]:
     return _read_json_lines(path, text_field)
 
 
+def read_document(path: Path, text_field: str) -> str:
+    """Return the text of a file that holds one document: plain text, or one record of a format that ``read_records`` reads.
+
+    Raises:
+        UserError: the file is missing, is no text, or holds another number of documents.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; --text names a file with one document")
+    records = list(read_records(path, text_field) if path.name.endswith(TEXT_ENDINGS) else _read_txt(path))
+    if len(records) != 1:
+        raise UserError(f"{path}: {len(records)} documents, where one is expected; write it into a file of its own")
+    if records[0].problem is not None:
+        raise UserError(f"{path}: {records[0].problem}")
+    return records[0].text
+
+
 def _read_txt(path: Path) -> Iterator[TextRecord]:
     """Yield the whole file as one record."""
     try:

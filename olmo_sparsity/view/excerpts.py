@@ -169,10 +169,17 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[Excerpt]:
     selections: dict[int, list[dict[str, Any]]] = {window_id: [] for window_id in rows}
     for row in read_windows(folder, "selections", window_ids=window_ids):
         selections[row["window_id"]].append(row)
-    return [_excerpt(rows[window_id], selections[window_id], texts=texts) for window_id in window_ids]
+    return [excerpt_of_rows(rows[window_id], selections[window_id], texts=texts) for window_id in window_ids]
 
 
-def _excerpt(row: dict[str, Any], selections: list[dict[str, Any]], *, texts: dict[int, str]) -> Excerpt:
+def excerpt_of_rows(row: dict[str, Any], selections: list[dict[str, Any]], *, texts: dict[int, str]) -> Excerpt:
+    """Return one window as it is shown.
+
+    Args:
+        row: its row of ``windows``.
+        selections: its rows of ``selections``.
+        texts: text of each token ID of the null context; those that are not known are shown as ``#ID``.
+    """
     return Excerpt(
         window_id=row["window_id"],
         doc_id=row["doc_id"],

@@ -109,9 +109,16 @@ def show_window(
         UserError: there is no such window, selector or k.
     """
     window = _read_window(load(tables), tables, window_id=window_id, selector=selector, k=k, context=context)
-    coloured = console.is_terminal and not console.no_color
     _print_heading(window, console)
-    _print_words(window, console, coloured=coloured)
+    print_choice(window, console)
+
+
+def print_choice(window: ShownWindow, console: Console) -> None:
+    """Print what a selector chose in a window: the words with the chosen tokens marked, the losses, the ranking."""
+    sees = SEES_TARGET[window.sees_target]
+    console.print(Text(f"Selector {window.selector}, {window.context} context, k = {window.k}. It {sees}."))
+    console.print()
+    _print_words(window, console, coloured=console.is_terminal and not console.no_color)
     _print_losses(window, console)
     if window.ranks:
         _print_ranking(window, console)
@@ -146,9 +153,6 @@ def _print_heading(window: ShownWindow, console: Console) -> None:
     where = f"  class {excerpt.target_class}, document {excerpt.doc_id}, from token {excerpt.start_token}"
     console.print(Text(f"Window {excerpt.window_id}", style="bold").append(where, style="not bold"))
     console.print(Text(f"{window.measured}."))
-    sees = SEES_TARGET[window.sees_target]
-    console.print(Text(f"Selector {window.selector}, {window.context} context, k = {window.k}. It {sees}."))
-    console.print()
 
 
 def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> None:

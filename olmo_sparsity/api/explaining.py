@@ -1,0 +1,85 @@
+"""Explains one place of one document: which earlier tokens matter for the token that stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+
+from olmo_sparsity.api.chosen_windows import find_place, window_before
+from olmo_sparsity.api.measuring import measured_tables
+from olmo_sparsity.api.opened_model import Model, with_settings
+from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.text.places import several_places_words
+from olmo_sparsity.text.vocabulary import token_texts
+from olmo_sparsity.view.excerpts import excerpt_of_rows
+from olmo_sparsity.view.explanation import Explanation
+from olmo_sparsity.view.one_window import ShownWindow
+
+
+def explain(
+    model: Model,
+    text: str,
+    *,
+    at: Optional[int] = None,
+    target: Optional[str] = None,
+    selectors: Sequence[str] = ("kl",),
+    k: Optional[Sequence[int]] = None,
+    seed: int = 0,
+    source: str = "text",
+) -> Explanation:
+    """Measure the one window before a place of a text, with the numbers that ``measure`` gives for it.
+
+    The null context is text from elsewhere in the document where it fits beside the window; otherwise the long-range tokens in
+    random order. Resampled targets give the luck of selectors that see the target.
+
+    Args:
+        model: the model; its lengths are those of the window.
+        text: one document.
+        at: index of a character; the token that holds it is the target.
+        target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
+        selectors: whose choices to explain; `random` is measured beside them.
+        k: numbers of visible tokens, rising; the largest is shown. None: those of the model's configuration, as far as there are
+            so many long-range tokens.
+        seed: of `random`, of the null context and of the resampled targets.
+        source: name of the text.
+
+    Returns:
+        An explanation, which notebooks show; ``to_html``, ``save_html`` and ``to_json`` write it. Losses are in nats.
+
+    Raises:
+        UserError: there is no such place, or a selector or k is not possible.
+    """
+    encoded, place = find_place(model, text, at=at, target=target)
+    windows = window_before(model, encoded, place=place, seed=seed, source=source)
+    settings, lengths = model.config.influence, model.lengths
+    if k is None:
+        k = [size for size in settings.k if size <= lengths.num_long_range] or [1]
+    config = with_settings(
+        model,
+        selectors=list(dict.fromkeys([*selectors, "random"])),
+        k=list(k),
+        seed=seed,
+        resampled_draws=settings.resampled_draws,
+    )
+    tables = measured_tables(model, windows, config=config)
+    (window_row,) = tables["windows"].to_pylist()
+    selection_rows = tables["selections"].to_pylist()
+    null_ids_M = windows.null_contexts.tokens(np.array([0]))[0]
+    null_texts = dict(zip(null_ids_M.tolist(), token_texts(model.tokenizer, null_ids_M), strict=True))
+    excerpt = excerpt_of_rows(window_row, selection_rows, texts=null_texts)
+    ks = config.influence.k
+    return Explanation(
+        source=source,
+        offset=encoded.begin_of(place.token),
+        measured=f"Run {model.name}",
+        note=None if target is None else several_places_words(encoded, place, target),
+        null_context=windows.null_contexts.kinds[0],
+        windows=tuple(
+            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, lengths.local_len)
+            for name in dict.fromkeys(selectors)
+        ),
+        window_row=window_row,
+        selection_rows=selection_rows,
+    )

@@ -1,0 +1,95 @@
+"""The command ``explain``: one place in one document."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.cli.options import (
+    ConfigOption,
+    Overrides,
+    RunOption,
+    SelectorOption,
+    parse_k,
+    resolve,
+    selector_names,
+)
+from olmo_sparsity.cli.steps import interruptible, train_first
+from olmo_sparsity.errors import UserError
+
+SHOWN = ("kl",)  # the selector that is shown where none is named: it does not see the target
+
+logger = logging.getLogger(__name__)
+
+
+def explain(
+    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    config: ConfigOption = None,
+    run: RunOption = None,
+    at: Annotated[
+        Optional[int],
+        typer.Option("--at", metavar="OFFSET", help="Character of the document, from 0; its token is the target."),
+    ] = None,
+    target: Annotated[
+        Optional[str],
+        typer.Option(
+            "--target",
+            metavar="TEXT",
+            help="What the target begins, in place of --at: the first token that begins this text and follows a full window.",
+        ),
+    ] = None,
+    selector: SelectorOption = None,
+    k: Annotated[
+        Optional[str],
+        typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the controls.")] = 0,
+    html: Annotated[
+        Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an HTML file that exists.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Explain one place in one document: which earlier tokens matter there. Trains the model first if necessary.
+
+    Prints the window with its influential tokens marked, the losses and the gains.
+    """
+    loaded, folder = resolve(config, run, overrides=overrides)
+    if (at is None) == (target is None):
+        raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
+    from olmo_sparsity.text.readers import read_document
+    from olmo_sparsity.view.pages import check_free
+
+    document = read_document(text, loaded.data.text_field)
+    if html is not None:
+        check_free(html, overwrite)
+    ks = None if k is None else parse_k(k)
+    from olmo_sparsity.api.explaining import explain as explain_place
+    from olmo_sparsity.api.opened_model import open_configured
+    from olmo_sparsity.measure.shares import WHOLE
+    from olmo_sparsity.view.console import print_json
+    from olmo_sparsity.view.explanation import print_explanation
+    from olmo_sparsity.view.one_window import terminal
+
+    train_first(loaded, folder, share=WHOLE)
+    with interruptible():
+        explanation = explain_place(
+            open_configured(loaded, folder),
+            document,
+            at=at,
+            target=target,
+            selectors=selector_names(selector) or SHOWN,
+            k=ks,
+            seed=seed,
+            source=text.name,
+        )
+    if as_json:
+        print_json(explanation.to_json())
+    else:
+        print_explanation(explanation, terminal())
+    if html is not None:
+        logger.info(str(explanation.save_html(html, overwrite=overwrite)))

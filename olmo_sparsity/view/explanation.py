@@ -1,0 +1,242 @@
+"""One place of one document explained: in the terminal, as JSON, and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Optional
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from olmo_sparsity.statistics.wording import NULL_WORDS
+from olmo_sparsity.statistics.wording_of_windows import GAINS_CAPTION, GATE_NOT_ASSESSED, GATE_WORDS
+from olmo_sparsity.view import pages
+from olmo_sparsity.view.excerpts import Excerpt, printable
+from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
+
+HEAT_STEPS = 9  # shades of a score
+FRAME_HEIGHT = 640  # of the page in a notebook, in pixels
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What one selector gains at one k, in nats; None where it is not measured.
+
+    Attributes:
+        selector: name of the selector.
+        k: number of visible long-range tokens.
+        loss_sparse_nats: L_short,sparse(k).
+        gain_sparse_nats: L_short minus that.
+        gain_over_random_nats: sparse gain minus that of `random`; None for `random` itself.
+        luck_nats: mean sparse gain on resampled targets, of a selector that sees the target.
+        real_minus_luck_nats: sparse gain minus luck.
+    """
+
+    selector: str
+    k: int
+    loss_sparse_nats: float
+    gain_sparse_nats: float
+    gain_over_random_nats: Optional[float]
+    luck_nats: Optional[float]
+    real_minus_luck_nats: Optional[float]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One place of one document, and what selectors chose before it.
+
+    Attributes:
+        source: name of the document.
+        offset: index in the document of the target's first character.
+        measured: the run or model, the definition of visible and the anchor, in words.
+        note: that the target was searched for and stands at several places, in one sentence; None: it does not.
+        null_context: kind of the null context, a key of ``text.null_contexts.FALLBACKS``.
+        windows: the window with the choice of each selector, one a selector.
+        window_row: its row of the table ``windows``.
+        selection_rows: its rows of the table ``selections``.
+    """
+
+    source: str
+    offset: int
+    measured: str
+    note: Optional[str]
+    null_context: str
+    windows: tuple[ShownWindow, ...]
+    window_row: dict[str, Any]
+    selection_rows: list[dict[str, Any]]
+
+    @property
+    def excerpt(self) -> Excerpt:
+        """The window."""
+        return self.windows[0].excerpt
+
+    @property
+    def gains(self) -> list[Gains]:
+        """What each selector gains at each k."""
+        return [gains for window in self.windows for gains in gains_of(window)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON; ``window`` and ``selections`` have the columns of the tables."""
+        shown = self.windows[0]
+        return {
+            "source": self.source,
+            "offset": self.offset,
+            "measured": self.measured,
+            "note": self.note,
+            "gate": GATE_NOT_ASSESSED,
+            "null_context": self.null_context,
+            "local_len": shown.local_len,
+            "full_len": len(self.excerpt.token_texts),
+            "target_text": self.excerpt.target_text,
+            "loss_short_nats": self.excerpt.loss_short_nats,
+            "loss_long_nats": self.excerpt.loss_long_nats,
+            "gain_long_nats": self.excerpt.gain_long_nats,
+            "gains": [vars(gains) for gains in self.gains],
+            "window": _plain(self.window_row),
+            "selections": _plain(self.selection_rows),
+        }
+
+    def to_html(self) -> str:
+        """Return one self-contained HTML page; it loads nothing and runs no script."""
+        return pages.render(
+            "explain.html",
+            styles=("report.css", "explain.css"),
+            scripts=(),
+            data=self.to_json(),
+            explanation=self,
+            excerpt=self.excerpt,
+            facts=_facts(self),
+            gate=GATE_WORDS,
+            gains_caption=GAINS_CAPTION,
+            sees=SEES_TARGET,
+            tokens=_tokens,
+            local=lambda window: [printable(text) for text in window.local_texts],
+            target=printable(self.excerpt.target_text),
+            gains_of=gains_of,
+            ranking=_ranking,
+            nats=_nats,
+        )
+
+    def save_html(self, out: str | Path, *, overwrite: bool = False) -> Path:
+        """Write ``to_html`` into a file.
+
+        Raises:
+            UserError: the file exists and ``overwrite`` is False.
+        """
+        path = Path(out)
+        pages.check_free(path, overwrite)
+        pages.write_page(path, self.to_html())
+        return path
+
+    def _repr_html_(self) -> str:
+        page = escape(self.to_html(), quote=True)
+        return f'<iframe sandbox srcdoc="{page}" style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+
+
+def gains_of(window: ShownWindow) -> Iterator[Gains]:
+    """Yield what a selector gains, one entry a k."""
+    excerpt, choice = window.excerpt, window.choice
+    random = excerpt.selections.get(("random", window.context))
+    for index, k in enumerate(choice.ks):
+        gain, luck = choice.gain_sparse_nats[index], excerpt.luck_at(window.selector, k=k)
+        over = None if random is None or window.selector == "random" else gain - random.gain_sparse_nats[index]
+        rest = None if luck is None else gain - luck
+        yield Gains(window.selector, k, choice.loss_sparse_nats[index], gain, over, luck, rest)
+
+
+def print_explanation(explanation: Explanation, console: Console) -> None:
+    """Print the place, and for each selector the window with its influential tokens marked, the losses and the gains."""
+    console.print(Text(f"{explanation.source}, character {explanation.offset}", style="bold"))
+    for name, words in _facts(explanation):
+        console.print(Text(f"{name}: {words}"))
+    console.print(Text(GATE_WORDS, style="bold"))
+    for window in explanation.windows:
+        console.print()
+        print_choice(window, console)
+        console.print()
+        console.print(_gains_table(window))
+    console.print(Text(GAINS_CAPTION, style="italic"))
+
+
+def _gains_table(window: ShownWindow) -> Table:
+    table = Table("k", "L_short,sparse(k)", "sparse gain", "over random", "luck", "real minus luck", title="nats")
+    for gains in gains_of(window):
+        table.add_row(
+            str(gains.k),
+            _nats(gains.loss_sparse_nats),
+            _nats(gains.gain_sparse_nats),
+            _nats(gains.gain_over_random_nats),
+            _nats(gains.luck_nats),
+            _nats(gains.real_minus_luck_nats),
+        )
+    return table
+
+
+def _facts(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return what was measured, as names and values."""
+    excerpt, shown = explanation.excerpt, explanation.windows[0]
+    num_tokens = len(excerpt.token_texts)
+    lengths = f"local {shown.local_len} + long-range {num_tokens - shown.local_len} = full {num_tokens} tokens"
+    null_long = f"long gain {excerpt.null_gain_long_nats:.3f} nats"
+    note = [] if explanation.note is None else [("Place", explanation.note)]
+    return [
+        *note,
+        ("Measured", explanation.measured),
+        ("Lengths", f"{lengths}, from token {excerpt.start_token} of the document"),
+        ("Class of the target", excerpt.target_class),
+        ("Null context", f"{NULL_WORDS[explanation.null_context]}; {null_long}"),
+    ]
+
+
+def _nats(value: Optional[float]) -> str:
+    return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"  # no -0.000
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A long-range token as the page shows it: text, classes, its rank if it is visible, and words for a pointer."""
+
+    text: str
+    classes: str
+    rank: Optional[int]
+    title: str
+
+
+def _tokens(window: ShownWindow) -> list[_Token]:
+    tokens, far = [], window.long_range_texts
+    for position, text in enumerate(far):
+        score = window.choice.scores[position]
+        share = 0.0 if score is None else abs(score) / window.choice.largest_score
+        classes = f"token heat-{round(share * HEAT_STEPS)}" + (" against" if score is not None and score < 0 else "")
+        distance = len(far) + window.local_len - position
+        title = f"{distance} tokens before the target, score {'unknown' if score is None else format(score, '.3g')}"
+        tokens.append(_Token(printable(text), classes, window.ranks.get(position), title))
+    return tokens
+
+
+def _ranking(window: ShownWindow) -> list[tuple[int, int, str, str]]:
+    """Return rank, distance to the target, score and text of each visible token."""
+    far = window.long_range_texts
+    return [
+        (
+            rank,
+            len(far) + window.local_len - position,
+            f"{window.score(position):.3g}",
+            printable(far[position]).strip() or "␣",
+        )
+        for position, rank in window.ranks.items()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: a number that is not finite becomes null."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,177 @@
+"""One place of one document: the numbers of the data-set run, and what is shown of hostile text."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from olmo_sparsity import api
+from olmo_sparsity.config import SELECTORS
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.corpus import make_document
+from olmo_sparsity.text.places import encode_text
+from olmo_sparsity.view.explanation import Explanation, print_explanation
+
+NATS = 1e-5  # forward passes of another size round differently
+HOSTILE = (
+    'the river of the garden </script><script>alert(1)</script> "quoted" [red]markup[/red] & \x1b[31m in the window '
+)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> api.Model:
+    return api.open_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def documents(corpus_file: Path) -> dict[str, str]:
+    """The texts of the corpus by their IDs."""
+    texts = [json.loads(line)["text"] for line in corpus_file.read_text().splitlines()]
+    return {f"{make_document(text, '').doc_id:016x}": text for text in texts}
+
+
+@pytest.fixture(scope="module")
+def of_command(tiny_tables: Path) -> api.Results:
+    return api.read_results(tiny_tables)
+
+
+def explained(model: api.Model, documents: dict[str, str], window: Any, **options: Any) -> Explanation:
+    """Explain the place of a window of a table."""
+    text = documents[window.doc_id]
+    encoded = encode_text(model.tokenizer, text)
+    offset = encoded.begin_of(window.start_token + len(window.token_ids))
+    return api.explain(model, text, at=offset, **options)
+
+
+@pytest.mark.parametrize("number", [0, 7, 31])
+def test_the_numbers_are_those_of_the_data_set_run(
+    model: api.Model, documents: dict[str, str], of_command: api.Results, number: int
+) -> None:
+    """Losses, scores and selections. What is drawn at random depends on the number of the window, which is 0 here."""
+    window = next(row for row in of_command.windows.itertuples() if row.window_id == number)
+    names = [name for name in of_command.selections["selector"].unique() if name != "random"]
+    explanation = explained(model, documents, window, selectors=names, k=[1, 2, 8])
+    excerpt = explanation.excerpt
+    assert excerpt.doc_id == window.doc_id
+    assert excerpt.start_token == window.start_token
+    assert (excerpt.target_text, excerpt.target_class) == (window.target_text, window.target_class)
+    assert excerpt.token_texts == list(window.token_texts)
+    for name in ("loss_short_nats", "loss_long_nats", "gain_long_nats"):
+        assert getattr(excerpt, name) == pytest.approx(getattr(window, name), abs=NATS)
+    for name in names:
+        table = of_command.selections.query(f"window_id == {number} and selector == '{name}' and context == 'real'")
+        (row,) = table.itertuples()
+        choice = excerpt.selections[name, "real"]
+        assert choice.positions == list(row.positions)
+        np.testing.assert_allclose(choice.scores, row.scores, atol=NATS)
+        np.testing.assert_allclose(choice.loss_sparse_nats, row.loss_sparse_nats, atol=NATS)
+    if number == 0:
+        _check_controls(explanation, of_command, single_luck=float(window.single_luck_nats))
+
+
+def _check_controls(explanation: Explanation, of_command: api.Results, *, single_luck: float) -> None:
+    rows = of_command.selections.query("window_id == 0")
+    random = rows.query("selector == 'random' and context == 'real'")["gain_sparse_nats"].iloc[0]
+    for window in explanation.windows:
+        real = rows.query(f"selector == '{window.selector}' and context == 'real'")["gain_sparse_nats"].iloc[0]
+        drawn = rows.query(f"selector == '{window.selector}' and context == 'resampled'")["gain_sparse_nats"]
+        luck = np.mean(np.stack(drawn.to_list()), axis=0) if len(drawn) else None
+        for i, gains in enumerate(gains for gains in explanation.gains if gains.selector == window.selector):
+            assert gains.gain_sparse_nats == pytest.approx(real[i], abs=NATS)
+            assert gains.gain_over_random_nats == pytest.approx(real[i] - random[i], abs=2 * NATS)
+            if luck is None:
+                assert gains.luck_nats is None and gains.real_minus_luck_nats is None
+            else:
+                expected = single_luck if (window.selector, gains.k) == ("unmask-one", 1) else luck[i]
+                assert gains.luck_nats == pytest.approx(expected, abs=NATS)
+                assert gains.real_minus_luck_nats == pytest.approx(real[i] - expected, abs=2 * NATS)
+
+
+def test_every_selector_explains(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=SELECTORS, k=[1, 3])
+    assert [window.selector for window in explanation.windows] == list(SELECTORS)
+    shown = api.explain(model, HOSTILE * 3, at=150)
+    assert [window.selector for window in shown.windows] == ["kl"]
+    assert shown.windows[0].ks == [1, 2, 8]
+
+
+def test_the_null_context_is_named(model: api.Model) -> None:
+    tokens = encode_text(model.tokenizer, HOSTILE * 3)
+    assert api.explain(model, HOSTILE * 3, at=150).null_context == "same-document"
+    short = HOSTILE * 3
+    short = short[tokens.begins[0] : tokens.ends[22]]
+    shuffled = api.explain(model, short, at=int(tokens.begins[21]))
+    assert shuffled.null_context == "shuffled"
+    assert dict(said(shuffled))["Null context"].startswith("the same tokens in random order; long gain ")
+
+
+def said(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return the lines of the form "name: words" that the terminal shows."""
+    return [tuple(line.split(": ", 1)) for line in printed(explanation).splitlines() if ": " in line]  # type: ignore[misc]
+
+
+def printed(explanation: Explanation) -> str:
+    out = io.StringIO()
+    print_explanation(explanation, Console(file=out, width=300))
+    return out.getvalue()
+
+
+def test_the_terminal_shows_place_marks_losses_and_gate(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, target="window", selectors=["unmask-one"], k=[1, 2], source="a.txt")
+    text = printed(explanation)
+    assert text.startswith(f"a.txt, character {HOSTILE.index('window')}\n")
+    assert "follows a full window at 3 places; this is the first" in text
+    assert "Gate not assessed: one window is no sample" in text
+    excerpt, (one, two) = explanation.excerpt, explanation.gains
+    for number in (excerpt.loss_short_nats, excerpt.loss_long_nats, two.loss_sparse_nats):
+        assert f"{number:7.3f} nats" in text
+    assert one.luck_nats is not None and f"│ {one.luck_nats:.3f}" in text.replace("-0.000", "0.000")
+    assert len(re.findall(r"\[[12]:", text)) == 2
+    assert "\x1b" not in text
+
+
+def test_the_page_is_self_contained_and_escapes_the_text(model: api.Model, tmp_path: Path) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["kl", "gradient"], source="<a>.txt")
+    page = explanation.save_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert len(re.findall("<script", page)) == 1  # the data
+    assert "alert(1)</script>" not in page
+    assert not re.findall(r'(?:src|href)="', page)
+    assert "<a>.txt" not in page and "&lt;a&gt;.txt" in page
+    assert "\x1b" not in page
+    assert page.count("<mark") == 2 * 8
+    assert "Gate not assessed" in page
+    data = json.loads(re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)[0])
+    assert data == json.loads(json.dumps(explanation.to_json()))
+    with pytest.raises(UserError, match="the file exists"):
+        explanation.save_html(tmp_path / "page.html")
+    frame = explanation._repr_html_()
+    assert frame.startswith("<iframe sandbox srcdoc=") and frame.count("<") == 2
+
+
+def test_json_has_the_columns_of_the_tables(model: api.Model, of_command: api.Results) -> None:
+    value = api.explain(model, HOSTILE * 3, at=150, selectors=["kl", "unmask-one"], k=[2]).to_json()
+    json.dumps(value, allow_nan=False)
+    assert value["gate"] == "not assessed"
+    assert list(value["window"]) == list(of_command.windows)
+    assert list(value["selections"][0]) == list(of_command.selections)
+    assert [entry["selector"] for entry in value["gains"]] == ["kl", "unmask-one"]
+    row = next(row for row in value["selections"] if (row["selector"], row["context"]) == ("kl", "real"))
+    assert value["gains"][0]["loss_sparse_nats"] == row["loss_sparse_nats"][0]
+
+
+def test_mistakes(model: api.Model) -> None:
+    with pytest.raises(UserError, match="give either --at OFFSET or --target TEXT"):
+        api.explain(model, HOSTILE)
+    with pytest.raises(UserError, match="give either --at OFFSET or --target TEXT"):
+        api.explain(model, HOSTILE, at=1, target="x")
+    with pytest.raises(UserError, match="only 2 tokens stand before it, and the full context has 20"):
+        api.explain(model, HOSTILE, at=int(encode_text(model.tokenizer, HOSTILE).begins[2]))
+    with pytest.raises(UserError, match=r"influence.k = \[13\]"):
+        api.explain(model, HOSTILE * 3, at=150, k=[13])

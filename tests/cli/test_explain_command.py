@@ -1,0 +1,92 @@
+"""The command ``explain``, in one process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import made_up_text
+
+from olmo_sparsity import api
+from olmo_sparsity.cli.app import main
+
+
+@pytest.fixture(scope="module")
+def letter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explained") / "letter.txt"
+    path.write_text(made_up_text(np.random.default_rng(5), 80) + " zebra", encoding="utf-8")
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "explain", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
+def test_options_reach_the_measurement(
+    tiny_run: Path, letter: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = letter.with_name("page.html")
+    run(
+        monkeypatch, "--run", str(tiny_run), "--text", str(letter), "--target", "zebra", "--selector", "kl", "--selector",
+        "greedy", "--k", "2", "--json", "--html", str(page),
+    )  # fmt: skip
+    value = json.loads(capsys.readouterr().out)
+    text = letter.read_text()
+    expected = api.explain(
+        api.open_model(tiny_run), text, target="zebra", selectors=["kl", "greedy"], k=[1, 2], source="letter.txt"
+    )
+    assert value == json.loads(json.dumps(expected.to_json()))
+    assert value["offset"] == text.index("zebra")
+    assert page.read_text() == expected.to_html()
+
+
+def test_it_prints_one_window(
+    tiny_run: Path, letter: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "--run", str(tiny_run), "--text", str(letter), "--at", "200", "--k", "2")
+    said = capsys.readouterr().out
+    assert said.startswith("letter.txt, character 200\n")
+    assert "Selector kl, real context, k = 2. It does not see the target." in said
+    assert "[1:" in said and "[3:" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--at", "3"], "offset 3: only"),
+        (["--at", "99999"], "offset 99999: the text has"),
+        (["--target", "dinosaur"], "target 'dinosaur': it does not occur in the text"),
+        ([], "explain: give one place, either --at OFFSET or --target TEXT"),
+        (["--at", "200", "--k", "50"], "influence.k = [16, 32, 50]: there are only M = 12 long-range tokens"),
+        (["--at", "200", "--html", "letter.txt"], "letter.txt: the file exists; --overwrite replaces it"),
+        (["--at", "200", "--text", "gone.txt"], "gone.txt: no such file; --text names a file with one document"),
+        (["--at", "200", "--text", "many.jsonl"], "many.jsonl: 2 documents, where one is expected"),
+        (["--at", "200", "--text", "latin.txt"], "latin.txt: not UTF-8 text"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tiny_run: Path,
+    letter: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(letter.parent)
+    (letter.parent / "many.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (letter.parent / "latin.txt").write_bytes(b"caf\xe9")
+    text = [] if "--text" in arguments else ["--text", "letter.txt"]
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "explain", "--run", str(tiny_run), *text, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""
