@@ -5,6 +5,7 @@ Importing this loads torch; importing ``olmo_sparsity`` does not.
 
 from olmo_sparsity.api.chosen_windows import ChosenWindows as ChosenWindows
 from olmo_sparsity.api.chosen_windows import window_at as window_at
+from olmo_sparsity.api.chosen_windows import windows_from_table as windows_from_table
 from olmo_sparsity.api.chosen_windows import windows_from_texts as windows_from_texts
 from olmo_sparsity.api.chosen_windows import windows_from_tokens as windows_from_tokens
 from olmo_sparsity.api.explaining import explain as explain

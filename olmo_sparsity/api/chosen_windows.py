@@ -158,6 +158,22 @@ def windows_from_tokens(
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
+def windows_from_table(model: Model, table: pd.DataFrame, *, seed: int = 0) -> ChosenWindows:
+    """Return the windows of a table ``windows`` by their tokens, in its order; nothing is encoded.
+
+    Args:
+        model: its vocabulary is that of the tokens.
+        table: some rows of a table ``windows``, such as ``Results.windows``; its columns ``token_ids``, ``target_id`` and
+            ``doc_id`` are read.
+        seed: of the null contexts, which are taken from other rows.
+
+    Raises:
+        UserError: the windows have another length than the model's ``full_len``.
+    """
+    rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
+    return windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist(), seed=seed, source="table")
+
+
 def window_at(
     model: Model,
     text: str,

@@ -39,9 +39,7 @@ def of_command(tiny_tables: Path) -> api.Results:
 
 @pytest.fixture(scope="module")
 def windows(model: api.Model, of_command: api.Results) -> api.ChosenWindows:
-    table = of_command.windows
-    rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
-    return api.windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist())
+    return api.windows_from_table(model, of_command.windows)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import TINY_YAML, write_corpus
+from conftest import TINY_YAML, made_up_text, write_corpus
 from shown_commands import PAGES, ROOT, shown_commands
 from tiny_pretrained import save_llama
 from typer import Typer
@@ -59,6 +60,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("commands")
     (folder / "my_texts").mkdir()
     write_corpus(folder / "my_texts" / "others.jsonl", 200, seed=1)
+    letter = made_up_text(np.random.default_rng(2), 200)
+    (folder / "my_texts" / "letter.txt").write_text(f"{letter} river", encoding="utf-8")
     configs = folder / "configs"
     configs.mkdir()
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
