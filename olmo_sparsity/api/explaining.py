@@ -11,6 +11,8 @@ from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opened_model import Model, with_settings
 from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.text.places import several_places_words
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.view.excerpts import excerpt_of_rows
@@ -63,7 +65,9 @@ def explain(
         seed=seed,
         resampled_draws=settings.resampled_draws,
     )
-    tables = measured_tables(model, windows, config=config)
+    tables, manifest = measured_tables(model, windows, config=config)
+    setup = ModelSetup.from_manifest(manifest)
+    measured = setup_words(manifest["run"], setup)
     (window_row,) = tables["windows"].to_pylist()
     selection_rows = tables["selections"].to_pylist()
     null_ids_M = windows.null_contexts.tokens(np.array([0]))[0]
@@ -73,11 +77,11 @@ def explain(
     return Explanation(
         source=source,
         offset=encoded.begin_of(place.token),
-        measured=f"Run {model.name}",
+        measured=measured,
         note=None if target is None else several_places_words(encoded, place, target),
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(
-            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, lengths.local_len)
+            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, lengths.local_len, measured)
             for name in dict.fromkeys(selectors)
         ),
         window_row=window_row,

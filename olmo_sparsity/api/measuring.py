@@ -6,30 +6,28 @@ M = ``full_len`` - ``local_len``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import torch
 
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opened_model import Model, with_settings
 from olmo_sparsity.api.results import Results
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.influence import tables_of_windows
-from olmo_sparsity.measure.influence_tables import InfluenceTables
-from olmo_sparsity.measure.losses import row_losses, short_log_probs
-from olmo_sparsity.measure.opened_run import lengths_record
+from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
+from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.measured_text import MeasuredText
+from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.selectors import SCORERS
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.measure.window_influence import batches_of_contexts
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 VisibleSets = Union[Sequence[Sequence[int]], pd.DataFrame]
 
@@ -61,20 +59,33 @@ def measure(
         UserError: a selector is unknown, or k is larger than the number of long-range tokens.
     """
     config = _configured(model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws)
-    frames = {name: table.to_pandas() for name, table in measured_tables(model, windows, config=config).items()}
-    return Results(frames["windows"], frames["selections"], _manifest(model, windows, config=config))
+    tables, manifest = measured_tables(model, windows, config=config)
+    return Results(tables["windows"].to_pandas(), tables["selections"].to_pandas(), manifest)
 
 
-def measured_tables(model: Model, windows: ChosenWindows, *, config: Config) -> dict[str, pa.Table]:
-    """Measure windows as a configuration says, and return the tables ``windows`` and ``selections``."""
-    settings, train_len = config.influence, config.measured_lengths.train_len
-    assert train_len is not None
-    tables = InfluenceTables(windows.null_contexts, settings, model.tokenizer, SPLIT)
-    parts = [
-        tables_of_windows(model.evaluator, tables, window_ids_W=window_ids_W, train_len=train_len)
-        for window_ids_W in _batches(windows, settings.windows_per_part)
-    ]
-    return {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
+def measured_tables(
+    model: Model, windows: ChosenWindows, *, config: Config
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """Measure windows as a configuration says, and return their tables and the manifest that ``influence`` would write."""
+    kinds: list[Any] = list(windows.null_contexts.counts())
+    if len(kinds) == 1:
+        config = dataclasses.replace(config, influence=dataclasses.replace(config.influence, null_context=kinds[0]))
+    text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
+    opened = dataclasses.replace(model.opened, open_text=lambda: text)
+    fit = model.fit(windows.windows)
+    prepared = prepare_windows(config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts)
+    parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
+    plan = MeasurementPlan(
+        kind="influence",
+        run_id=fingerprint(influence_run_id(config, opened), windows.windows.sha256),
+        folder=opened.folder,
+        config=config,
+        opened=opened,
+        prepare=lambda: prepared,
+    )
+    entries = dataclasses.replace(prepared, manifest_entries={**prepared.manifest_entries, **fit})
+    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
+    return tables, manifest_of(plan, entries)
 
 
 def scores(
@@ -102,6 +113,7 @@ def scores(
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
     config = _configured(model, windows, selectors=selectors, k=[max_k], seed=seed, resampled_draws=0)
+    model.fit(windows.windows)
     full_len, num_long_range = config.measured_lengths.full_len, config.measured_lengths.num_long_range
     frames = []
     for window_ids_W in _batches(windows, config.influence.windows_per_part):
@@ -141,28 +153,19 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     """
     _check_lengths(model, windows)
     window_R, sets = _visible_rows(windows, visible)
+    model.fit(windows.windows)
     loss_R, kl_R = np.empty((2, len(sets)), dtype=np.float32)
     for window_ids_W in _batches(windows, model.config.influence.windows_per_part):
-        batch = _real_batch(model, windows, window_ids_W=window_ids_W, seed=0)
-        predictions = Predictions(
-            model.evaluator, batch, log_p_short_WV=short_log_probs(model.evaluator, batch.tokens_WT)
-        )
         first = int(window_ids_W[0])
         rows_of_size: dict[int, list[int]] = {}
         for row in np.flatnonzero((window_R >= first) & (window_R <= window_ids_W[-1])).tolist():
             rows_of_size.setdefault(len(sets[row]), []).append(row)
-        for size, rows in rows_of_size.items():  # rows of one size make a batch without padding
-            visible_RS = torch.tensor([sets[row] for row in rows], dtype=torch.int64).view(len(rows), size)
-            losses_r, divergences_r = row_losses(
-                model.evaluator,
-                batch.tokens_WT,
-                targets_W=batch.targets_W,
-                windows_R=torch.from_numpy(window_R[rows] - first).to(model.device),
-                visible_RS=visible_RS.to(model.device),
-                reference_WV=predictions.log_p_long_WV,
-            )
-            assert divergences_r is not None
-            loss_R[rows], kl_R[rows] = losses_r.cpu().numpy(), divergences_r.cpu().numpy()
+        found = _window_scores(model, windows, window_ids_W=window_ids_W, config=model.config).evaluate_rows(
+            [np.array([[window_R[row] - first, *sets[row]] for row in rows]) for rows in rows_of_size.values()],
+            with_kl=True,
+        )
+        for rows, (losses_r, divergences_r) in zip(rows_of_size.values(), found, strict=True):
+            loss_R[rows], kl_R[rows] = losses_r, divergences_r
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
@@ -204,21 +207,11 @@ def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
             bar.update(len(window_ids_W))
 
 
-def _real_batch(model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, seed: int) -> WindowBatch:
-    """Return windows under the real context."""
-    rows_WT = torch.from_numpy(windows.windows.tokens(window_ids_W)).to(model.device)
-    return WindowBatch(
-        rows_WT[:, :-1].contiguous(),
-        rows_WT[:, -1].contiguous(),
-        window_ids_W=window_ids_W,
-        context="real",
-        seed=seed,
-    )
-
-
 def _window_scores(model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, config: Config) -> WindowScores:
+    """Return the scores of windows under the real context."""
     settings = config.influence
-    batch = _real_batch(model, windows, window_ids_W=window_ids_W, seed=settings.seed)
+    batches = batches_of_contexts(windows.null_contexts, window_ids_W, seed=settings.seed, device=model.device)
+    batch = batches["real"]
     predictions = Predictions(
         model.evaluator,
         batch,
@@ -246,33 +239,3 @@ def _visible_rows(windows: ChosenWindows, visible: VisibleSets) -> tuple[np.ndar
                 f"visible: {positions} must hold long-range positions, 0 to {num_long_range - 1}, each at most once"
             )
     return window_R, sets
-
-
-def _manifest(model: Model, windows: ChosenWindows, *, config: Config) -> dict[str, Any]:
-    """Return what ``olmo-sparsity influence`` would write about this measurement."""
-    store, null_counts = windows.windows.store, windows.null_contexts.counts()
-    settings = to_dict(config.influence)
-    if len(null_counts) == 1:
-        (settings["null_context"],) = null_counts
-    return {
-        "kind": "influence",
-        "run_id": fingerprint(
-            SCHEMA_VERSION, settings, to_dict(config.context), model.checkpoint.model_sha256, windows.windows.sha256,
-            store.tokens_sha256,
-        ),
-        "run": model.name,
-        "source": windows.source,
-        "split": SPLIT,
-        "influence": settings,
-        "context": lengths_record(config),
-        "num_windows": len(windows),
-        "num_documents": windows.windows.num_documents,
-        "null_contexts": null_counts,
-        "pose": to_dict(config.pose),
-        "num_parameters": model.num_parameters,
-        "checkpoint": {"step": model.checkpoint.step, "model_sha256": model.checkpoint.model_sha256},
-        "tokens_sha256": store.tokens_sha256,
-        "windows_sha256": windows.windows.sha256,
-        "device": device_name(model.device),
-        "precision": model.precision,
-    }  # fmt: skip

@@ -1,25 +1,24 @@
-"""Opens what is measured: a trained run."""
+"""Opens what is measured: a trained run, or a model from elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, MeasuredLengths
-from olmo_sparsity.config.files import load_config
-from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.opened_run import losses_precision
-from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
-from olmo_sparsity.model.devices import pick_device
-from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.measure.influence import influence_evaluator
+from olmo_sparsity.measure.measurement import fit_entries
+from olmo_sparsity.measure.opened_model import OpenedModel
+from olmo_sparsity.measure.opened_model import open_model as open_configured_model
+from olmo_sparsity.text.windows import Windows
 
 
 @dataclass(frozen=True)
@@ -27,22 +26,20 @@ class Model:
     """A model that is ready to be measured, and the way in which it is measured. ``open_model`` makes it.
 
     Attributes:
-        name: of the run.
         config: the configuration; its section ``influence`` says how to measure.
-        evaluator: the model with its lengths, on its device.
-        tokenizer: of the model.
-        precision: of all losses, ``fp32`` or ``bf16``.
-        num_parameters: of the model.
-        checkpoint: which weights these are.
+        opened: the model with its tokenizer, its anchor and what it is.
+        evaluator: the model at its lengths.
     """
 
-    name: str
     config: Config
+    opened: OpenedModel
     evaluator: Evaluator
-    tokenizer: Tokenizer
-    precision: str
-    num_parameters: int
-    checkpoint: CheckpointInfo
+    _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the run, or of the model."""
+        return self.opened.name if self.opened.record is None else self.opened.record.name
 
     @property
     def lengths(self) -> MeasuredLengths:
@@ -50,79 +47,92 @@ class Model:
         return self.config.measured_lengths
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model."""
+        return self.opened.tokenizer
+
+    @property
     def device(self) -> torch.device:
-        """Where the model is."""
-        return self.evaluator.model.device
+        """Where tokens go."""
+        return self.opened.device
+
+    def fit(self, windows: Windows) -> dict[str, Any]:
+        """Check that a model from elsewhere fits, on the first windows that are measured; return the manifest's entry.
+
+        Raises:
+            UserError: the model does not do what the measurement takes for granted.
+        """
+        if not self._fit:
+            self._fit.update(fit_entries(self.config, self.opened, windows))
+        return dict(self._fit)
 
     def __repr__(self) -> str:
-        lengths = self.lengths
+        lengths, opened, settings = self.lengths, self.opened, self.config.influence
+        anchor = "no anchor" if opened.anchor is None else f"anchor {opened.anchor.text!r}"
         return (
-            f"Model({self.name!r}, {self.num_parameters / 1e6:.3g}M parameters, {self.precision} on {self.device}, "
-            f"local_len {lengths.local_len}, full_len {lengths.full_len})"
+            f"Model({self.name!r}, {opened.num_parameters / 1e6:.3g}M parameters, {opened.precision} on {self.device}, "
+            f"local_len {lengths.local_len}, full_len {lengths.full_len}, {settings.visibility}, {anchor})"
         )
 
 
 def open_model(
     model: str | Path,
     *,
+    revision: Optional[str] = None,
     local_len: Optional[int] = None,
     full_len: Optional[int] = None,
+    visibility: Optional[str] = None,
+    anchor: Optional[str] = None,
     precision: Optional[str] = None,
     device: Optional[str] = None,
-    path: Optional[str] = None,
+    overrides: Sequence[str] = (),
 ) -> Model:
     """Load a model to measure.
 
     Args:
-        model: the folder of a trained run.
-        local_len: L, the number of local tokens; None: that of the run's configuration.
-        full_len: tokens of a window; None: that of the run's configuration.
+        model: the folder of a trained run, or what ``--model`` takes: a Hugging Face folder or name, a ``.gguf`` file, an OLMo
+            checkpoint folder.
+        revision: branch, tag or commit of a model on the hub.
+        local_len: L, the number of local tokens; None: that of the run, or 64.
+        full_len: tokens of a window; None: that of the run, or 128.
+        visibility: ``hidden`` or ``contextual``; None: that of the configuration.
+        anchor: ``auto``, ``bos`` or ``none``; None: that of the configuration.
         precision: of the losses: ``auto``, ``fp32`` or ``bf16``; None: that of the configuration.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; None: that of the configuration.
-        path: ``compact``, ``plain`` or ``masked``; None: that of the configuration.
+        overrides: further changes to the configuration, such as ``influence.path=masked``.
 
     Raises:
-        UserError: the folder holds no trained run, or the model cannot be measured like this.
+        UserError: there is no such model, or it cannot be measured like this.
     """
+    given = {
+        "influence.local_len": local_len,
+        "influence.full_len": full_len,
+        "influence.visibility": visibility,
+        "influence.anchor": anchor,
+        "influence.precision": precision,
+        "training.device": device,
+    }
+    changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     run = Path(model)
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run}: no trained run (a folder with config.yaml, manifest.json and checkpoints)")
-    given = {"local_len": local_len, "full_len": full_len, "precision": precision, "path": path}
-    overrides = [f"influence.{name}={value}" for name, value in given.items() if value is not None]
-    if device is not None:
-        overrides.append(f"training.device={device}")
-    return open_configured(load_config(run / "config.yaml", overrides), run)
+    if (run / "config.yaml").is_file():
+        return open_configured(load_config(run / "config.yaml", changes), run)
+    config = load_config(config_folder() / "pretrained.yaml", changes)
+    pretrained = dataclasses.replace(config.pretrained, model=str(model), revision=revision)
+    return open_configured(dataclasses.replace(config, pretrained=pretrained), Path("runs") / pretrained.folder_name)
 
 
 def open_configured(config: Config, run: Path) -> Model:
-    """Load the newest checkpoint of a trained run, to be measured as a configuration says.
+    """Load a run's newest checkpoint, or the model that a configuration names, to be measured as it says.
+
+    Args:
+        config: the configuration.
+        run: folder of the run, or of the results of a model from elsewhere; nothing is written there.
 
     Raises:
-        UserError: the run has no checkpoint, or this machine lacks the device.
+        UserError: the model or the run is not usable.
     """
-    latest = latest_checkpoint(run / "checkpoints")
-    if latest is None:
-        raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
-    device = pick_device(config.training.device)
-    if config.training.threads is not None:
-        torch.set_num_threads(config.training.threads)
-    precision, lengths = losses_precision(config, device), config.measured_lengths
-    evaluator = make_evaluator(
-        load_model(latest, device),
-        config.influence,
-        full_len=lengths.full_len,
-        local_len=lengths.local_len,
-        precision=precision,
-    )
-    return Model(
-        name=run.name,
-        config=config,
-        evaluator=evaluator,
-        tokenizer=read_tokenizer(run / "tokenizer.json"),
-        precision=precision,
-        num_parameters=read_json(run / "manifest.json")["num_parameters"],
-        checkpoint=read_checkpoint_info(latest),
-    )
+    opened = open_configured_model(config, run)
+    return Model(config, opened, influence_evaluator(config, opened))
 
 
 def with_settings(model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int) -> Config:

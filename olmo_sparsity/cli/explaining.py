@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Annotated, Optional
@@ -9,13 +10,21 @@ from typing import Annotated, Optional
 import typer
 
 from olmo_sparsity.cli.options import (
+    AnchorOption,
     ConfigOption,
+    FullLenOption,
+    LocalLenOption,
+    ModelOption,
     Overrides,
+    RevisionOption,
     RunOption,
     SelectorOption,
+    VisibilityOption,
+    definition,
     parse_k,
     resolve,
     selector_names,
+    with_options,
 )
 from olmo_sparsity.cli.steps import interruptible, train_first
 from olmo_sparsity.errors import UserError
@@ -29,6 +38,8 @@ def explain(
     text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
     config: ConfigOption = None,
     run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
     at: Annotated[
         Optional[int],
         typer.Option("--at", metavar="OFFSET", help="Character of the document, from 0; its token is the target."),
@@ -46,6 +57,10 @@ def explain(
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),
     ] = None,
+    local_len: LocalLenOption = None,
+    full_len: FullLenOption = None,
+    visibility: VisibilityOption = None,
+    anchor: AnchorOption = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the controls.")] = 0,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
@@ -54,11 +69,13 @@ def explain(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an HTML file that exists.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Explain one place in one document: which earlier tokens matter there. Trains the model first if necessary.
+    """Explain one place in one document: which earlier tokens matter there. Trains the run first if that has not been done.
 
     Prints the window with its influential tokens marked, the losses and the gains.
     """
-    loaded, folder = resolve(config, run, overrides=overrides)
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
+    defined = definition(local_len, full_len, visibility=visibility, anchor=anchor)
+    loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, defined))
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
     from olmo_sparsity.text.readers import read_document

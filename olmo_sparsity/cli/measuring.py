@@ -10,7 +10,6 @@ from typing import Annotated, Any, Optional
 import typer
 
 from olmo_sparsity.cli.options import (
-    AnchorName,
     AnchorOption,
     ConfigOption,
     DataOption,
@@ -26,8 +25,8 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorOption,
     ShardOption,
-    VisibilityName,
     VisibilityOption,
+    definition,
     parse_k,
     resolve,
     selector_names,
@@ -107,7 +106,7 @@ def influence(
         "precision": precision and precision.value,
         "save_candidates": save_candidates or None,
         "path": path and path.value,
-        **_definition(local_len, full_len, visibility=visibility, anchor=anchor),
+        **definition(local_len, full_len, visibility=visibility, anchor=anchor),
     }
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     loaded.check_k()
@@ -150,11 +149,11 @@ def validate(
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     given: dict[str, Any] = {"num_windows": num_windows, "selectors": selector_names(selector)}
-    definition = _definition(local_len, full_len, visibility=visibility, anchor=anchor)
+    defined = definition(local_len, full_len, visibility=visibility, anchor=anchor)
     loaded = dataclasses.replace(
         loaded,
         validation=with_options(loaded.validation, given),
-        influence=with_options(loaded.influence, definition),
+        influence=with_options(loaded.influence, defined),
     )
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
@@ -194,7 +193,7 @@ def context_curve(
     given: dict[str, Any] = {
         "num_windows": num_windows,
         "data": data,
-        **_definition(local_len, full_len, visibility=visibility, anchor=anchor),
+        **definition(local_len, full_len, visibility=visibility, anchor=anchor),
     }
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     if max_visible is not None:
@@ -207,22 +206,6 @@ def context_curve(
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
         print_curve(tables)
-
-
-def _definition(
-    local_len: Optional[int],
-    full_len: Optional[int],
-    *,
-    visibility: Optional[VisibilityName],
-    anchor: Optional[AnchorName],
-) -> dict[str, Any]:
-    """Return the keys of ``influence`` that define the losses, as options give them."""
-    return {
-        "local_len": local_len,
-        "full_len": full_len,
-        "visibility": visibility and visibility.value,
-        "anchor": anchor and anchor.value,
-    }
 
 
 def merge(

@@ -153,6 +153,22 @@ def with_options(section: Any, given: dict[str, Any]) -> Any:
     return dataclasses.replace(section, **{key: value for key, value in given.items() if value is not None})
 
 
+def definition(
+    local_len: Optional[int],
+    full_len: Optional[int],
+    *,
+    visibility: Optional[VisibilityName],
+    anchor: Optional[AnchorName],
+) -> dict[str, Any]:
+    """Return the keys of ``influence`` that define the losses, as options give them."""
+    return {
+        "local_len": local_len,
+        "full_len": full_len,
+        "visibility": visibility and visibility.value,
+        "anchor": anchor and anchor.value,
+    }
+
+
 def selector_names(selectors: Optional[list[SelectorName]]) -> Optional[list[str]]:
     """Return the selectors that ``--selector`` names, each once; None if it was not given."""
     if not selectors:

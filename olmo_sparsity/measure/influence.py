@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -16,11 +17,11 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
-from olmo_sparsity.measure.screening import ScreeningSettings, make_screening
+from olmo_sparsity.measure.screening import make_screening
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
-from olmo_sparsity.text.null_contexts import draw_null_contexts
+from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
 
 logger = logging.getLogger(__name__)
@@ -53,14 +54,7 @@ def measure(
     """
     config.check_k()
     opened = open_model(config, run)
-    store = opened.text.store
-    run_id = fingerprint(
-        SCHEMA_VERSION,
-        {**to_dict(config.influence), **dict.fromkeys(RESOLVED)},
-        identity(config, opened),
-        store.tokens_sha256,
-        store.split,
-    )
+    run_id = influence_run_id(config, opened)
     folder = out or run / "influence" / default_name(config, opened, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
@@ -71,6 +65,18 @@ def measure(
         prepare=lambda: _prepare(config, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
+
+
+def influence_run_id(config: Config, opened: OpenedModel) -> str:
+    """Return the fingerprint of everything that the tables of a measurement depend on."""
+    store = opened.text.store
+    return fingerprint(
+        SCHEMA_VERSION,
+        {**to_dict(config.influence), **dict.fromkeys(RESOLVED)},
+        identity(config, opened),
+        store.tokens_sha256,
+        store.split,
+    )
 
 
 def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
@@ -102,15 +108,7 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(config, opened, windows)
-    evaluator = make_evaluator(
-        opened.model,
-        settings,
-        full_len=lengths.full_len,
-        local_len=lengths.local_len,
-        precision=opened.precision,
-        anchor_id=opened.anchor_id,
-    )
-    screening = make_screening(config, opened.model, precision=opened.precision, anchor_id=opened.anchor_id)
+    evaluator = influence_evaluator(config, opened)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
@@ -119,18 +117,62 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         )
     training_store = opened.text.training_store if settings.train_overlap else None
     train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
-    tables = InfluenceTables(
-        null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
-    )
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
+    prepared = prepare_windows(
+        config, opened, evaluator=evaluator, null_contexts=null_contexts, train_overlap_W=train_overlap_W
+    )
+    return dataclasses.replace(prepared, manifest_entries={**prepared.manifest_entries, **fit})
+
+
+def influence_evaluator(config: Config, opened: OpenedModel) -> Evaluator:
+    """Return the evaluator of a model at the lengths of a configuration."""
+    lengths = config.measured_lengths
+    return make_evaluator(
+        opened.model,
+        config.influence,
+        full_len=lengths.full_len,
+        local_len=lengths.local_len,
+        precision=opened.precision,
+        anchor_id=opened.anchor_id,
+    )
+
+
+def prepare_windows(
+    config: Config,
+    opened: OpenedModel,
+    *,
+    evaluator: Evaluator,
+    null_contexts: NullContexts,
+    train_overlap_W: Optional[np.ndarray] = None,
+) -> PreparedMeasurement:
+    """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
+
+    Args:
+        config: what to measure.
+        opened: the model, and the text of the windows.
+        evaluator: of this model.
+        null_contexts: the windows and their null contexts.
+        train_overlap_W: bool; windows that share text with training. None: not known.
+    """
+    settings, windows = config.influence, null_contexts.windows
+    screening = make_screening(config, opened.model, precision=opened.precision, anchor_id=opened.anchor_id)
+    tables = InfluenceTables(
+        null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
+    )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        return tables_of_windows(
-            evaluator, tables, window_ids_W=window_ids_W, train_len=lengths.train_len, screening=screening
+        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened.device)
+        part = measure_windows(
+            evaluator,
+            batches,
+            settings=settings,
+            train_len=config.measured_lengths.train_len,
+            screening=screening,
         )
+        return tables.of_part(window_ids_W, part)
 
     return PreparedMeasurement(
         num_windows=len(windows),
@@ -138,36 +180,12 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         measure_part=measure_part,
         manifest_entries={
             "influence": to_dict(settings),
-            "num_documents": num_documents,
-            "null_contexts": null_counts,
+            "num_documents": windows.num_documents,
+            "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
             **({"pose": to_dict(config.pose)} if opened.record is None else {}),
-            **fit,
         },
     )
-
-
-def tables_of_windows(
-    evaluator: Evaluator,
-    tables: InfluenceTables,
-    *,
-    window_ids_W: np.ndarray,
-    train_len: Optional[int],
-    screening: Optional[ScreeningSettings] = None,
-) -> dict[str, pa.Table]:
-    """Measure some windows, and return their rows of every table by its name.
-
-    Args:
-        evaluator: the model.
-        tables: the windows, what to measure, and how the tables are written.
-        window_ids_W: int64, the numbers of the windows.
-        train_len: tokens of a training row; None: not known.
-        screening: how candidates are screened; None: not at all.
-    """
-    settings = tables.settings
-    batches = batches_of_contexts(tables.null_contexts, window_ids_W, seed=settings.seed, device=evaluator.model.device)
-    part = measure_windows(evaluator, batches, settings=settings, train_len=train_len, screening=screening)
-    return tables.of_part(window_ids_W, part)
 
 
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:

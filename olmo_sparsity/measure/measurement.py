@@ -130,7 +130,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         begin_folder(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
-        _manifest(plan, prepared),
+        manifest_of(plan, prepared),
         part_size=prepared.part_size,
         measure_part=prepared.measure_part,
         overwrite=overwrite,
@@ -139,7 +139,8 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     return plan.folder
 
 
-def _manifest(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
+def manifest_of(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
+    """Return what the manifest says about a measurement before it begins."""
     opened = plan.opened
     entries = {
         "kind": plan.kind,

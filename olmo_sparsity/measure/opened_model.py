@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -46,7 +48,7 @@ class OpenedModel:
         weights_sha256: identifies its weights.
         num_parameters: of the model.
         tokenizer: of its text.
-        text: the text to measure the model on.
+        open_text: opens the text to measure the model on.
         bos: the token that can be an anchor.
         anchor: the anchor, which is ``bos``; None: there is none.
         precision: of all losses, ``fp32`` or ``bf16``.
@@ -62,13 +64,22 @@ class OpenedModel:
     weights_sha256: str
     num_parameters: int
     tokenizer: Tokenizer
-    text: MeasuredText
+    open_text: Callable[[], MeasuredText]
     bos: Anchor
     anchor: Optional[Anchor]
     precision: str
     max_position: int
     checkpoint: Optional[CheckpointInfo] = None
     record: Optional[ModelRecord] = None
+
+    @cached_property
+    def text(self) -> MeasuredText:
+        """The text to measure the model on; it is opened when first asked for.
+
+        Raises:
+            UserError: the text is not usable.
+        """
+        return self.open_text()
 
     @property
     def anchor_id(self) -> Optional[int]:
@@ -100,7 +111,7 @@ class OpenedModel:
 
 
 def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> OpenedModel:
-    """Open the model that ``pretrained.model`` names, or otherwise a run's newest checkpoint, and the text to measure it on.
+    """Open the model that ``pretrained.model`` names, or otherwise a run's newest checkpoint.
 
     Args:
         config: which model and text, on which device, with which anchor.
@@ -109,7 +120,7 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
             model are extended for it; those of a model from elsewhere are not.
 
     Raises:
-        UserError: the model, the run or the text is not usable, or has too few positions.
+        UserError: the model or the run is not usable, or has too few positions.
     """
     take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
@@ -120,7 +131,7 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
 
 
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
-    """Load a run's newest checkpoint, and open its validation documents or the text that ``influence.data`` names."""
+    """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
@@ -140,7 +151,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         weights_sha256=checkpoint.model_sha256,
         num_parameters=manifest["num_parameters"],
         tokenizer=tokenizer,
-        text=text_of_run(config, run, manifest=manifest),
+        open_text=lambda: text_of_run(config, run, manifest=manifest),
         bos=bos,
         anchor=anchor,
         precision="fp32" if config.influence.precision == "auto" else config.influence.precision,
@@ -173,7 +184,7 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         weights_sha256=opened.record.weights_sha256,
         num_parameters=opened.record.num_parameters,
         tokenizer=opened.tokenizer,
-        text=text_of_pretrained(config, opened.tokenizer, eos_token=opened.eos_token),
+        open_text=lambda: text_of_pretrained(config, opened.tokenizer, eos_token=opened.eos_token),
         bos=bos,
         anchor=anchor,
         precision=precision,
