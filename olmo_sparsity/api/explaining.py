@@ -77,7 +77,8 @@ def explain(
     return Explanation(
         source=source,
         offset=encoded.begin_of(place.token),
-        measured=measured,
+        run=manifest["run"],
+        setup=setup,
         note=None if target is None else several_places_words(encoded, place, target),
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(

@@ -16,7 +16,8 @@ from olmo_sparsity.measure.measurement import measure_parts
 from olmo_sparsity.statistics.as_json import selection_json
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, Summary, summarize
-from olmo_sparsity.statistics.wording import data_words, gates_words
+from olmo_sparsity.statistics.wording import data_words, gates_words, measured_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas
@@ -93,7 +94,13 @@ class Results:
 
     def _repr_html_(self) -> str:
         summary = self.summarize()
-        words = pd.Series({"measured": data_words(summary), "gates": gates_words(summary)}).to_frame("").to_html()
+        facts = {
+            "measured": measured_words(summary),
+            "windows": data_words(summary),
+            "gates": gates_words(summary),
+            "first token": anchor_warning(summary.setup),
+        }
+        words = pd.DataFrame({"": {name: value for name, value in facts.items() if value}}).to_html()
         return words + str(self.summary().to_html(max_rows=20, notebook=True, float_format="{:.4f}".format))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, Optional
@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import NULL_WORDS
+from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.statistics.wording_of_windows import GAINS_CAPTION, GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import Excerpt, printable
@@ -53,7 +55,8 @@ class Explanation:
     Attributes:
         source: name of the document.
         offset: index in the document of the target's first character.
-        measured: the run or model, the definition of visible and the anchor, in words.
+        run: name of the run, or of the folder of a model's results.
+        setup: the model, the definition of visible and the anchor.
         note: that the target was searched for and stands at several places, in one sentence; None: it does not.
         null_context: kind of the null context, a key of ``text.null_contexts.FALLBACKS``.
         windows: the window with the choice of each selector, one a selector.
@@ -63,7 +66,8 @@ class Explanation:
 
     source: str
     offset: int
-    measured: str
+    run: str
+    setup: ModelSetup
     note: Optional[str]
     null_context: str
     windows: tuple[ShownWindow, ...]
@@ -76,6 +80,11 @@ class Explanation:
         return self.windows[0].excerpt
 
     @property
+    def measured(self) -> str:
+        """The run or model, the definition of visible and the anchor, in words."""
+        return setup_words(self.run, self.setup)
+
+    @property
     def gains(self) -> list[Gains]:
         """What each selector gains at each k."""
         return [gains for window in self.windows for gains in gains_of(window)]
@@ -86,7 +95,10 @@ class Explanation:
         return {
             "source": self.source,
             "offset": self.offset,
-            "measured": self.measured,
+            "run": self.run,
+            "model": self.setup.model and asdict(self.setup.model),
+            "visibility": self.setup.visibility,
+            "anchor": self.setup.anchor and asdict(self.setup.anchor),
             "note": self.note,
             "gate": GATE_NOT_ASSESSED,
             "null_context": self.null_context,

@@ -15,16 +15,18 @@ import pytest
 from conftest import made_up_text
 from matplotlib.figure import Figure
 from shown_commands import ROOT
+from tiny_pretrained import save_llama
 
-from olmo_sparsity.api import Results
+from olmo_sparsity.api import Model, Results
 from olmo_sparsity.view.explanation import Explanation
 
+REAL = "models/SmolLM2-135M"
 NOTEBOOK = ROOT / "docs" / "notebooks" / "measure.ipynb"
 
 
 @pytest.fixture
 def workplace(tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a measured run and texts, where a reader has them."""
+    """A folder with a measured run, a model from elsewhere and texts, where a reader has them."""
     assert tiny_tables.is_relative_to(tiny_run)
     shutil.copytree(tiny_run, tmp_path / "runs" / "demo")
     (tmp_path / "my_texts").mkdir()
@@ -32,6 +34,7 @@ def workplace(tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: py
         text = made_up_text(np.random.default_rng(number), 80)
         (tmp_path / "my_texts" / f"{number}.txt").write_text(text, encoding="utf-8")
     shutil.copy(ROOT / "README.md", tmp_path / "README.md")
+    save_llama(tmp_path / REAL, [made_up_text(np.random.default_rng(9), 400)])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -66,6 +69,9 @@ def test_every_cell_of_the_notebook_runs_and_none_is_executed_in_the_file(workpl
     for cell in cells:
         if cell["cell_type"] == "code":
             assert cell["outputs"] == [] and cell["execution_count"] is None
-            shown.append(run_block("".join(cell["source"]), namespace))
-    for kind in (Results, pd.DataFrame, Figure, Explanation):
+            code = re.sub('^REAL = ".*"$', f'REAL = "{REAL}"', "".join(cell["source"]), flags=re.MULTILINE)
+            shown.append(run_block(code, namespace))
+    for kind in (Model, Results, pd.DataFrame, Figure):
         assert any(isinstance(value, kind) for value in shown), kind
+    assert sum(isinstance(value, Explanation) for value in shown) == 2
+    assert isinstance(shown[-1], Explanation)

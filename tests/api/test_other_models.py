@@ -1,0 +1,121 @@
+"""A model from elsewhere from Python: the numbers of the command, under both definitions of visible and with an anchor."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_pretrained import save_llama
+
+from olmo_sparsity import api
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.text.corpus import make_document
+from olmo_sparsity.text.places import encode_text
+
+NATS = 1e-5
+SELECTORS = ["kl", "unmask-one", "gradient", "attention", "random"]
+
+
+@pytest.fixture(scope="module")
+def texts(corpus_file: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in corpus_file.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("models") / "llama", texts)
+
+
+@pytest.fixture(scope="module", params=["hidden", "contextual"])
+def of_command(
+    request: pytest.FixtureRequest, tiny_config: Config, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> api.Results:
+    influence = dataclasses.replace(
+        tiny_config.influence, num_windows=10, selectors=SELECTORS, visibility=request.param, train_overlap=False
+    )
+    config = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(folder)), influence=influence)
+    return api.read_results(measure(config, tmp_path_factory.mktemp("runs") / "llama"))
+
+
+@pytest.fixture(scope="module")
+def model(of_command: api.Results, folder: Path) -> api.Model:
+    return api.open_model(folder, local_len=8, full_len=20, visibility=of_command.manifest["visibility"])
+
+
+def test_a_measurement_has_the_numbers_and_the_manifest_of_the_command(
+    model: api.Model, of_command: api.Results
+) -> None:
+    windows = api.windows_from_table(model, of_command.windows)
+    measured = api.measure(model, windows, selectors=SELECTORS, k=[1, 2, 8])
+    for name in ("loss_short_nats", "loss_long_nats", "kl_short_nats"):
+        np.testing.assert_allclose(measured.windows[name], of_command.windows[name], atol=NATS)
+    assert measured.windows["gain_beyond_nats"].isna().all()
+    own, table = (results.selections.query("context == 'real'") for results in (measured, of_command))
+    for name in ("scores", "loss_sparse_nats", "kl_sparse_nats"):
+        np.testing.assert_allclose(np.stack(own[name].to_list()), np.stack(table[name].to_list()), atol=NATS)
+    for key in ("visibility", "anchor", "model", "context", "num_parameters", "precision"):
+        assert measured.manifest[key] == of_command.manifest[key], key
+    assert measured.manifest["anchor"]["text"] == "<s>"
+    assert {check["name"] for check in measured.manifest["fit"]["checks"]} == {
+        check["name"] for check in of_command.manifest["fit"]["checks"]
+    }
+    assert measured.summary().attrs["gates"]
+    frame = api.losses(model, windows, [[], range(12)])
+    expected = of_command.windows[["loss_short_nats", "loss_long_nats"]].to_numpy().ravel()
+    np.testing.assert_allclose(frame["loss_nats"], expected, atol=NATS)
+
+
+def test_one_place_has_the_numbers_of_the_command(model: api.Model, of_command: api.Results, texts: list[str]) -> None:
+    window = of_command.windows.iloc[4]
+    (text,) = {text for text in texts if f"{make_document(text, '').doc_id:016x}" == window["doc_id"]}
+    offset = encode_text(model.tokenizer, text).begin_of(window["start_token"] + 20)
+    explanation = api.explain(model, text, at=offset, selectors=SELECTORS[:4], k=[1, 2, 8])
+    assert explanation.excerpt.loss_short_nats == pytest.approx(window["loss_short_nats"], abs=NATS)
+    assert explanation.excerpt.loss_long_nats == pytest.approx(window["loss_long_nats"], abs=NATS)
+    for name in SELECTORS[:4]:
+        (row,) = of_command.selections.query(
+            f"window_id == {window['window_id']} and selector == '{name}' and context == 'real'"
+        ).itertuples()
+        choice = explanation.excerpt.selections[name, "real"]
+        np.testing.assert_allclose(choice.scores, row.scores, atol=NATS)
+        np.testing.assert_allclose(choice.loss_sparse_nats, row.loss_sparse_nats, atol=NATS)
+    visibility = of_command.manifest["visibility"]
+    for word in ("Model", "llama", f"visibility {visibility}", 'anchor "<s>"'):
+        assert word in explanation.measured
+    value = explanation.to_json()
+    assert (value["visibility"], value["anchor"]["text"]) == (visibility, "<s>")
+    assert value["model"]["weights_sha256"] == of_command.manifest["model"]["weights_sha256"]
+
+
+def test_the_anchor_can_be_left_out(model: api.Model, folder: Path, texts: list[str]) -> None:
+    """The loss of transformers' own forward pass over the window alone, and with a BOS in front."""
+    without = api.open_model(folder, local_len=8, full_len=20, anchor="none")
+    assert "no anchor" in repr(without) and "anchor '<s>'" in repr(model)
+    text = max(texts, key=len)
+    window = api.window_at(without, text, at=len(text) - 1)
+    tokens_1T = torch.from_numpy(window.windows.tokens(np.array([0])))
+    from transformers import LlamaForCausalLM
+
+    llama = LlamaForCausalLM.from_pretrained(folder).eval()
+    bos = torch.tensor([[without.tokenizer.token_to_id("<s>")]])
+    with torch.inference_mode():
+        alone = llama(tokens_1T[:, :-1]).logits[0, -1].log_softmax(-1)[tokens_1T[0, -1]]
+        with_bos = llama(torch.cat([bos, tokens_1T[:, :-1]], dim=1)).logits[0, -1].log_softmax(-1)[tokens_1T[0, -1]]
+    assert api.losses(without, window, [range(12)])["loss_nats"][0] == pytest.approx(-alone.item(), abs=NATS)
+    assert api.losses(model, window, [range(12)])["loss_nats"][0] == pytest.approx(-with_bos.item(), abs=NATS)
+    assert abs(alone.item() - with_bos.item()) > 100 * NATS
+
+
+def test_mistakes(folder: Path) -> None:
+    with pytest.raises(UserError, match="full_len = 65"):
+        api.open_model(folder, local_len=8, full_len=65)
+    with pytest.raises(UserError, match="visibility"):
+        api.open_model(folder, visibility="seen")
+    with pytest.raises(UserError, match="nowhere"):
+        api.open_model(folder / "nowhere")
