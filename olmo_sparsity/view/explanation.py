@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, Optional
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from olmo_sparsity.statistics.as_json import setup_json
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import setup_words
@@ -96,9 +97,7 @@ class Explanation:
             "source": self.source,
             "offset": self.offset,
             "run": self.run,
-            "model": self.setup.model and asdict(self.setup.model),
-            "visibility": self.setup.visibility,
-            "anchor": self.setup.anchor and asdict(self.setup.anchor),
+            **setup_json(self.setup),
             "note": self.note,
             "gate": GATE_NOT_ASSESSED,
             "null_context": self.null_context,
