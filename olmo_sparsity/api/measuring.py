@@ -199,10 +199,13 @@ def _check_lengths(model: Model, windows: ChosenWindows) -> None:
 
 
 def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
-    """Yield the numbers of the windows in batches, int64, and show the progress."""
+    """Yield the numbers of the windows in batches, int64, and show the progress where there are several."""
+    batches = [np.arange(begin, min(begin + size, len(windows))) for begin in range(0, len(windows), size)]
+    if len(batches) == 1:
+        yield batches[0]
+        return
     with progress_bar("windows", " windows", total=len(windows)) as bar:
-        for begin in range(0, len(windows), size):
-            window_ids_W = np.arange(begin, min(begin + size, len(windows)))
+        for window_ids_W in batches:
             yield window_ids_W
             bar.update(len(window_ids_W))
 

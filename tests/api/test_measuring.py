@@ -75,6 +75,23 @@ def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, m
     assert [list(row) for row in own["positions"]] == [list(row) for row in table["positions"]]
 
 
+def test_batches_of_windows_have_the_same_numbers(
+    model: api.Model, tiny_run: Path, windows: api.ChosenWindows, measured: api.Results
+) -> None:
+    few = api.open_model(tiny_run, overrides=["influence.windows_per_part=7"])
+    again = api.measure(few, windows)
+    for name in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
+        same(again.windows[name], measured.windows[name])
+    same(again.selections["scores"], measured.selections["scores"])
+    sets = [[1], [], [4, 2]]
+    pd.testing.assert_frame_equal(
+        api.losses(few, windows, sets), api.losses(model, windows, sets), check_exact=False, atol=NATS, rtol=0
+    )
+    pd.testing.assert_frame_equal(
+        api.scores(few, windows), api.scores(model, windows), check_exact=False, atol=NATS, rtol=0
+    )
+
+
 def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWindows, of_command: api.Results) -> None:
     names = ["kl", "gradient", "random", "attention"]
     frame = api.scores(model, windows, selectors=names)
