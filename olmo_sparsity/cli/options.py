@@ -11,7 +11,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from olmo_sparsity.config import SELECTORS, Config, PretrainedConfig
-from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 
 RUNS = Path("runs")
@@ -138,7 +138,7 @@ def resolve(
     if config is None and folder is not None and (folder / "config.yaml").is_file():
         config = folder / "config.yaml"
     if config is None and pretrained is not None:
-        config = config_folder() / "pretrained.yaml"
+        config = pretrained_config_path()
     loaded = load_config(config, overrides or [])
     if pretrained is not None or revision is not None:
         named: dict[str, Any] = {"model": model or loaded.pretrained.model, "revision": revision}

@@ -30,6 +30,11 @@ def default_config_path() -> Path:
     return config_folder() / "demo.yaml"
 
 
+def pretrained_config_path() -> Path:
+    """Return the path of ``pretrained.yaml``, which is used if a model is named and no configuration."""
+    return config_folder() / "pretrained.yaml"
+
+
 def load_config(path: Optional[Path] = None, overrides: Sequence[str] = ()) -> Config:
     """Load a YAML file on top of the defaults, and dotted overrides (``training.steps=200``) on top of both.
 

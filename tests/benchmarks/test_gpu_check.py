@@ -88,8 +88,8 @@ def test_a_run_that_no_signal_stops(config: Config, tmp_path: Path, monkeypatch:
 
 def test_paths(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths_agree(config, tmp_path).passed
-    right = compact._rotary_tables
-    monkeypatch.setattr(compact, "_rotary_tables", lambda model, positions: right(model, positions.clamp(min=1)))
+    right = compact.rotary_tables
+    monkeypatch.setattr(compact, "rotary_tables", lambda model, positions: right(model, positions.clamp(min=1)))
     assert paths_agree(config, tmp_path).passed is False
 
 

@@ -248,7 +248,7 @@ def test_a_run_is_measured_at_other_lengths(
 
 
 def test_a_run_with_an_anchor_needs_a_position_for_it(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    contextual = with_settings(tiny_config, visibility="contextual", num_windows=5, selectors=["kl"])
+    contextual = with_settings(tiny_config, visibility="contextual", anchor="bos", num_windows=5, selectors=["kl"])
     with pytest.raises(UserError, match=r"full_len = 20 with the anchor '<\|endoftext\|>'.*--full-len 19 or less"):
         measure(contextual, tiny_run, out=tmp_path / "refused")
     folder = measure(with_settings(contextual, full_len=19), tiny_run, out=tmp_path / "measured")

@@ -20,7 +20,8 @@ function drawDistances(data, state, place) {
   const y = linear(0, Math.max(...values) * 1.05, frame.bottom, frame.top);
   const middle = (bin) => (bin.from_tokens + bin.to_tokens) / 2;
   const parts = [
-    axes(frame, x, y, "distance to the target, tokens", data.log_distances ? "share over a random choice\u2019s" : "share of the chosen tokens"),
+    axes(frame, x, y, "distance to the target, tokens",
+      data.log_distances ? "share over a random choice\u2019s" : "share of the chosen tokens"),
     svg("path", { class: "uniform", d: `M${bins.map((b) => `${x(middle(b))},${y(share(b, b.uniform))}`).join("L")}` }),
   ];
   for (const [context, shift] of [
