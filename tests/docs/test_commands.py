@@ -107,7 +107,7 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
         if any(name in command for name in DOWNLOADED):
             continue
         if "--model" in command and command.startswith("influence"):
-            command += " --num-windows 12"  # the folder of a model keeps no number of windows
+            command += " --num-windows 24"  # the folder of a model keeps no number of windows
         if "NAME" in command:
             name = newest_finished(workplace / "runs" / "demo").name
             command = command.replace("NAME", name)
