@@ -27,7 +27,8 @@ KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"
 def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
     config = Config(model=kind, context=ContextConfig(local_len=8, full_len=24))
     model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed)
+    generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight") or name.endswith("ln_f.weight"):
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)  # with ones, a missing norm would not be noticed
+            torch.nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)  # with ones, a missing norm would not be noticed
     return model

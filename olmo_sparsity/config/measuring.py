@@ -85,7 +85,7 @@ class InfluenceConfig:
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
         "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
-        "plain: the same without sharing, by OLMo's own forward pass. masked: run all tokens under an attention mask, which "
+        "plain: the same without sharing, by the model's own forward pass. masked: run all tokens under an attention mask, which "
         "is the definition. All give the same losses within 1e-5 nats; each is slower than the one before.",
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
