@@ -30,5 +30,7 @@ def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight") or name.endswith("ln_f.weight"):
-            torch.nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)  # with ones, a missing norm would not be noticed
+            torch.nn.init.uniform_(
+                parameter, 0.5, 1.5, generator=generator
+            )  # with ones, a missing norm would not be noticed
     return model
