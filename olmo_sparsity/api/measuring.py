@@ -73,7 +73,7 @@ def measured_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    prepared = prepare_windows(config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts)
+    prepared = prepare_windows(config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit)
     parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
     plan = MeasurementPlan(
         kind="influence",
@@ -83,9 +83,8 @@ def measured_tables(
         opened=opened,
         prepare=lambda: prepared,
     )
-    entries = dataclasses.replace(prepared, manifest_entries={**prepared.manifest_entries, **fit})
     tables = {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
-    return tables, manifest_of(plan, entries)
+    return tables, manifest_of(plan, prepared)
 
 
 def scores(

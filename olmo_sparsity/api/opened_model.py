@@ -12,9 +12,8 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, MeasuredLengths
-from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.influence import influence_evaluator
 from olmo_sparsity.measure.measurement import fit_entries
 from olmo_sparsity.measure.opened_model import OpenedModel
 from olmo_sparsity.measure.opened_model import open_model as open_configured_model
@@ -116,7 +115,7 @@ def open_model(
     run = Path(model)
     if (run / "config.yaml").is_file():
         return open_configured(load_config(run / "config.yaml", changes), run)
-    config = load_config(config_folder() / "pretrained.yaml", changes)
+    config = load_config(pretrained_config_path(), changes)
     pretrained = dataclasses.replace(config.pretrained, model=str(model), revision=revision)
     return open_configured(dataclasses.replace(config, pretrained=pretrained), Path("runs") / pretrained.folder_name)
 
@@ -132,7 +131,7 @@ def open_configured(config: Config, run: Path) -> Model:
         UserError: the model or the run is not usable.
     """
     opened = open_configured_model(config, run)
-    return Model(config, opened, influence_evaluator(config, opened))
+    return Model(config, opened, opened.evaluator(config))
 
 
 def with_settings(model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int) -> Config:

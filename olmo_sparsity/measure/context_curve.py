@@ -18,7 +18,6 @@ import torch
 
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
@@ -127,14 +126,7 @@ def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder:
     windows = opened.windows(config, lengths[-1])
     num_documents = windows.num_documents
     fit = fit_entries(config, opened, windows)
-    evaluator = make_evaluator(
-        opened.model,
-        config.influence,
-        full_len=lengths[-1],
-        local_len=config.measured_lengths.local_len,
-        precision=opened.precision,
-        anchor_id=opened.anchor_id,
-    )
+    evaluator = opened.evaluator(config, full_len=lengths[-1])
     schema = schemas(config.measured_lengths.num_long_range)["curve"]
     logger.info(
         f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens"

@@ -15,8 +15,9 @@ from typing import Literal, Optional
 import torch
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.fit_checks import CheckedWindows, FitCheck
-from olmo_sparsity.measure.visibility import with_anchor
+from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
 
 logger = logging.getLogger(__name__)
@@ -222,17 +223,6 @@ def _mean_loss(
     model: CausalModel, tokens_WT: torch.Tensor, *, length: int, anchor_id: Optional[int], batch_tokens: int
 ) -> float:
     """Return the mean loss of the targets where the last ``length`` tokens before them are visible, and the anchor."""
-    rows_WT, positions_WT = with_anchor(tokens_WT[:, :-1], anchor_id)
-    num_anchors = int(anchor_id is not None)
-    kept = [*range(num_anchors), *range(rows_WT.shape[1] - length, rows_WT.shape[1])]
-    rows_WY, positions_WY = rows_WT[:, kept], positions_WT[:, kept]
-    num_rows = max(1, batch_tokens // len(kept))
-    losses = [
-        torch.nn.functional.cross_entropy(
-            model.last_logits(rows_WY[begin : begin + num_rows], positions_WY[begin : begin + num_rows]).float(),
-            tokens_WT[begin : begin + num_rows, -1],
-            reduction="none",
-        )
-        for begin in range(0, len(rows_WY), num_rows)
-    ]
-    return float(torch.cat(losses).double().mean())
+    evaluator = Evaluator(model, length, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id)
+    losses_W = surprisal(short_log_probs(evaluator, tokens_WT[:, :-1]), tokens_WT[:, -1])
+    return float(losses_W.double().mean())

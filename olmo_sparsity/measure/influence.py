@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
-from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
@@ -108,7 +106,7 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(config, opened, windows)
-    evaluator = influence_evaluator(config, opened)
+    evaluator = opened.evaluator(config)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
@@ -121,22 +119,13 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
-    prepared = prepare_windows(
-        config, opened, evaluator=evaluator, null_contexts=null_contexts, train_overlap_W=train_overlap_W
-    )
-    return dataclasses.replace(prepared, manifest_entries={**prepared.manifest_entries, **fit})
-
-
-def influence_evaluator(config: Config, opened: OpenedModel) -> Evaluator:
-    """Return the evaluator of a model at the lengths of a configuration."""
-    lengths = config.measured_lengths
-    return make_evaluator(
-        opened.model,
-        config.influence,
-        full_len=lengths.full_len,
-        local_len=lengths.local_len,
-        precision=opened.precision,
-        anchor_id=opened.anchor_id,
+    return prepare_windows(
+        config,
+        opened,
+        evaluator=evaluator,
+        null_contexts=null_contexts,
+        fit=fit,
+        train_overlap_W=train_overlap_W,
     )
 
 
@@ -146,6 +135,7 @@ def prepare_windows(
     *,
     evaluator: Evaluator,
     null_contexts: NullContexts,
+    fit: dict[str, Any],
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
@@ -155,6 +145,7 @@ def prepare_windows(
         opened: the model, and the text of the windows.
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
+        fit: what ``fit_entries`` found of the model.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     settings, windows = config.influence, null_contexts.windows
@@ -184,6 +175,7 @@ def prepare_windows(
             "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
             **({"pose": to_dict(config.pose)} if opened.record is None else {}),
+            **fit,
         },
     )
 

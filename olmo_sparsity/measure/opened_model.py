@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
@@ -90,6 +92,23 @@ class OpenedModel:
     def num_anchors(self) -> int:
         """Position IDs that the anchor takes, 0 or 1."""
         return 0 if self.anchor is None else 1
+
+    def evaluator(self, config: Config, *, full_len: Optional[int] = None) -> Evaluator:
+        """Return an evaluator of the model at the lengths of a configuration.
+
+        Args:
+            config: ``config.influence`` and the lengths.
+            full_len: tokens of the longest window; None: the full context.
+        """
+        lengths = config.measured_lengths
+        return make_evaluator(
+            self.model,
+            config.influence,
+            full_len=full_len or lengths.full_len,
+            local_len=lengths.local_len,
+            precision=self.precision,
+            anchor_id=self.anchor_id,
+        )
 
     def windows(self, config: Config, full_len: int) -> Windows:
         """Return windows of ``full_len`` tokens; ``config.influence`` tells how many, and which targets.

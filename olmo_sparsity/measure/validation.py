@@ -115,14 +115,7 @@ def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) ->
     natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
     entries = fit_entries(config, opened, natural)
     # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
-    evaluator = make_evaluator(
-        opened.model,
-        config.influence,
-        full_len=lengths.full_len,
-        local_len=lengths.local_len,
-        precision=opened.precision,
-        anchor_id=opened.anchor_id,
-    )
+    evaluator = opened.evaluator(config)
     suites = [Suite(windows, evaluator, opened.tokenizer) for windows in _needle_suites(config, opened, natural)]
     if opened.record is None:
         solver = trained_solver(config, run / "solver", device=opened.device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -14,6 +12,7 @@ import huggingface_hub
 from huggingface_hub import errors
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import sha256_files
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"]
@@ -42,16 +41,6 @@ class ModelFiles:
     def weights_sha256(self) -> str:
         """SHA-256 of the weights: of the file, or of all files one after another (``cat model-*.safetensors | sha256sum``)."""
         return sha256_files(self.weights)
-
-
-def sha256_files(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of the bytes of several files one after another, in hexadecimal."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def find_files(folder: Path, *, allow_pickle: bool, revision: Optional[str] = None) -> ModelFiles:

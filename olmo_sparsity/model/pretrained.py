@@ -24,9 +24,10 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find_files, sha256_files
+from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
+from olmo_sparsity.storage.files import sha256_file
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
@@ -264,7 +265,7 @@ def _open_olmo(
     record = ModelRecord(
         name=str(settings.model),
         revision=None,
-        weights_sha256=sha256_files([path / "model.pt"]),
+        weights_sha256=sha256_file(path / "model.pt"),
         architecture="OLMo",
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(DTYPES[precision]).removeprefix("torch."),

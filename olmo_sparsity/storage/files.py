@@ -9,6 +9,7 @@ import platform
 import re
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,14 @@ def remove_leftovers(*folders: Path) -> None:
 
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    return sha256_files([path])
+
+
+def sha256_files(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the bytes of several files one after another, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
