@@ -29,7 +29,6 @@ app = typer.Typer(
     epilog="A command first runs the earlier commands that it depends on, if they have not been run. Start with: "
     "olmo-sparsity train",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -49,26 +49,40 @@ def summary(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print everything as CSV, one number a row, not rounded.")
+    ] = False,
+    as_md: Annotated[bool, typer.Option("--md", help="Print the tables as Markdown.")] = False,
+    as_tex: Annotated[
+        bool, typer.Option("--tex", help="Print the tables for LaTeX, with the package booktabs.")
+    ] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Print the numbers of a measurement, or their means over several seeds of training, as tables or with --json as JSON."""
+    """Print the numbers of a measurement, or their means over several seeds of training, as tables for the terminal, or as
+    JSON, CSV, Markdown or LaTeX."""
     from olmo_sparsity.tables.reading import newest_finished
-    from olmo_sparsity.view.console import print_summary
+    from olmo_sparsity.view.console import Form, print_summary
     from olmo_sparsity.view.seed_table import print_seeds
 
+    asked = [
+        name for name, is_asked in (("json", as_json), ("csv", as_csv), ("md", as_md), ("tex", as_tex)) if is_asked
+    ]
+    if len(asked) > 1:
+        raise UserError(f"summary: give one of --{' and --'.join(asked)}")
+    form = Form(asked[0] if asked else "text")
     runs = run or []
     if len(runs) > 1:
         if tables is not None or config is not None or model is not None or overrides:
             raise UserError(
                 "summary: with several runs there is no --tables, --config, --model or KEY=VALUE; each run has its own"
             )
-        print_seeds(runs, every=every, as_json=as_json)
+        print_seeds(runs, every=every, form=form)
         return
     if tables is None:
         run_folder = runs[0] if runs else None
         _, folder = resolve(config, run_folder, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
-    print_summary(tables, every=every, as_json=as_json)
+    print_summary(tables, every=every, form=form)
 
 
 def figures(

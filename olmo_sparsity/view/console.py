@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from olmo_sparsity.statistics.agreement import Agreement, agreement
 from olmo_sparsity.statistics.as_json import (
@@ -34,13 +31,24 @@ from olmo_sparsity.statistics.wording import (
     fragile_words,
     gate_words,
     gates_words,
-    interval,
     length_words,
     measured_words,
     overlap_words,
     verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
+from olmo_sparsity.view.result_table import (
+    Item,
+    ResultTable,
+    Sentence,
+    estimated,
+    in_nats,
+    keys,
+    number,
+    plain,
+    rounded,
+    words,
+)
 from olmo_sparsity.view.summary_tables import (
     REFERENCE,
     agreement_table,
@@ -53,14 +61,20 @@ from olmo_sparsity.view.summary_tables import (
     screening_table,
     seeing_table,
 )
+from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
+from olmo_sparsity.view.table_printing import print_items, results_console
 
-WIDTH_OF_FILES = 260  # columns where the output is no terminal, so that no table is wrapped
 INTERVALS = "means [95% interval by bootstrap over documents]"
 
 
-def results_console() -> Console:
-    """Return where results are printed."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, soft_wrap=False)
+class Form(str, Enum):
+    """The forms in which results are printed."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    md = "md"
+    tex = "tex"
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -68,20 +82,37 @@ def print_json(value: dict[str, Any]) -> None:
     print(json.dumps(value, indent=2))
 
 
-def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -> None:
+def print_in(form: Form, items: Sequence[Item], *, summary: Summary) -> None:
+    """Print sentences and tables about a measurement: in the terminal, or as CSV, Markdown or LaTeX.
+
+    Both gates are part of every form: CSV has them in columns, LaTeX in each caption.
+    """
+    if form is Form.csv:
+        print(csv_of(items, {"gate": summary.gate, "beyond_gate": summary.beyond_gate}), end="")
+    elif form is Form.md:
+        print(markdown_of(items), end="")
+    elif form is Form.tex:
+        print(tex_of(items, gates_words(summary)), end="")
+    else:
+        print_items(items, results_console())
+
+
+def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) -> None:
     """Print one measurement: losses, both gates, and each selector at the smallest and the largest k.
 
     Args:
         tables: an influence folder.
-        every: also print one row a selector, context and k, effective sparsity, target classes, and the agreement of selectors.
-        as_json: print all of it as JSON instead.
+        every: also print one row a selector, context and k, effective sparsity, target classes, and the agreement of selectors;
+            JSON and CSV always hold them.
+        form: what to print it as.
     """
     measurement = load(tables)
     summary = summarize(measurement)
+    every = every or form in (Form.json, Form.csv)
     # Agreement reads every score of the tables, so it is computed only where it is shown.
-    pairs = agreement(tables, measurement) if every or as_json or REFERENCE in measurement.selectors else []
+    pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
     losses = screening(tables, measurement)
-    if as_json:
+    if form is Form.json:
         print_json(
             {
                 **summary_json(summary),
@@ -91,37 +122,37 @@ def print_summary(tables: Path, *, every: bool = False, as_json: bool = False) -
             }
         )
         return
-    console = results_console()
-    console.print(f"[bold]{escape(str(tables))}[/bold]")
-    console.print(f"{escape(measured_words(summary))}.")
-    console.print(f"{escape(data_words(summary))}; {INTERVALS}")
-    console.print(length_words(summary.lengths))
+    items: list[Item] = [
+        Sentence(str(tables), is_bold=True),
+        Sentence(f"{measured_words(summary)}."),
+        Sentence(f"{data_words(summary)}; {INTERVALS}"),
+        Sentence(length_words(summary.lengths)),
+    ]
     if overlap_words(summary):
-        console.print(overlap_words(summary))
-    console.print(loss_table(summary))
-    warning = anchor_warning(summary.setup)
-    for sentence in (warning, gate_words(summary), beyond_gate_words(summary), fragile_words(summary)):
-        if sentence:
-            console.print(escape(sentence), style="bold")
+        items.append(Sentence(overlap_words(summary)))
+    items.append(loss_table(summary))
+    gates = (anchor_warning(summary.setup), gate_words(summary), beyond_gate_words(summary), fragile_words(summary))
+    items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]
     if summary.blind_selectors:
-        console.print(blind_table(summary, pairs))
+        items.append(blind_table(summary, pairs))
     if summary.seeing_selectors:
-        console.print(seeing_table(summary, pairs))
+        items.append(seeing_table(summary, pairs))
     if losses:
-        console.print(screening_table(losses, measurement.manifest["influence"], every=every))
+        items.append(screening_table(losses, measurement.manifest["influence"], every=every))
     if every:
-        _print_every(measurement, summary, pairs=pairs)
+        items += _every_table(measurement, summary, pairs=pairs)
+    print_in(form, items, summary=summary)
 
 
-def _print_every(measurement: Measurement, summary: Summary, *, pairs: list[Agreement]) -> None:
-    """Print what ``summary --every`` adds."""
-    console = results_console()
-    console.print(every_selection_table(summary))
-    console.print(figure4_table(summary))
-    if summary.gate_passed:
-        console.print(effective_sparsity_table(summary))
-    console.print(class_table(by_class(measurement, summary), summary))
-    console.print(agreement_table(pairs))
+def _every_table(measurement: Measurement, summary: Summary, *, pairs: list[Agreement]) -> list[Item]:
+    """Return what ``summary --every`` adds."""
+    return [
+        every_selection_table(summary),
+        figure4_table(summary),
+        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
+        class_table(by_class(measurement, summary), summary),
+        agreement_table(pairs),
+    ]
 
 
 def print_detection(tables: Path, as_json: bool = False) -> None:
@@ -130,57 +161,69 @@ def print_detection(tables: Path, as_json: bool = False) -> None:
     if as_json:
         print_json(detection_json(numbers))
         return
-    console = results_console()
-    console.print(f"[bold]{escape(str(tables))}[/bold]")
-    console.print(f"{escape(setup_words(numbers.run, numbers.setup))}.")
-    console.print(_suite_table(numbers))
-    console.print(_precision_table(numbers))
+    items: list[Item] = [
+        Sentence(str(tables), is_bold=True),
+        Sentence(f"{setup_words(numbers.run, numbers.setup)}."),
+        _suite_table(numbers),
+        _precision_table(numbers),
+    ]
+    print_items(items, results_console())
 
 
-def _suite_table(numbers: Detection) -> Table:
-    table = Table(
-        "suite", "planted", "windows", "L_short", "L_long", "L_planted", "long gain, nats", "gate", "tokens", "chance",
-        caption="planted: copies of the needle, or tokens that the target depends on. L_planted: loss with the local and the "
-        "planted tokens visible. tokens: mean number of planted positions. chance: precision of a random ranking.",
-    )  # fmt: skip
+def _suite_table(numbers: Detection) -> ResultTable:
+    columns = (
+        *keys("suite", "planted"),
+        *plain("windows"),
+        *in_nats("L_short", "L_long", "L_planted", "long gain"),
+        *plain("gate", "tokens", "chance"),
+    )
+    rows = []
     for suite in numbers.suites:
         losses = (suite.loss_short_nats, suite.loss_long_nats, suite.loss_planted_nats)
-        table.add_row(
-            suite.suite,
-            str(suite.num_planted),
-            str(suite.num_windows),
-            *(f"{loss.mean:.2f}" for loss in losses),
-            interval(suite.long_gain_nats, 2),
-            suite.gate if suite.long_gain_nats.has_interval else "too few",
-            f"{suite.mean_planted_tokens:.1f}",
-            f"{suite.chance:.2f}",
+        rows.append(
+            (
+                *words(suite.suite, str(suite.num_planted)),
+                number(suite.num_windows),
+                *(rounded(loss.mean, ".2f") for loss in losses),
+                estimated(suite.long_gain_nats, 2),
+                *words(suite.gate if suite.long_gain_nats.has_interval else "too few"),
+                rounded(suite.mean_planted_tokens, ".1f"),
+                rounded(suite.chance, ".2f"),
+            )
         )
-    return table
-
-
-def _precision_table(numbers: Detection) -> Table:
-    table = Table(
-        "selector",
-        *(f"{suite.suite}\n{suite.num_planted}" for suite in numbers.suites),
-        title="precision at truth: of as many best-ranked positions as were planted, the share that was planted [95% interval]",
+    caption = (
+        "planted: copies of the needle, or tokens that the target depends on. L_planted: loss with the local and the planted "
+        "tokens visible. tokens: mean number of planted positions. chance: precision of a random ranking."
     )
-    for i, entry in enumerate(numbers.suites[0].selectors):
-        table.add_row(entry.selector, *(interval(suite.selectors[i].precision_at_truth, 2) for suite in numbers.suites))
-    return table
+    return ResultTable("suites", columns, tuple(rows), caption=caption)
+
+
+def _precision_table(numbers: Detection) -> ResultTable:
+    columns = (*keys("selector"), *plain(*(f"{suite.suite} {suite.num_planted}" for suite in numbers.suites)))
+    rows = tuple(
+        (*words(entry.selector), *(estimated(suite.selectors[i].precision_at_truth, 2) for suite in numbers.suites))
+        for i, entry in enumerate(numbers.suites[0].selectors)
+    )
+    title = "precision at truth: of as many best-ranked positions as were planted, the share that was planted [95% interval]"
+    return ResultTable("precision", columns, rows, title)
 
 
 def print_curve(tables: Path) -> None:
     """Print one context curve: the loss at each number of visible tokens, and its change from the length of a training row, or
     from the local tokens where no row is known."""
     curve = context_curve(tables)
-    console = results_console()
-    console.print(f"[bold]{escape(str(tables))}[/bold]")
-    console.print(f"{escape(measured_words(curve))}.")
-    console.print(f"{escape(data_words(curve))}; {INTERVALS}")
-    table = Table("visible tokens", "loss, nats", f"change from {curve.lengths.len_before_gain} tokens, nats")
-    for point in curve.points:
-        table.add_row(str(point.num_visible_tokens), interval(point.loss_nats, 4), interval(point.change_nats, 4))
-    console.print(table)
+    columns = (*keys("visible tokens"), *in_nats("loss", f"change from {curve.lengths.len_before_gain} tokens"))
+    rows = tuple(
+        (*words(str(point.num_visible_tokens)), estimated(point.loss_nats, 4), estimated(point.change_nats, 4))
+        for point in curve.points
+    )
+    items: list[Item] = [
+        Sentence(str(tables), is_bold=True),
+        Sentence(f"{measured_words(curve)}."),
+        Sentence(f"{data_words(curve)}; {INTERVALS}"),
+        ResultTable("context curve", columns, rows),
+    ]
+    print_items(items, results_console())
 
 
 def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: bool = False) -> None:
@@ -195,37 +238,40 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
     if as_json:
         print_json(comparison_json(comparison))
         return
-    console = results_console()
+    items: list[Item] = []
     for subject in comparison.subjects:
         summary = subject.summary
-        console.print(f"[bold]{escape(subject.label)}[/bold]: {escape(str(subject.tables))}")
-        console.print(f"  {escape(measured_words(summary))}.")
-        console.print(f"  {escape(data_words(summary))}; {length_words(summary.lengths)}")
-        console.print(f"  {escape(gates_words(summary))}")
-        for words in (overlap_words(summary), anchor_warning(summary.setup), subject.warning):
-            if words:
-                console.print(f"  {escape(words)}", style="bold")
+        items += [
+            Sentence(f"{subject.label}: {subject.tables}", is_bold=True),
+            Sentence(f"  {measured_words(summary)}."),
+            Sentence(f"  {data_words(summary)}; {length_words(summary.lengths)}"),
+            Sentence(f"  {gates_words(summary)}"),
+        ]
+        warnings = (overlap_words(summary), anchor_warning(summary.setup), subject.warning)
+        items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     first, *later = comparison.labels
     for label, pairing in zip(later, comparison.pairings, strict=True):
-        console.print(f"{escape(label)} minus {escape(first)}: {escape(pairing.words)}.", style="bold")
-    console.print(_comparison_table(comparison, every=every))
+        items.append(Sentence(f"{label} minus {first}: {pairing.words}.", is_bold=True))
+    print_items([*items, _comparison_table(comparison, every=every)], results_console())
 
 
-def _comparison_table(comparison: Comparison, *, every: bool) -> Table:
-    first, *later = (escape(label) for label in comparison.labels)
-    columns = [column for label in later for column in (f"{label}\nminus {first}", "verdict")]
-    table = Table(
-        "quantity", "selector", "k", first, *later, *columns,
-        caption="means [95% intervals by bootstrap over documents]. R(k): only where the validity gate passed. Gain over random: "
-        "of selectors that do not see the target. Real minus luck: of those that do.",
-    )  # fmt: skip
+def _comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
+    first, *later = comparison.labels
+    differences = [column for label in later for column in (f"{label} minus {first}", "verdict")]
+    rows = []
     for row in comparison.rows if every else main_rows(comparison):
         digits = 2 if row.is_fraction else 3
-        table.add_row(
-            row.words,
-            row.selector or "",
-            "" if row.k is None else str(row.k),
-            *(interval(value, digits) for value in row.values),
-            *(cell for value in row.differences for cell in (interval(value, digits), verdict(value))),
+        differing = [(estimated(value, digits), *words(verdict(value))) for value in row.differences]
+        rows.append(
+            (
+                *words(row.words, row.selector or "", "" if row.k is None else str(row.k)),
+                *(estimated(value, digits) for value in row.values),
+                *(cell for cells in differing for cell in cells),
+            )
         )
-    return table
+    caption = (
+        "means [95% intervals by bootstrap over documents]. R(k): only where the validity gate passed. Gain over random: of "
+        "selectors that do not see the target. Real minus luck: of those that do."
+    )
+    columns = (*keys("quantity", "selector", "k"), *plain(first, *later, *differences))
+    return ResultTable("comparison", columns, tuple(rows), caption=caption)

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
 from olmo_sparsity.statistics.agreement import Agreement
 from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import (
-    BLIND_CAPTION,
-    EVERY_CAPTION,
-    SEEING_CAPTION,
-    classes_caption,
-    interval,
-    recovered_words,
-    smallest_k_words,
+from olmo_sparsity.statistics.wording import BLIND_CAPTION, EVERY_CAPTION, SEEING_CAPTION, classes_caption
+from olmo_sparsity.view.result_table import (
+    Cell,
+    Column,
+    ResultTable,
+    estimated,
+    in_nats,
+    keys,
+    number,
+    plain,
+    recovered,
+    rounded,
+    smallest,
+    words,
 )
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 
 
-def loss_table(summary: Summary) -> Table:
-    """Mean losses and gains; without those of the training row where none is known."""
+def loss_table(summary: Summary) -> ResultTable:
+    """Return mean losses and gains; without those of the training row where none is known."""
     row = summary.lengths.train_len
     of_row = (
         (f"loss with the last {row} tokens, as many as a training row has", summary.loss_train_len_nats),
         (f"gain beyond the training row: loss with the last {row} - L_long", summary.gain_beyond_nats),
     )
-    table = Table("quantity", "nats")
+    rows = []
     for label, estimate in (
         ("L_short", summary.loss_short_nats),
         of_row[0],
@@ -42,195 +46,217 @@ def loss_table(summary: Summary) -> Table:
         ("value of the content: real - null", summary.content_gain_nats),
     ):
         if estimate is not None:
-            table.add_row(label, interval(estimate, 4))
-    return table
+            rows.append((*words(label), estimated(estimate, 4)))
+    return ResultTable("losses", (*keys("quantity"), *in_nats("mean")), tuple(rows))
 
 
-def _overlap_columns(summary: Summary) -> list[str]:
+def _overlap_columns(summary: Summary) -> tuple[Column, ...]:
     is_compared = REFERENCE in summary.selectors and len(summary.selectors) > 1
-    return [f"overlap\nwith {REFERENCE}"] if is_compared else []
+    return plain(f"overlap with {REFERENCE}") if is_compared else ()
 
 
-def _overlap_cells(summary: Summary, selector: str, *, k: int, pairs: list[Agreement]) -> list[str]:
+def _overlap_cells(summary: Summary, selector: str, *, k: int, pairs: list[Agreement]) -> tuple[Cell, ...]:
     if not _overlap_columns(summary):
-        return []
+        return ()
     pair = next((pair for pair in pairs if set(pair.selectors) == {selector, REFERENCE}), None)
-    return ["-" if pair is None else interval(next(o.share for o in pair.overlap if o.k == k), 2)]
+    return (estimated(None if pair is None else next(o.share for o in pair.overlap if o.k == k), 2),)
 
 
-def blind_table(summary: Summary, pairs: list[Agreement]) -> Table:
-    """The headline: selectors that do not see the target, at the smallest and the largest k.
+def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
+    """Return the headline: selectors that do not see the target, at the smallest and the largest k.
 
     Args:
         summary: the numbers.
         pairs: the overlap with ``REFERENCE``.
     """
-    table = Table(
-        "selector", "cost", "k", "gain over\nrandom, nats", "R(k)", "D(k)", "D(k)\nrandom", "D(k)\nnull context",
-        "D(k)\nmimicry", *_overlap_columns(summary),
-        title="selectors that do not see the target", caption=BLIND_CAPTION,
-    )  # fmt: skip
+    company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
+    columns = (
+        *keys("selector", "k"),
+        *plain("cost"),
+        *in_nats("gain over random"),
+        *company,
+        *_overlap_columns(summary),
+    )
+    rows = []
     for name in summary.blind_selectors:
         for k in summary.end_ks:
             entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
-            company = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
-            table.add_row(
-                name,
-                str(entry.info.num_evaluations),
-                str(k),
-                interval(entry.gain_over_random_nats, 3),
-                recovered_words(summary, entry.recovered_fraction),
-                *(interval(value, 2) for value in company),
-                *_overlap_cells(summary, name, k=k, pairs=pairs),
+            of_d = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
+            rows.append(
+                (
+                    *words(name, str(k)),
+                    number(entry.info.num_evaluations),
+                    estimated(entry.gain_over_random_nats, 3),
+                    recovered(summary, entry.recovered_fraction),
+                    *(estimated(value, 2) for value in of_d),
+                    *_overlap_cells(summary, name, k=k, pairs=pairs),
+                )
             )
-    return table
+    return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", BLIND_CAPTION)
 
 
-def seeing_table(summary: Summary, pairs: list[Agreement]) -> Table:
-    """Selectors that see the target, at the smallest and the largest k: what is left after luck.
+def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
+    """Return the selectors that see the target, at the smallest and the largest k: what is left after luck.
 
     Args:
         summary: the numbers.
         pairs: the overlap with ``REFERENCE``.
     """
-    table = Table(
-        "selector", "cost", "k", "real minus\nluck, nats", "sparse gain,\nnats", "luck,\nnats", "R(k),\nincludes luck",
+    gains = in_nats("real minus luck", "sparse gain", "luck")
+    columns = (
+        *keys("selector", "k"),
+        *plain("cost"),
+        *gains,
+        *plain("R(k), includes luck"),
         *_overlap_columns(summary),
-        title="selectors that see the target", caption=SEEING_CAPTION,
-    )  # fmt: skip
+    )
+    rows = []
     for name in summary.seeing_selectors:
         for k in summary.end_ks:
             entry = summary.at(name, "real", k)
-            table.add_row(
-                name,
-                str(entry.info.num_evaluations),
-                str(k),
-                interval(entry.real_minus_luck_nats, 3),
-                interval(entry.gain_sparse_nats, 3),
-                interval(entry.luck_nats, 3),
-                recovered_words(summary, entry.recovered_fraction),
-                *_overlap_cells(summary, name, k=k, pairs=pairs),
+            rows.append(
+                (
+                    *words(name, str(k)),
+                    number(entry.info.num_evaluations),
+                    estimated(entry.real_minus_luck_nats, 3),
+                    estimated(entry.gain_sparse_nats, 3),
+                    estimated(entry.luck_nats, 3),
+                    recovered(summary, entry.recovered_fraction),
+                    *_overlap_cells(summary, name, k=k, pairs=pairs),
+                )
             )
-    return table
+    return ResultTable("seeing", columns, tuple(rows), "selectors that see the target", SEEING_CAPTION)
 
 
-def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, every: bool) -> Table:
-    """What screening lost: a row a screened selector at the largest k; with ``every`` at every k and in both contexts.
+def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, every: bool) -> ResultTable:
+    """Return what screening lost: a row a screened selector at the largest k; with ``every`` at every k and in both contexts.
 
     Args:
         losses: of ``screening``.
         settings: the section ``influence`` of the manifest.
-        every: print all rows.
+        every: give all rows.
     """
-    table = Table(
-        "selector", "context", "k", f"recall, {losses[0].num_windows} windows", "sparse gain lost, nats",
-        caption=f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, "
-        "measured on a random sample of the windows.",
-    )  # fmt: skip
+    columns = (
+        *keys("selector", "context", "k"),
+        *plain(f"recall, {losses[0].num_windows} windows"),
+        *in_nats("sparse gain lost"),
+    )
     largest = max(loss.k for loss in losses)
-    for loss in losses:
-        if every or (loss.k == largest and loss.context == "real"):
-            numbers = (interval(loss.recall, 3), interval(loss.gain_lost_nats, 4))
-            table.add_row(loss.selector, loss.context, str(loss.k), *numbers)
-    return table
+    rows = [
+        (*words(loss.selector, loss.context, str(loss.k)), estimated(loss.recall, 3), estimated(loss.gain_lost_nats, 4))
+        for loss in losses
+        if every or (loss.k == largest and loss.context == "real")
+    ]
+    caption = (
+        f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, measured on "
+        "a random sample of the windows."
+    )
+    return ResultTable("screening", columns, tuple(rows), "screening", caption)
 
 
-def every_selection_table(summary: Summary) -> Table:
-    """One row a selector, context and k."""
-    table = Table(
-        "selector", "context", "k", "sparse gain, nats", "R(k)", "over random, nats", "excess gain, nats", "luck, nats",
-        "real minus luck, nats", "D(k)",
-        title="every k", caption=EVERY_CAPTION,
-    )  # fmt: skip
-    for selection in summary.selections:
-        table.add_row(
-            selection.selector,
-            selection.context,
-            str(selection.k),
-            interval(selection.gain_sparse_nats, 3),
-            recovered_words(summary, selection.recovered_fraction),
-            interval(selection.gain_over_random_nats, 3),
-            interval(selection.excess_gain_nats, 3),
-            interval(selection.luck_nats, 3),
-            interval(selection.real_minus_luck_nats, 3),
-            interval(selection.prediction_recovered, 2),
+def every_selection_table(summary: Summary) -> ResultTable:
+    """Return one row a selector, context and k."""
+    columns = (
+        *keys("selector", "context", "k"),
+        *in_nats("sparse gain"),
+        *plain("R(k)"),
+        *in_nats("over random", "excess gain", "luck", "real minus luck"),
+        *plain("D(k)"),
+    )
+    rows = [
+        (
+            *words(selection.selector, selection.context, str(selection.k)),
+            estimated(selection.gain_sparse_nats, 3),
+            recovered(summary, selection.recovered_fraction),
+            estimated(selection.gain_over_random_nats, 3),
+            estimated(selection.excess_gain_nats, 3),
+            estimated(selection.luck_nats, 3),
+            estimated(selection.real_minus_luck_nats, 3),
+            estimated(selection.prediction_recovered, 2),
         )
-    return table
+        for selection in summary.selections
+    ]
+    return ResultTable("every k", columns, tuple(rows), "every k", EVERY_CAPTION)
 
 
-def figure4_table(summary: Summary) -> Table:
-    """Correlation and slopes of Figure 4: one row a selector, context and k."""
-    table = Table("selector", "context", "k", "correlation", "OLS slope", "TLS slope", title="Figure 4")
+def figure4_table(summary: Summary) -> ResultTable:
+    """Return correlation and slopes of Figure 4: one row a selector, context and k."""
+    columns = (*keys("selector", "context", "k"), *plain("correlation", "OLS slope", "TLS slope"))
+    rows = []
     for selection in summary.selections:
         fit = selection.figure4
         if selection.context in CONTEXTS:
-            slopes = (interval(fit.correlation, 2), interval(fit.ols_slope, 2), interval(fit.tls_slope, 2))
-            table.add_row(selection.selector, selection.context, str(selection.k), *slopes)
-    return table
+            slopes = (estimated(value, 2) for value in (fit.correlation, fit.ols_slope, fit.tls_slope))
+            rows.append((*words(selection.selector, selection.context, str(selection.k)), *slopes))
+    return ResultTable("figure 4", columns, tuple(rows), "Figure 4")
 
 
-def effective_sparsity_table(summary: Summary) -> Table:
-    """One row a selector and fraction of the long gain."""
-    table = Table(
-        "selector", "fraction", "smallest k",
-        title="effective sparsity: the smallest measured k whose R(k) is at least this fraction",
-        caption="Of a selector that sees the target it includes luck.",
-    )  # fmt: skip
-    for entry in summary.effective_sparsity:
-        table.add_row(
-            entry.selector,
-            f"{entry.fraction:.0%}",
-            smallest_k_words(entry.smallest_k, entry.max_k),
-        )
-    return table
+def effective_sparsity_table(summary: Summary) -> ResultTable:
+    """Return one row a selector and fraction of the long gain."""
+    rows = tuple(
+        (*words(entry.selector, f"{entry.fraction:.0%}"), smallest(entry.smallest_k, entry.max_k))
+        for entry in summary.effective_sparsity
+    )
+    return ResultTable(
+        "effective sparsity",
+        (*keys("selector", "fraction"), *plain("smallest k")),
+        rows,
+        "effective sparsity: the smallest measured k whose R(k) is at least this fraction",
+        "Of a selector that sees the target it includes luck.",
+    )
 
 
-def class_table(classes: list[ClassSummary], whole: Summary) -> Table:
-    """One row a class of targets, with the first selector of either kind at the smallest and the largest k.
+def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
+    """Return one row a class of targets, with the first selector of either kind at the smallest and the largest k.
 
     Args:
         classes: of ``by_class``.
         whole: the summary of all windows.
     """
     ks, blind, seeing = whole.end_ks, whole.blind_selectors[:1], whole.seeing_selectors[:1]
-    table = Table(
-        "class of target", "windows", "long gain, nats", "gate", "same rule on\nnull context", "other targets,\nnull context",
-        *(f"{name}, k = {k}\nover random, nats" for name in blind for k in ks),
-        *(f"{name}\nR({k})" for name in blind for k in ks),
-        *(f"{name}, k = {k}\nreal minus luck" for name in seeing for k in ks),
-        title="kinds of dependency",
-        caption=classes_caption(whole, len(classes)),
-    )  # fmt: skip
+    columns = (
+        *keys("class of target"),
+        *plain("windows"),
+        *in_nats("long gain"),
+        *plain("gate"),
+        *in_nats("same rule on null context", "other targets, null context"),
+        *in_nats(*(f"{name} over random, k = {k}" for name in blind for k in ks)),
+        *plain(*(f"{name} R({k})" for name in blind for k in ks)),
+        *in_nats(*(f"{name} real minus luck, k = {k}" for name in seeing for k in ks)),
+    )
+    rows = []
     for entry in classes:
         summary, contrast = entry.summary, entry.contrast
         at_blind = [summary.at(name, "real", k) for name in blind for k in ks]
         at_seeing = [summary.at(name, "real", k) for name in seeing for k in ks]
-        table.add_row(
-            entry.target_class,
-            str(summary.num_windows),
-            interval(summary.long_gain_nats, 3),
-            summary.gate if summary.long_gain_nats.has_interval else "too few",
-            *(
-                interval(gain, 3)
-                for gain in ((contrast.null_gain_nats, contrast.null_others_gain_nats) if contrast else (None, None))
-            ),
-            *(interval(at.gain_over_random_nats, 3) for at in at_blind),
-            *(recovered_words(summary, at.recovered_fraction) for at in at_blind),
-            *(interval(at.real_minus_luck_nats, 3) for at in at_seeing),
+        of_rule = (contrast.null_gain_nats, contrast.null_others_gain_nats) if contrast else (None, None)
+        rows.append(
+            (
+                *words(entry.target_class),
+                number(summary.num_windows),
+                estimated(summary.long_gain_nats, 3),
+                *words(summary.gate if summary.long_gain_nats.has_interval else "too few"),
+                *(estimated(gain, 3) for gain in of_rule),
+                *(estimated(at.gain_over_random_nats, 3) for at in at_blind),
+                *(recovered(summary, at.recovered_fraction) for at in at_blind),
+                *(estimated(at.real_minus_luck_nats, 3) for at in at_seeing),
+            )
         )
-    return table
+    return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, len(classes)))
 
 
-def agreement_table(pairs: list[Agreement]) -> Table:
-    """One row for each two selectors, at the largest k."""
-    table = Table("selectors", "", "k", "overlap", "by chance", "rank correlation", title="agreement between selectors")
+def agreement_table(pairs: list[Agreement]) -> ResultTable:
+    """Return one row for each two selectors, at the largest k."""
+    columns = (*keys("selector", "other selector", "k"), *plain("overlap", "by chance", "rank correlation"))
+    rows = []
     for pair in pairs:
         overlap = pair.overlap[-1]
-        table.add_row(
-            *pair.selectors,
-            str(overlap.k),
-            interval(overlap.share, 2),
-            f"{overlap.chance:.2f}",
-            interval(pair.rank_correlation, 2),
+        rows.append(
+            (
+                *words(*pair.selectors, str(overlap.k)),
+                estimated(overlap.share, 2),
+                rounded(overlap.chance, ".2f"),
+                estimated(pair.rank_correlation, 2),
+            )
         )
-    return table
+    return ResultTable("agreement", columns, tuple(rows), "agreement between selectors")

@@ -92,3 +92,18 @@ def test_h_is_help(command: tuple[str, ...]) -> None:
     assert short.exit_code == long.exit_code == 0
     assert short.output == long.output
     assert "Usage:" in short.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_the_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script that --show-completion prints asks the program itself for words."""
+    script = CliRunner().invoke(app, ["--show-completion", shell], prog_name="olmo-sparsity")
+    assert script.exit_code == 0
+    assert "olmo-sparsity" in script.output and "_OLMO_SPARSITY_COMPLETE" in script.output
+    monkeypatch.setenv("_OLMO_SPARSITY_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", "olmo-sparsity su")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "olmo-sparsity su")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    words = CliRunner().invoke(app, [], prog_name="olmo-sparsity")
+    assert "summary" in words.output and "train" not in words.output

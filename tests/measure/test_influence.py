@@ -31,7 +31,7 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
-from olmo_sparsity.view.console import print_summary
+from olmo_sparsity.view.console import Form, print_summary
 from olmo_sparsity.view.one_window import show_window, terminal
 from olmo_sparsity.view.report import write_report
 
@@ -334,7 +334,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
     print_summary(folder, every=True)
     printed = capsys.readouterr().out
     assert "screened to 9 candidates by gradient" in printed
-    print_summary(folder, as_json=True)
+    print_summary(folder, form=Form.json)
     found = json.loads(capsys.readouterr().out)["screening"]
     kl = [e for e in found if (e["selector"], e["context"], e["k"]) == ("kl", "real", 8)]
     of = sample[(sample["selector"] == "kl") & (sample["context"] == "real")]

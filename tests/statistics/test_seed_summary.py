@@ -17,6 +17,7 @@ from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
 
 LONG_GAINS = (0.4, 0.5, 0.7)
@@ -128,8 +129,9 @@ def test_every_row_has_prediction_recovered_with_its_company(numbers: SeedSummar
 
 
 def test_the_table_shows_mean_and_seeds(
-    runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str]
+    runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     print_seeds(runs)
     printed = capsys.readouterr().out
     assert "means over 3 seeds of training" in printed and "Gate passed" in printed
@@ -143,7 +145,7 @@ def test_the_table_shows_mean_and_seeds(
 def test_json_holds_the_mean_and_every_seed(
     runs: list[Path], numbers: SeedSummary, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_seeds(runs, as_json=True)
+    print_seeds(runs, form=Form.json)
     printed = json.loads(capsys.readouterr().out)
     assert (printed["seeds"], printed["runs"]) == ([0, 1, 2], [str(run) for run in runs])
     assert printed["mean"]["long_gain_nats"]["mean"] == numbers.mean.long_gain_nats.mean

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from made_up import CONTEXTUAL, KS, SEES_TARGET, made_up_tables
 
@@ -16,11 +18,18 @@ from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval, measured_words
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, anchor_warning
 from olmo_sparsity.view import console
-from olmo_sparsity.view.console import print_summary
+from olmo_sparsity.view.console import Form, print_summary
+from olmo_sparsity.view.table_formats import in_tex
 
 ENDS = (KS[0], KS[-1])
 TABLES = ("selectors that do not see the target", "selectors that see the target", "every k", "Figure 4",
           "effective sparsity", "kinds of dependency", "agreement between selectors")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So wide that every table is printed in one piece."""
+    monkeypatch.setenv("COLUMNS", "400")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,7 @@ def test_a_pretrained_model_is_printed_without_a_training_row(
         assert words and words in shown
     assert "gain beyond" not in shown and "as many as a training row has" not in shown and "FAILED" not in shown
     assert "someone/Made-Up-2M" in shown and "someone--made-up-2m" not in shown
-    print_summary(tables, as_json=True)
+    print_summary(tables, form=Form.json)
     values = json.loads(capsys.readouterr().out)
     assert (values["train_len"], values["gain_beyond_nats"], values["beyond_gate"]) == (None, None, "not-applicable")
     assert (values["visibility"], values["model"]["name"]) == ("contextual", "someone/Made-Up-2M")
@@ -65,9 +74,16 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = Fals
 
 def rows_of(shown: str, title: str) -> list[list[str]]:
     """Return the cells of a printed table, row by row."""
-    body = shown[shown.index(f" {title}") :]
+    body = shown[shown.index(f"\n{title}") :]
     lines = body[: body.index("└")].splitlines()
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+
+
+def header_of(shown: str, title: str) -> list[str]:
+    """Return the headers of a printed table, each on one line."""
+    body = shown[shown.index(f"\n{title}") :]
+    lines = [line.strip("┃").split("┃") for line in body[: body.index("┡")].splitlines() if line.startswith("┃")]
+    return [" ".join(" ".join(parts).split()) for parts in zip(*lines, strict=True)]
 
 
 def test_the_gates_are_printed_first(
@@ -92,9 +108,9 @@ def test_selectors_that_do_not_see_the_target_are_shown_alike_at_both_ends(
     summary = summaries["passed"]
     rows = rows_of(printed(folders["passed"], capsys), TABLES[0])
     names = [name for name in SEES_TARGET if not SEES_TARGET[name] and name != "random"]
-    assert {(row[0], int(row[2])) for row in rows} == {(name, k) for name in names for k in ENDS}
+    assert {(row[0], int(row[1])) for row in rows} == {(name, k) for name in names for k in ENDS}
     for row in rows:
-        name, k = row[0], int(row[2])
+        name, k = row[0], int(row[1])
         entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
         assert row[3:9] == [
             interval(entry.gain_over_random_nats, 3),
@@ -112,18 +128,18 @@ def test_luck_is_taken_off_selectors_that_see_the_target(
     summary = summaries["passed"]
     shown = printed(folders["passed"], capsys)
     rows = rows_of(shown, TABLES[1])
-    assert {(row[0], int(row[2])) for row in rows} == {
+    assert {(row[0], int(row[1])) for row in rows} == {
         (name, k) for name, sees in SEES_TARGET.items() if sees for k in ENDS
     }
     for row in rows:
-        entry = summary.at(row[0], "real", int(row[2]))
+        entry = summary.at(row[0], "real", int(row[1]))
         assert row[3:7] == [
             interval(entry.real_minus_luck_nats, 3),
             interval(entry.gain_sparse_nats, 3),
             interval(entry.luck_nats, 3),
             interval(entry.recovered_fraction),
         ]
-    assert "includes luck" in shown
+    assert "R(k), includes luck" in header_of(shown, TABLES[1])
 
 
 def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
@@ -140,13 +156,12 @@ def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
     for title, column in ((TABLES[0], 4), (TABLES[1], 6), (TABLES[2], 4)):
         rows = rows_of(shown, title)
         assert rows and {row[column] for row in rows} == {"-"}
-    (header,) = (line for line in shown.splitlines() if "class of target" in line)
-    names = [cell.strip() for cell in re.split("[┃│]", header)[1:-1]]
-    columns = [i for i, name in enumerate(names) if re.fullmatch(r"R\(\d\)", name)]
+    names = header_of(shown, TABLES[5])
+    columns = [i for i, name in enumerate(names) if re.fullmatch(r"kl R\(\d\)", name)]
     rows = rows_of(shown, TABLES[5])
     assert [row[names.index("gate")] for row in rows if row[0] == "repeat"] == ["passed"]
     assert len(columns) == 2 and {row[i] for row in rows for i in columns} == {"-"}
-    print_summary(folders["passed"], as_json=True)
+    print_summary(folders["passed"], form=Form.json)
     values = json.loads(capsys.readouterr().out)
     for part in (values, *values["classes"]):
         assert {e["recovered_fraction"] for e in part["selections"]} == {None}
@@ -169,3 +184,56 @@ def test_every_prints_all_tables_and_the_contrast_of_classes(
         assert rows[entry.target_class][4:6] == [interval(gain, 3) for gain in expected]
     every = rows_of(shown, TABLES[2])
     assert len(every) == len(summaries["passed"].selections)
+
+
+def test_csv_holds_every_number_of_every_table_unrounded(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the gates of the measurement in every row."""
+    summary = summaries["beyond failed"]
+    print_summary(folders["beyond failed"], form=Form.csv)
+    rows = pd.read_csv(io.StringIO(capsys.readouterr().out), keep_default_na=False)
+    assert set(zip(rows["gate"], rows["beyond_gate"], strict=True)) == {("passed", "failed")}
+    assert list(dict.fromkeys(rows["table"])) == [
+        "losses", "blind", "seeing", "every k", "figure 4", "effective sparsity", "classes", "agreement",
+    ]  # fmt: skip
+    shown = rows[rows["table"] == "every k"]
+    expected = {
+        "sparse gain": ("gain_sparse_nats", "nats"), "R(k)": ("recovered_fraction", ""),
+        "over random": ("gain_over_random_nats", "nats"), "excess gain": ("excess_gain_nats", "nats"),
+        "luck": ("luck_nats", "nats"), "real minus luck": ("real_minus_luck_nats", "nats"), "D(k)": ("prediction_recovered", ""),
+    }  # fmt: skip
+    assert len(shown) == len(expected) * len(summary.selections)
+    for row in shown.itertuples():
+        name, unit = expected[row.number]
+        estimate = summary.at(row.selector, row.context, int(row.k)).estimate(name)
+        wanted = ("", "", "") if estimate is None else (estimate.mean, estimate.low, estimate.high)
+        assert tuple(value if value == "" else float(value) for value in (row.value, row.low, row.high)) == wanted
+        assert row.unit == unit
+    slopes = {(r.selector, r.context, r.k, r.number): r.value for r in rows[rows["table"] == "figure 4"].itertuples()}
+    fit = summary.at("kl", "null", KS[-1]).figure4
+    assert fit.ols_slope is not None and fit.tls_slope is not None and fit.correlation is not None
+    for name, estimate in (
+        ("OLS slope", fit.ols_slope),
+        ("TLS slope", fit.tls_slope),
+        ("correlation", fit.correlation),
+    ):
+        assert float(slopes["kl", "null", str(KS[-1]), name]) == estimate.mean
+
+
+def test_markdown_and_latex_hold_the_numbers_of_the_terminal(
+    folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, summary = folders["beyond failed"], summaries["beyond failed"]
+    rows = rows_of(printed(folder, capsys), TABLES[0])
+    print_summary(folder, form=Form.md)
+    markdown = capsys.readouterr().out
+    print_summary(folder, form=Form.tex)
+    tex = capsys.readouterr().out
+    for row in rows:
+        assert f"| {' | '.join(row)} |" in markdown
+        assert " & ".join(in_tex(cell) for cell in row) in tex
+    assert "| gain over random, nats |" in markdown and "& gain over random (nats) &" in tex
+    assert markdown.count("every k") == tex.count("every k") == 0
+    # A table of a paper never stands without the gates.
+    assert tex.count(in_tex(beyond_gate_words(summary))) == tex.count(r"\begin{table}") == 3

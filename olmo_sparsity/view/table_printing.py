@@ -1,0 +1,120 @@
+"""Tables in the terminal. A number is never cut or wrapped: a table too wide for the terminal is printed in parts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from olmo_sparsity.view.result_table import Column, Item, ResultTable
+
+BORDER = 3  # columns of the terminal that a column of a table takes beside its text
+HEADER_LINES = 3  # of a column's header, where its words allow it
+WIDEST_KEY = 22  # columns of the terminal; a longer key is wrapped where there is no room
+
+
+def results_console() -> Console:
+    """Return where results are printed: as wide as the terminal; in a pipe or file as ``COLUMNS`` says, or 80 columns."""
+    return Console()
+
+
+def print_items(items: Sequence[Item], console: Console) -> None:
+    """Print sentences and tables."""
+    for item in items:
+        if isinstance(item, ResultTable):
+            print_table(item, console)
+        else:
+            _print_words(item.text, console, style="bold" if item.is_bold else "")
+
+
+def _print_words(text: str, console: Console, *, style: str) -> None:
+    """Print a sentence: wrapped in a terminal, whole on one line in a pipe or file, where programs look for it."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+
+
+def print_table(table: ResultTable, console: Console) -> None:
+    """Print a table with all its numbers.
+
+    Where it is wider than the terminal, its columns are divided into several tables, each with the columns that tell rows apart.
+    Where not even one column fits beside those, each row becomes a list.
+    """
+    if table.title:
+        _print_words(table.title, console, style="bold italic")
+    widths = [_width(table, index) for index in range(len(table.columns))]
+    parts = _parts(table, widths, room=console.width)
+    if parts is None:
+        _print_as_lists(table, console)
+    else:
+        for part in parts:
+            console.print(_part_of(table, part, widths=widths))
+    if table.caption:
+        _print_words(table.caption, console, style="italic")
+
+
+def _texts(table: ResultTable, index: int) -> list[str]:
+    return [row[index].text for row in table.rows]
+
+
+def _longest_word(text: str) -> int:
+    return max((cell_len(word) for word in text.split()), default=1)
+
+
+def _width(table: ResultTable, index: int) -> int:
+    """Return the least width of a column: that of its widest number, or of a wrapped key, and of its header's words."""
+    column, texts = table.columns[index], [*_texts(table, index), ""]
+    if column.is_key:
+        return max(max(min(cell_len(text), WIDEST_KEY), _longest_word(text)) for text in [*texts, column.header])
+    widest = max(max(cell_len(text) for text in texts), _longest_word(column.header))
+    while len(textwrap.wrap(column.header, widest)) > HEADER_LINES:
+        widest += 1
+    return widest
+
+
+def _parts(table: ResultTable, widths: list[int], *, room: int) -> list[list[int]] | None:
+    """Return the columns of each part, keys first; None where the keys leave no room for some column."""
+    num_keys = len(table.keys)
+    of_keys = list(range(num_keys))
+    taken = 1 + sum(widths[index] + BORDER for index in of_keys)
+    parts: list[list[int]] = []
+    left = 0
+    for index in range(num_keys, len(table.columns)):
+        needed = widths[index] + BORDER
+        if needed > left:
+            parts.append(list(of_keys))
+            left = room - taken
+        if needed > left:
+            return None
+        parts[-1].append(index)
+        left -= needed
+    return parts
+
+
+def _part_of(table: ResultTable, part: list[int], *, widths: list[int]) -> Table:
+    printed = Table()
+    for index in part:
+        column = table.columns[index]
+        if column.is_key:
+            printed.add_column(Text(column.header), min_width=widths[index], overflow="fold")
+        else:
+            header = textwrap.fill(column.header, widths[index], break_on_hyphens=False)
+            printed.add_column(Text(header), min_width=widths[index], no_wrap=True)
+    for row in table.rows:
+        printed.add_row(*(Text(row[index].text) for index in part))
+    return printed
+
+
+def _print_as_lists(table: ResultTable, console: Console) -> None:
+    keys = table.keys
+    for row in table.rows:
+        named = [_named(column, cell.text) for column, cell in zip(table.columns, row, strict=True) if cell.text]
+        console.print(Text(", ".join(named[: len(keys)]), style="bold"))
+        for words in named[len(keys) :]:
+            console.print(Text(f"  {words}"))
+
+
+def _named(column: Column, text: str) -> str:
+    return f"{column.header}: {text}"

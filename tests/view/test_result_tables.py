@@ -1,0 +1,132 @@
+"""Tables of results: whole at every width, and as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.view.result_table import (
+    Cell,
+    ResultTable,
+    Sentence,
+    estimated,
+    in_nats,
+    keys,
+    number,
+    plain,
+    words,
+)
+from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
+from olmo_sparsity.view.table_printing import print_items, print_table, results_console
+
+GAIN, LOSS = Estimate(-0.01234567, -0.02, 0.005), Estimate(3.25, 3.125, 3.5)
+TABLE = ResultTable(
+    "gains",
+    (*keys("selector", "quantity"), *plain("cost"), *in_nats("gain over random", "loss"), *plain("R(k)", "verdict")),
+    (
+        (*words("greedy-kl", "a quantity of many words that may be wrapped"), number(9), estimated(GAIN, 3),
+         estimated(LOSS, 4), estimated(None, 2), *words("no clear difference")),
+        (*words("[*]", "short"), number(10), estimated(LOSS, 3), estimated(GAIN, 4), estimated(Estimate(0.5), 2),
+         *words("higher")),
+    ),
+    "the title",
+    "the caption",
+)  # fmt: skip
+NUMBERS = ["-0.012 [-0.020, 0.005]", "3.2500 [3.1250, 3.5000]", "3.250 [3.125, 3.500]", "-0.0123 [-0.0200, 0.0050]"]
+
+
+def printed(width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    print_table(TABLE, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 200])
+def test_no_number_is_cut_at_any_width(width: int) -> None:
+    shown = printed(width)
+    assert "…" not in shown
+    assert max(len(line) for line in shown.splitlines()) <= width
+    pieces = re.findall(r"-?\d+\.\d+", shown)
+    expected = [piece for text in NUMBERS for piece in re.findall(r"-?\d+\.\d+", text)] + ["0.50"]
+    assert sorted(pieces) == sorted(expected)
+    if width >= 60:
+        for text in NUMBERS:
+            assert text in shown
+
+
+def test_each_part_of_a_wide_table_names_its_rows() -> None:
+    wide, narrow = printed(200), printed(80)
+    assert (wide.count("greedy-kl"), wide.count("┏")) == (1, 1)
+    assert narrow.count("┏") > 1 and narrow.count("greedy-kl") == narrow.count("┏")
+    assert narrow.count("the title") == narrow.count("the caption") == 1
+
+
+def test_a_pipe_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables keep the width; a sentence stays on one line, for programs that look for it."""
+    monkeypatch.setenv("COLUMNS", "64")
+    console = results_console()
+    assert console.width == 64
+    file = io.StringIO()
+    print_items([Sentence("word " * 30 + "end"), TABLE], Console(file=file, width=64))
+    first, *rest = file.getvalue().splitlines()
+    assert first.endswith("end")
+    assert max(len(line) for line in rest) <= 64
+
+
+def test_csv_has_a_row_for_each_number() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_of([Sentence("left out"), TABLE], {"gate": "passed"}))))
+    assert len(rows) == 10
+    first = rows[1]
+    assert [first[name] for name in ("gate", "table", "selector", "number", "unit")] == [
+        "passed", "gains", "greedy-kl", "gain over random", "nats",
+    ]  # fmt: skip
+    assert [float(first[name]) for name in ("value", "low", "high")] == [GAIN.mean, GAIN.low, GAIN.high]
+    assert [rows[3][name] for name in ("value", "low", "high", "text")] == ["", "", "", "-"]
+    assert [rows[8][name] for name in ("value", "low", "high", "text")] == ["0.5", "", "", "0.50"]
+
+
+def test_markdown_escapes_words_and_keeps_numbers() -> None:
+    table = ResultTable("t", (*keys("a|b"), *in_nats("gain")), ((*words("<b>*x*_y_[l](u)"), estimated(GAIN, 3)),))
+    lines = markdown_of([Sentence("`A` & b", is_bold=True), table]).splitlines()
+    assert lines == [
+        r"**\`A\` \& b**", "",
+        r"| a\|b | gain, nats |",
+        "| --- | ---: |",
+        r"| \<b\>\*x\*\_y\_\[l\](u) | -0.012 [-0.020, 0.005] |",
+    ]  # fmt: skip
+
+
+def test_latex_follows_its_rules() -> None:
+    """Environments and braces are balanced, every row has its cells, and no special character stands for itself."""
+    nasty = '100% of $a_b & {c} #1 ~ ^ \\ < > | " \x1b\n\u65e5'
+    table = ResultTable(
+        nasty,
+        (*keys(nasty), *in_nats("gain")),
+        (([Cell("[*]")][0], estimated(GAIN, 3)), (Cell(nasty), Cell("-"))),
+        nasty,
+        nasty,
+    )
+    tex = tex_of([Sentence(nasty), TABLE, table], nasty)
+    assert "(U+65E5)" in tex and "\x1b" not in tex
+    opened = re.findall(r"\\(begin|end)\{(\w+)\}", tex)
+    stack: list[str] = []
+    for kind, name in opened:
+        if kind == "begin":
+            stack.append(name)
+        else:
+            assert stack.pop() == name
+    assert stack == [] and len(opened) == 8
+    code = [line for line in tex.splitlines() if not line.startswith("%")]
+    bare = re.sub(r"\\(?:[{}$&#%_]|text\w+\{\}|\\)|\$-\$", "", "\n".join(code))
+    assert bare.count("{") == bare.count("}")
+    assert not re.search(r"[$#%_^~<>|\"]", bare)
+    for line in code:
+        if line.endswith(r"\\"):
+            cells = re.split(r"(?<!\\)&", line)
+            assert len(cells) in (2, 7) and not re.match(r"\s*[\[*]", line)
+    assert in_tex("-0.5 and a-b, k-2") == "$-$0.5 and a-b, k-2"
