@@ -24,9 +24,9 @@ VOCAB, EOS = 100, 0
 KINDS = pytest.mark.parametrize("kind", [PLAIN, NORMED], ids=["olmo1", "qk-norm"])
 
 
-def build(kind: ModelConfig, seed: int = 0) -> OLMoWithPositions:
-    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=24))
-    model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=EOS), seed)
+def build(kind: ModelConfig, seed: int = 0, *, positions: int = 24, vocab_size: int = VOCAB) -> OLMoWithPositions:
+    config = Config(model=kind, context=ContextConfig(local_len=8, full_len=positions))
+    model = build_model(olmo_model_config(config, vocab_size=vocab_size, eos_id=EOS), seed)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight") or name.endswith("ln_f.weight"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Optional
 
+import torch
+
 from olmo_sparsity.measure.visibility import Visibility
-from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 
@@ -22,6 +25,8 @@ class Evaluator:
         batch_tokens: largest number of tokens in one forward pass; a pass has at least one row.
         visibility: what a hidden token is hidden from; see ``olmo_sparsity.measure.visibility``.
         anchor_id: token ID of the anchor in front of every window; None: there is none.
+        kept_prefixes: windows, and the keys and values of what precedes their local tokens: of the latest two blocks, kept
+            for the next question about the same windows. The tokens must not be changed in place.
     """
 
     model: CausalModel
@@ -31,6 +36,9 @@ class Evaluator:
     batch_tokens: int = 4096
     visibility: Visibility = "hidden"
     anchor_id: Optional[int] = None
+    kept_prefixes: deque[tuple[torch.Tensor, KeysValues]] = field(
+        default_factory=lambda: deque(maxlen=2), init=False, repr=False, compare=False
+    )
 
     def rows_per_pass(self, row_len: int) -> int:
         """Return the number of rows of ``row_len`` tokens in one forward pass."""

@@ -28,14 +28,18 @@ from olmo_sparsity.measure.passes import (
     log_probs_of_groups,
     log_probs_of_singles,
     one_row_each,
+    prefix_of_some,
 )
 from olmo_sparsity.measure.visibility import gate_bias, with_anchor
-from olmo_sparsity.model import compact
+from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.gates import Estimate, first_order
 
 LOG_GATE = (
     -23.0
 )  # of the gate that stands for 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 BACKWARD_MEMORY = 16  # a differentiated pass keeps at least this many times the activations of a forward pass
+GRADIENT_MEMORY = 4  # forward passes whose memory the local tokens take, run forward and backward
+FAR_TOKENS = 256  # long-range tokens whose keys and values are held at once; they run under a mask of this length
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
 LossFunction = Callable[[slice, torch.Tensor], torch.Tensor]  # (windows, their logits_wV, fp32) -> sum of their losses
 
@@ -223,24 +227,10 @@ def single_losses(
 def all_but_one_losses(evaluator: Evaluator, tokens_WT: torch.Tensor, *, labels_WA: torch.Tensor) -> torch.Tensor:
     """Return loss(all but j) of A labels for every long-range position j, nats, fp32 [W, M, A]."""
     num_windows, full_len = tokens_WT.shape
-    num_long_range = full_len - evaluator.local_len
-    if evaluator.path == "compact" and evaluator.visibility == "hidden":
-        losses_WMA = torch.empty(num_windows, num_long_range, labels_WA.shape[1], device=tokens_WT.device)
-        for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
-            tokens_wT, labels_w1A = tokens_WT[windows], labels_WA[windows, None]
-            if evaluator.shared_olmo is not None:
-                logits_wMV = compact.all_but_one_logits(evaluator.shared_olmo, tokens_wT, num_long_range=num_long_range)
-                losses_WMA[windows] = surprisals(logits_wMV.log_softmax(dim=-1), labels_w1A)
-                continue
-            for j, log_q_wV in log_probs_of_all_but_one(evaluator, tokens_wT):
-                losses_WMA[windows, j] = surprisals(log_q_wV, labels_WA[windows])
-        return losses_WMA
-    all_M = torch.arange(num_long_range, device=tokens_WT.device)
-    others_NS = torch.stack([all_M[all_M != j] for j in range(num_long_range)])
-    windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_long_range)
-    rows = RowGroup(windows_R, others_NS.repeat(num_windows, 1))
-    (readout,) = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=[rows])
-    return readout.losses_RA.view(num_windows, num_long_range, -1)
+    losses_WMA = torch.empty(num_windows, full_len - evaluator.local_len, labels_WA.shape[1], device=tokens_WT.device)
+    for windows, positions, log_q_wjV in log_probs_of_all_but_one(evaluator, tokens_WT):
+        losses_WMA[windows, positions] = surprisals(log_q_wjV, labels_WA[windows, None])
+    return losses_WMA
 
 
 def mask_losses(
@@ -265,40 +255,108 @@ def mask_losses(
     return losses_RA.view(num_windows, num_sets, -1)
 
 
-def gate_gradients(evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction) -> torch.Tensor:
-    """Return the derivative of a loss with respect to a gate on each long-range position, at gate 0; fp32 [W, M].
+def gate_gradients(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, estimate: Estimate = "gate"
+) -> torch.Tensor:
+    """Return what unmasking each long-range position alone would do to a loss, to first order; fp32 [W, M].
 
     The gate of a token multiplies the weight (before normalisation) with which those attend to it that it would be hidden
-    from, in every layer and head; gate 0 hides it. All tokens run under the gates, forward and backward; of an OLMo on the
-    compact path only the local tokens, and each long-range token alone.
+    from, in every layer and head; gate 0 hides it. At gate 0 the local tokens run forward and backward, and of a long-range
+    token no more is needed than its keys and values (``olmo_sparsity.model.gates``): those of its own, with the anchor, or
+    under ``contextual`` visibility those of the window. On the masked path all tokens run under the gates, which is the
+    definition; so do those of a model whose attention cannot be read.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        loss_function: sums the losses of some windows.
+        estimate: ``gate``: the derivative with respect to the gate, at gate 0; ``patching``: exact in each softmax, on every
+            path; of a model whose attention cannot be read, ``gate``.
     """
     num_windows, full_len = tokens_WT.shape
-    num_long_range = full_len - evaluator.local_len
-    gradients = []
+    if evaluator.path != "masked" or estimate == "patching":
+        batches = evaluator.batches(num_windows, GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len))
+        found = [
+            _gradients_of_local_rows(evaluator, tokens_WT, windows, loss_function=loss_function, estimate=estimate)
+            for windows in batches
+        ]
+        readable = [gradients_wM for gradients_wM in found if gradients_wM is not None]
+        if len(readable) == len(found):
+            return torch.cat(readable)
     batch_tokens = max(evaluator.batch_tokens // BACKWARD_MEMORY, min(evaluator.batch_tokens, GRADIENT_TOKENS))
     small = dataclasses.replace(evaluator, batch_tokens=batch_tokens)
-    for windows in small.batches(num_windows, evaluator.window_len(full_len)):
-        if evaluator.shared_olmo is not None:
-            gradients.append(
-                compact.gate_gradients(
-                    evaluator.shared_olmo,
-                    tokens_WT[windows],
-                    local_len=evaluator.local_len,
-                    loss_function=functools.partial(loss_function, windows),
-                )
-            )
-            continue
-        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
-        long_range = slice(evaluator.num_anchors, evaluator.num_anchors + num_long_range)
-        log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
-        log_gate_wT[:, long_range] = LOG_GATE
-        with torch.enable_grad():
-            log_gate_wT.requires_grad_()
-            bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility=evaluator.visibility)
-            logits_wV = evaluator.model.last_logits(tokens_wT, positions_wT, bias_BTT=bias_wTT)
-            (gradient_wT,) = torch.autograd.grad(loss_function(windows, logits_wV.float()), log_gate_wT)
-        gradients.append(gradient_wT[:, long_range] / math.exp(LOG_GATE))  # d/d gate = (d/d log gate) / gate
-    return torch.cat(gradients)
+    return torch.cat(
+        [
+            _gradients_under_gates(evaluator, tokens_WT[windows], functools.partial(loss_function, windows))
+            for windows in small.batches(num_windows, evaluator.window_len(full_len))
+        ]
+    )
+
+
+def _gradients_of_local_rows(
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    windows: slice,
+    *,
+    loss_function: LossFunction,
+    estimate: Estimate,
+) -> Optional[torch.Tensor]:
+    """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read."""
+    model, num_anchors = evaluator.model, evaluator.num_anchors
+    tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+    cut = tokens_wT.shape[1] - evaluator.local_len
+    with torch.no_grad():
+        prefix = None
+        if evaluator.visibility == "contextual":
+            prefix = prefix_of_some(evaluator, tokens_WT, windows=windows)
+        anchor = None
+        if num_anchors:
+            whole = prefix or model.keys_values(tokens_wT[:, :1], positions_wT[:, :1])
+            anchor = [(k_wHPE[:, :, :1], v_wHPE[:, :, :1]) for k_wHPE, v_wHPE in whole]
+        states = model.attention_states(
+            tokens_wT[:, cut:], positions_wT[:, cut:], prefix=anchor, loss=functools.partial(loss_function, windows)
+        )
+        if states is None:
+            return None
+        parts = []
+        for begin in range(num_anchors, cut, FAR_TOKENS):
+            block = slice(begin, min(begin + FAR_TOKENS, cut))
+            if prefix is None:
+                far = _keys_values_alone(evaluator, tokens_wT, positions_wT, block=block)
+            else:
+                far = [(k_wHPE[:, :, block], v_wHPE[:, :, block]) for k_wHPE, v_wHPE in prefix]
+            parts.append(first_order(states, far, estimate=estimate))
+    return torch.cat(parts, dim=1)
+
+
+def _keys_values_alone(
+    evaluator: Evaluator, tokens_wT: torch.Tensor, positions_wT: torch.Tensor, *, block: slice
+) -> KeysValues:
+    """Return the keys and values of tokens each of which sees itself and the anchor only."""
+    num_anchors = evaluator.num_anchors
+    tokens_wP = torch.cat([tokens_wT[:, :num_anchors], tokens_wT[:, block]], dim=1)
+    positions_wP = torch.cat([positions_wT[:, :num_anchors], positions_wT[:, block]], dim=1)
+    allowed_PP = torch.eye(tokens_wP.shape[1], dtype=torch.bool, device=tokens_wP.device)
+    allowed_PP[:, :num_anchors] = True
+    far = evaluator.model.keys_values(tokens_wP, positions_wP, allowed_BPP=allowed_PP.expand(len(tokens_wP), -1, -1))
+    return [(k_wHPE[:, :, num_anchors:], v_wHPE[:, :, num_anchors:]) for k_wHPE, v_wHPE in far]
+
+
+def _gradients_under_gates(
+    evaluator: Evaluator, tokens_wT: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Return the derivative of a loss with respect to the gates at 0 of all long-range tokens, fp32 [w, M]."""
+    num_anchors, num_long_range = evaluator.num_anchors, tokens_wT.shape[1] - evaluator.local_len
+    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
+    long_range = slice(num_anchors, num_anchors + num_long_range)
+    log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
+    log_gate_wT[:, long_range] = LOG_GATE
+    with torch.enable_grad():
+        log_gate_wT.requires_grad_()
+        bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility=evaluator.visibility)
+        logits_wV = evaluator.model.last_logits(tokens_wT, positions_wT, bias_BTT=bias_wTT)
+        (gradient_wT,) = torch.autograd.grad(loss(logits_wV.float()), log_gate_wT)
+    return gradient_wT[:, long_range] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
 
 
 @torch.inference_mode()

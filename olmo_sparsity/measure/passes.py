@@ -88,15 +88,44 @@ def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen_RP: torch.T
     return x_WHPE[windows_R[:, None].to(device), :, seen_RP.to(device)].transpose(1, 2)
 
 
-def _block(evaluator: Evaluator, tokens_WT: torch.Tensor) -> _Block:
-    """Compute what precedes the local tokens of some windows."""
+def prefix_of_windows(evaluator: Evaluator, tokens_WT: torch.Tensor) -> KeysValues:
+    """Return the keys and values of the anchor and of all long-range tokens under causal attention; they are not kept."""
+    cut = evaluator.window_len(tokens_WT.shape[1]) - evaluator.local_len
     tokens_WT, positions_WT = with_anchor(tokens_WT, evaluator.anchor_id)
-    cut = tokens_WT.shape[1] - evaluator.local_len
-    prefix = evaluator.model.keys_values(tokens_WT[:, :cut], positions_WT[:, :cut])
-    return _Block(evaluator, tokens_WT[:, cut:], positions_WT[:, cut:], prefix)
+    return evaluator.model.keys_values(tokens_WT[:, :cut], positions_WT[:, :cut])
 
 
-def _windows_per_block(evaluator: Evaluator, full_len: int) -> int:
+def _kept_prefix(evaluator: Evaluator, tokens_WT: torch.Tensor) -> KeysValues:
+    """Like ``prefix_of_windows``; the prefix is kept until two others have been asked for."""
+    for kept_WT, prefix in evaluator.kept_prefixes:
+        if kept_WT is tokens_WT:
+            return prefix
+    prefix = prefix_of_windows(evaluator, tokens_WT)
+    evaluator.kept_prefixes.append((tokens_WT, prefix))
+    return prefix
+
+
+def prefix_of_some(evaluator: Evaluator, tokens_WT: torch.Tensor, *, windows: Rows) -> KeysValues:
+    """Return the prefix of some windows. Where a block holds all of them, it is computed once for all questions."""
+    if len(tokens_WT) > windows_per_block(evaluator, tokens_WT.shape[1]):
+        return prefix_of_windows(evaluator, tokens_WT[windows])
+    prefix = _kept_prefix(evaluator, tokens_WT)
+    if isinstance(windows, torch.Tensor):
+        if len(windows) == len(tokens_WT):  # sorted, each once: all of them
+            return prefix
+        return [(k_WHPE[windows.to(k_WHPE.device)], v_WHPE[windows.to(v_WHPE.device)]) for k_WHPE, v_WHPE in prefix]
+    return [(k_WHPE[windows], v_WHPE[windows]) for k_WHPE, v_WHPE in prefix]
+
+
+def _block(evaluator: Evaluator, tokens_WT: torch.Tensor, *, windows: Rows) -> _Block:
+    """Return what precedes the local tokens of some windows: a slice, or int64 indices, rising."""
+    prefix = prefix_of_some(evaluator, tokens_WT, windows=windows)
+    tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+    cut = tokens_wT.shape[1] - evaluator.local_len
+    return _Block(evaluator, tokens_wT[:, cut:], positions_wT[:, cut:], prefix)
+
+
+def windows_per_block(evaluator: Evaluator, full_len: int) -> int:
     """Return the number of windows whose prefixes a forward pass keeps."""
     return max(1, evaluator.batch_tokens // PREFIX_SHARE // evaluator.window_len(full_len - evaluator.local_len))
 
@@ -112,10 +141,10 @@ def _log_probs_after_prefixes(
     """Like ``log_probs_of_groups``; the prefix of a window is computed once for all its rows."""
     full_len, beside = tokens_WT.shape[1], _beside_prefixes(evaluator)
     used_W = torch.cat([group.windows_R for group in groups.values()]).unique()
+    per_block = windows_per_block(evaluator, full_len)
     places = {number: torch.searchsorted(used_W, group.windows_R.contiguous()) for number, group in groups.items()}
-    per_block = _windows_per_block(evaluator, full_len)
     for begin in range(0, len(used_W), per_block):
-        block = _block(evaluator, tokens_WT[used_W[begin : begin + per_block]])
+        block = _block(evaluator, tokens_WT, windows=used_W[begin : begin + per_block])
         for number, group in groups.items():
             place_R = places[number] - begin
             rows_r = ((place_R >= 0) & (place_R < per_block)).nonzero()[:, 0]
@@ -175,11 +204,11 @@ def log_probs_of_singles(
     rows_per_pass = of_rows.rows_per_pass(evaluator.row_len(full_len, 1))
     windows_per_pass = max(1, rows_per_pass // num_candidates)
     if needs_prefix:
-        windows_per_pass = min(windows_per_pass, _windows_per_block(evaluator, full_len))
+        windows_per_pass = min(windows_per_pass, windows_per_block(evaluator, full_len))
     for begin in range(0, num_windows, windows_per_pass):
         windows = slice(begin, begin + windows_per_pass)
         tokens_wT = tokens_WT[windows]
-        block = _block(evaluator, tokens_wT) if needs_prefix else None
+        block = _block(evaluator, tokens_WT, windows=windows) if needs_prefix else None
         for first in range(0, num_candidates, rows_per_pass):
             candidates = slice(first, first + rows_per_pass)
             candidates_wj = candidates_WJ[windows, candidates]
@@ -193,11 +222,33 @@ def log_probs_of_singles(
             yield windows, candidates, log_q_RV.view(*candidates_wj.shape, -1)
 
 
-def log_probs_of_all_but_one(evaluator: Evaluator, tokens_wT: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield (j, log-probabilities with everything visible but j, fp32 [w, V]) for every long-range position j.
+def log_probs_of_all_but_one(
+    evaluator: Evaluator, tokens_WT: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Yield (windows, positions j, log-probabilities with everything visible but j, fp32 [w, j, V]) of each forward pass.
 
-    This is for ``hidden``. What precedes the hidden token is computed once.
+    Under ``hidden`` what precedes the hidden token is computed once for a window, where the path allows it; under
+    ``contextual``, all long-range tokens.
     """
+    num_windows, full_len = tokens_WT.shape
+    num_long_range = full_len - evaluator.local_len
+    shares_prefix = evaluator.path == "compact" and evaluator.visibility == "hidden"
+    if not shares_prefix:
+        yield from _log_probs_of_rows_but_one(evaluator, tokens_WT)
+        return
+    for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
+        tokens_wT = tokens_WT[windows]
+        olmo = evaluator.shared_olmo
+        if olmo is None:
+            parts = _logits_after_prefixes(evaluator, tokens_wT)
+        else:
+            parts = compact.all_but_one_logits(olmo, tokens_wT, num_long_range=num_long_range)
+        for j, logits_wV in enumerate(parts):
+            yield windows, slice(j, j + 1), logits_wV.float().log_softmax(dim=-1)[:, None]
+
+
+def _logits_after_prefixes(evaluator: Evaluator, tokens_wT: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the logits with everything visible but j, [w, V], for every long-range position j, under ``hidden``."""
     num_long_range = tokens_wT.shape[1] - evaluator.local_len
     tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
     cut = tokens_wT.shape[1] - evaluator.local_len
@@ -206,8 +257,30 @@ def log_probs_of_all_but_one(evaluator: Evaluator, tokens_wT: torch.Tensor) -> I
         before = evaluator.num_anchors + j
         rest = (tokens_wT[:, before + 1 :], positions_wT[:, before + 1 :])
         if before == 0:
-            logits_wV = evaluator.model.last_logits(*rest)
+            yield evaluator.model.last_logits(*rest)
         else:
             seen = [(k_wHPE[:, :, :before], v_wHPE[:, :, :before]) for k_wHPE, v_wHPE in prefix]
-            logits_wV = evaluator.model.last_logits_after(*rest, prefix=seen)
-        yield j, logits_wV.float().log_softmax(dim=-1)
+            yield evaluator.model.last_logits_after(*rest, prefix=seen)
+
+
+def _log_probs_of_rows_but_one(
+    evaluator: Evaluator, tokens_WT: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Like ``log_probs_of_all_but_one``, in rows of their own."""
+    num_windows, full_len = tokens_WT.shape
+    num_long_range, device = full_len - evaluator.local_len, tokens_WT.device
+    rest_S = torch.arange(num_long_range - 1, device=device)
+    needs_prefix = evaluator.needs_prefix(num_long_range - 1, num_long_range)
+    of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
+    for w in range(num_windows):
+        tokens_1T = tokens_WT[w : w + 1]
+        block = _block(evaluator, tokens_WT, windows=slice(w, w + 1)) if needs_prefix else None
+        for positions in of_rows.batches(num_long_range, evaluator.row_len(full_len, num_long_range - 1)):
+            hidden_j1 = torch.arange(num_long_range, device=device)[positions, None]
+            visible_jS = rest_S + (rest_S >= hidden_j1)  # a row a hidden position: all the others
+            if block is not None:
+                windows_j = torch.zeros(len(visible_jS), dtype=torch.int64, device=device)
+                log_q_jV = block.log_probs(RowGroup(windows_j, visible_jS))
+            else:
+                log_q_jV = _log_probs_of_pass(evaluator, tokens_1T.expand(len(visible_jS), -1), visible_RS=visible_jS)
+            yield slice(w, w + 1), positions, log_q_jV[None]

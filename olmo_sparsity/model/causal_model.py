@@ -11,6 +11,8 @@ from typing import Optional, Protocol
 
 import torch
 
+from olmo_sparsity.model.gates import AttentionState, LossOfLogits
+
 KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""
 
@@ -51,8 +53,13 @@ class CausalModel(Protocol):
         """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T]."""
         ...
 
-    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
-        """Return the keys and values of all tokens under causal attention."""
+    def keys_values(
+        self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
+    ) -> KeysValues:
+        """Return the keys and values of all tokens, under causal attention.
+
+        With ``allowed_BPP`` (bool) instead, the first token attends to the second where it is True.
+        """
         ...
 
     def last_logits_after(
@@ -64,6 +71,27 @@ class CausalModel(Protocol):
             tokens_BY: token IDs; among themselves they are causal.
             positions_BY: their position IDs.
             prefix: keys and values of at least one token before them, of ``keys_values``.
+        """
+        ...
+
+    def attention_states(
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues],
+        loss: LossOfLogits,
+    ) -> Optional[list[AttentionState]]:
+        """Run rows forward and backward, and return the attention of every layer with its derivatives.
+
+        Args:
+            tokens_BY: token IDs; among themselves they are causal.
+            positions_BY: their position IDs.
+            prefix: keys and values of tokens before them, which all of them see; None: there are none.
+            loss: of the logits of the last token.
+
+        Returns:
+            One state a layer; None where the attention of the model cannot be read.
         """
         ...
 

@@ -14,14 +14,14 @@ Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.olmo_layers import (
     LayerKeysValues,
-    causal_keys_values,
+    all_keys_values,
     last_hidden,
     logits_of,
     mlp,
@@ -97,96 +97,41 @@ def single_logits(
     for begin in range(0, num_windows, windows_per_pass):
         windows = slice(begin, begin + windows_per_pass)
         tokens_wT, candidates_wJ = tokens_WT[windows], candidates_WJ[windows]
-        alone = _keys_values_alone(model, tokens_wT.gather(1, candidates_wJ), positions_RP=candidates_wJ)
-        k_wJHE, v_wJHE = alone[0]
         x_wLD = model.transformer.wte(tokens_wT[:, -local_len:])
         q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
         among_wLHE, log_sum_wHL = _attend_with_sums(q_wLHE, k_wLHE, v_WYHE=v_wLHE)
-        # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
-        share_wHLJ = torch.sigmoid(_attention_scores(q_wLHE, k_wJHE) - log_sum_wHL[..., None]).type_as(v_wLHE)
-        share_wJLH = share_wHLJ.permute(0, 3, 2, 1)
         for first in range(0, num_candidates, rows_per_pass):
             candidates = slice(first, first + rows_per_pass)
-            v_wj1HE = v_wJHE[:, candidates, None]
-            attended_wjLHE = torch.lerp(among_wLHE[:, None], v_wj1HE, share_wJLH[:, candidates, :, :, None])
+            candidates_wj = candidates_wJ[:, candidates]
+            alone = _keys_values_alone(model, tokens_wT.gather(1, candidates_wj), positions_RP=candidates_wj)
+            k_wjHE, v_wjHE = alone[0]
+            # The candidate's share of each softmax: exp(s) / (exp(s) + exp(log_sum)).
+            share_wHLj = torch.sigmoid(_attention_scores(q_wLHE, k_wjHE) - log_sum_wHL[..., None]).type_as(v_wLHE)
+            share_wjLH = share_wHLj.permute(0, 3, 2, 1)
+            attended_wjLHE = torch.lerp(among_wLHE[:, None], v_wjHE[:, :, None], share_wjLH[..., None])
             x_rLD = (x_wLD[:, None] + block.attn_out(attended_wjLHE.flatten(-2))).flatten(0, 1)
             x_rLD = x_rLD + mlp(block, x_rLD)
-            prefix = [
-                (k_wJHE[:, candidates].flatten(0, 1)[:, None], v_wJHE[:, candidates].flatten(0, 1)[:, None])
-                for k_wJHE, v_wJHE in alone
-            ]
+            prefix = [(k_wjHE.flatten(0, 1)[:, None], v_wjHE.flatten(0, 1)[:, None]) for k_wjHE, v_wjHE in alone]
             hidden_rD = last_hidden(model, x_rLD, tables=tables, prefix=prefix, from_layer=1)
             yield windows, candidates, logits_of(model, hidden_rD.view(len(tokens_wT), -1, hidden_rD.shape[-1]))
 
 
-def all_but_one_logits(model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num_long_range: int) -> torch.Tensor:
-    """Return the logits with every token visible but one long-range position, fp32 [W, M, V].
+def all_but_one_logits(
+    model: OLMoWithPositions, tokens_WT: torch.Tensor, *, num_long_range: int
+) -> Iterator[torch.Tensor]:
+    """Yield the logits with every token visible but one, fp32 [W, V], for each long-range position.
 
     What precedes the hidden token is computed once.
     """
     positions_T = torch.arange(tokens_WT.shape[1], device=tokens_WT.device)
     sin_T1e, cos_T1e = rotary_tables(model, positions_T)
     embedded_WTD = model.transformer.wte(tokens_WT)
-    keys_values = causal_keys_values(model, tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
-    hidden = [
-        last_hidden(
+    keys_values = all_keys_values(model, tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
+    for j in range(num_long_range):
+        hidden_WD = last_hidden(
             model,
             embedded_WTD[:, j + 1 :],
             tables=(sin_T1e[j + 1 :], cos_T1e[j + 1 :]),
             prefix=[(k_WMHE[:, :j], v_WMHE[:, :j]) for k_WMHE, v_WMHE in keys_values],
         )
-        for j in range(num_long_range)
-    ]
-    return logits_of(model, torch.stack(hidden, dim=1))
-
-
-@torch.no_grad()
-def gate_gradients(
-    model: OLMoWithPositions,
-    tokens_WT: torch.Tensor,
-    *,
-    local_len: int,
-    loss_function: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
-    """Return the derivative of a loss with respect to a gate on each long-range position, at gate 0; fp32 [W, M].
-
-    The gate g of position j multiplies the weight, before normalisation, with which other tokens attend to j, in every
-    layer and head. At gate 0 no local token sees a long-range one, so the derivative follows from the row of local tokens.
-    Let a be the weight that a query would give j (with the softmax's sum over the local tokens), v the value of j alone, o
-    the query's attention output, and G the derivative of the loss with respect to o. The query adds a (G v - G o).
-
-    Args:
-        model: the model.
-        tokens_WT: int64, the windows, without their targets.
-        local_len: L.
-        loss_function: logits fp32 [W, V] with only the local tokens visible -> the sum of the windows' losses.
-    """
-    num_windows, full_len = tokens_WT.shape
-    num_long_range = full_len - local_len
-    probes, states = [], []
-    positions_T = torch.arange(full_len, device=tokens_WT.device)
-    tables = rotary_tables(model, positions_T[num_long_range:])
-    x_WLD = model.transformer.wte(tokens_WT[:, num_long_range:])
-    blocks = model.transformer.blocks
-    with torch.enable_grad():
-        for block in blocks:
-            num_queries = 1 if block is blocks[-1] else local_len
-            q_WQHE, k_WLHE, v_WLHE = queries_keys_values(block, x_WLD, tables=tables, num_queries=num_queries)
-            out_WQHE, log_sum_WHQ = _attend_with_sums(q_WQHE, k_WLHE, v_WYHE=v_WLHE)
-            probe_WQHE = torch.zeros_like(out_WQHE, requires_grad=True)  # the derivative with respect to it is G
-            probes.append(probe_WQHE)
-            states.append((q_WQHE.detach(), out_WQHE.detach(), log_sum_WHQ.detach()))
-            x_WLD = x_WLD[:, -num_queries:] + block.attn_out((out_WQHE + probe_WQHE).flatten(-2))
-            x_WLD = x_WLD + mlp(block, x_WLD)
-        loss = loss_function(logits_of(model, model.transformer.ln_f(x_WLD[:, -1])))
-        gradients = torch.autograd.grad(loss, probes)
-    total_WM = torch.zeros(num_windows, num_long_range, device=tokens_WT.device)
-    alone = _keys_values_alone(
-        model, tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range].expand(num_windows, -1)
-    )
-    for (q_WQHE, out_WQHE, log_sum_WHQ), gradient_WQHE, (k_WMHE, v_WMHE) in zip(states, gradients, alone, strict=True):
-        weight_WHQM = (_attention_scores(q_WQHE, k_WMHE) - log_sum_WHQ[..., None]).exp()
-        through_WHQM = (gradient_WQHE.transpose(1, 2) @ v_WMHE.permute(0, 2, 3, 1)).float()
-        lost_WHQ = (gradient_WQHE.float() * out_WQHE.float()).sum(dim=-1).transpose(1, 2)
-        total_WM += (weight_WHQM * (through_WHQM - lost_WHQ[..., None])).sum(dim=(1, 2))
-    return total_WM
+        yield logits_of(model, hidden_WD)

@@ -15,7 +15,15 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.olmo_layers import causal_keys_values, last_hidden, logits_of, rotary_tables
+from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
+from olmo_sparsity.model.olmo_layers import (
+    all_keys_values,
+    last_hidden,
+    logits_of,
+    mlp,
+    queries_keys_values,
+    rotary_tables,
+)
 
 
 class _Rotation:
@@ -105,9 +113,11 @@ class OLMoWithPositions(OLMo):
         logits_B1V = self(tokens_BT, positions_BT, attention_bias=bias_B1TT, last_logits_only=True)
         return logits_B1V[:, 0, : self.vocab_size]
 
-    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
-        """Return the keys (rotated) and values of all tokens under causal attention; of each layer, [B, H, P, E]."""
-        layers = causal_keys_values(self, tokens_BP, positions_RP=positions_BP)
+    def keys_values(
+        self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
+    ) -> KeysValues:
+        """Return the keys (rotated) and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
+        layers = all_keys_values(self, tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
         return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
 
     def last_logits_after(
@@ -117,6 +127,29 @@ class OLMoWithPositions(OLMo):
         layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
         x_BYD = self.transformer.wte(tokens_BY)
         return logits_of(self, last_hidden(self, x_BYD, tables=rotary_tables(self, positions_BY), prefix=layers))
+
+    def attention_states(
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues],
+        loss: LossOfLogits,
+    ) -> list[AttentionState]:
+        """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
+        blocks, tables = self.transformer.blocks, rotary_tables(self, positions_BY)
+        x_BYD, probes = self.transformer.wte(tokens_BY), AttentionProbes()
+        with torch.enable_grad():
+            for layer, block in enumerate(blocks):
+                num_queries = 1 if block is blocks[-1] else x_BYD.shape[1]
+                q_BQHE, k_BYHE, v_BYHE = queries_keys_values(block, x_BYD, tables=tables, num_queries=num_queries)
+                q_BHQE, k_BHYE, v_BHYE = (x.transpose(1, 2) for x in (q_BQHE, k_BYHE, v_BYHE))
+                if prefix is not None:
+                    k_BHYE, v_BHYE = torch.cat([prefix[layer][0], k_BHYE], 2), torch.cat([prefix[layer][1], v_BHYE], 2)
+                out_BHQE = probes.attend(q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5)
+                x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
+                x_BYD = x_BYD + mlp(block, x_BYD)
+            return probes.states(loss(logits_of(self, self.transformer.ln_f(x_BYD[:, -1]))))
 
     def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
         """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""

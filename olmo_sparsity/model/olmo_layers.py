@@ -55,11 +55,19 @@ def queries_keys_values(
     return q_RQHE, k_RYHE, v_RYD.unflatten(-1, (num_heads, -1))
 
 
-def attend(q_RQHE: torch.Tensor, k_RYHE: torch.Tensor, *, v_RYHE: torch.Tensor) -> torch.Tensor:
-    """Return causal attention of the last Q of Y tokens, [R, Q, D]."""
+def attend(
+    q_RQHE: torch.Tensor,
+    k_RYHE: torch.Tensor,
+    *,
+    v_RYHE: torch.Tensor,
+    allowed_RQY: Optional[torch.Tensor] = None,
+) -> torch.Tensor:
+    """Return attention of the last Q of Y tokens, [R, Q, D], causal or to what is allowed (bool)."""
     q_RHQE, k_RHYE, v_RHYE = (x.transpose(1, 2) for x in (q_RQHE, k_RYHE, v_RYHE))
     num_queries, num_keys = q_RHQE.shape[2], k_RHYE.shape[2]
-    if num_queries == 1 and q_RHQE.device.type == "cpu":
+    if allowed_RQY is not None:
+        out_RHQE = F.scaled_dot_product_attention(q_RHQE, k_RHYE, v_RHYE, attn_mask=allowed_RQY[:, None])
+    elif num_queries == 1 and q_RHQE.device.type == "cpu":
         # One query per row is too little work for the fused kernel.
         scores_RHY = (k_RHYE @ q_RHQE.transpose(2, 3))[..., 0] / math.sqrt(q_RHQE.shape[-1])
         out_RHQE = scores_RHY.float().softmax(dim=-1).type_as(v_RHYE)[:, :, None] @ v_RHYE
@@ -112,10 +120,14 @@ def logits_of(model: OLMoWithPositions, x_RD: torch.Tensor) -> torch.Tensor:
     return F.linear(x_RD, weight_VD)[..., : model.config.vocab_size].float()
 
 
-def causal_keys_values(
-    model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
+def all_keys_values(
+    model: OLMoWithPositions,
+    tokens_RP: torch.Tensor,
+    *,
+    positions_RP: torch.Tensor,
+    allowed_RPP: Optional[torch.Tensor] = None,
 ) -> list[LayerKeysValues]:
-    """Return the keys and values in every layer of tokens under causal attention; [R, P, H, E] each."""
+    """Return the keys and values in every layer of tokens, [R, P, H, E] each, under causal attention or to what is allowed."""
     x_RPD, tables = model.transformer.wte(tokens_RP), rotary_tables(model, positions_RP)
     blocks = model.transformer.blocks
     keys_values = []
@@ -123,6 +135,6 @@ def causal_keys_values(
         q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
         keys_values.append((k_RPHE, v_RPHE))
         if block is not blocks[-1]:
-            x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE))
+            x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
             x_RPD = x_RPD + mlp(block, x_RPD)
     return keys_values

@@ -22,8 +22,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
+PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
+NOT_PROBED = ("softcap", "position_bias", "s_aux")  # options of attention that _attend_and_probe does not know
+_probes: ContextVar[tuple[AttentionProbes, int]] = ContextVar("reads a differentiable pass; its last position ID")
 _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of the last token, of each layer so far")
 
 
@@ -110,14 +114,16 @@ class TransformersModel:
             layers_BT = self._attention_of_plain_implementation(tokens_BT, positions_BT)
         return torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
 
-    def keys_values(self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor) -> KeysValues:
-        """Return the keys and values of all tokens under causal attention.
+    def keys_values(
+        self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
+    ) -> KeysValues:
+        """Return the keys and values of all tokens, under causal attention or to what is allowed; see ``CausalModel``.
 
         Raises:
             UserError: a layer keeps something else, or not those of all tokens.
         """
         cache = transformers.DynamicCache(config=self._model.config)
-        mask = torch.ones_like(tokens_BP)
+        mask = torch.ones_like(tokens_BP) if allowed_BPP is None else self._mask(allowed_BPP)
         self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
@@ -145,6 +151,45 @@ class TransformersModel:
             tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=True
         ).logits
         return logits[:, -1]
+
+    @torch.no_grad()
+    def attention_states(
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues],
+        loss: LossOfLogits,
+    ) -> Optional[list[AttentionState]]:
+        """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``.
+
+        Returns:
+            None where the model's attention is more than a causal softmax of scaled scores (a short sliding window, a cap, a
+            bias, a sink), or transformers does not hand it to another implementation.
+        """
+        if self._implementation != "sdpa":
+            return None
+        cache = None
+        if prefix is not None:
+            cache = transformers.DynamicCache(config=self._model.config)
+            for number, (k_BHPE, v_BHPE) in enumerate(prefix):
+                cache.update(k_BHPE, v_BHPE, number)
+        num_seen = tokens_BY.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
+        mask = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
+        probes = AttentionProbes()
+        token = _probes.set((probes, int(positions_BY.max())))
+        try:
+            with torch.enable_grad(), self._implemented_by(PROBING):
+                logits_BV = self._run(
+                    tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None
+                ).logits[:, -1]
+                if len(probes) != self._model.config.get_text_config(decoder=True).num_hidden_layers:
+                    return None
+                return probes.states(loss(logits_BV.float()))
+        except _UnknownAttentionError:
+            return None
+        finally:
+            _probes.reset(token)
 
     def in_dtype(self, dtype: torch.dtype) -> TransformersModel:
         """Return a copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
@@ -231,5 +276,33 @@ def _attend_and_record(
     return attended
 
 
+class _UnknownAttentionError(Exception):
+    """A layer's attention is not what ``AttentionProbes`` computes."""
+
+
+def _attend_and_probe(
+    module: torch.nn.Module,
+    q_BHTE: torch.Tensor,
+    k_BHYE: torch.Tensor,
+    v_BHYE: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return causal attention, as transformers calls it, through which derivatives can be read.
+
+    The mask is not used: rows are causal, and whatever precedes them is seen by all.
+    """
+    probes, last_position = _probes.get()
+    cut_short = options.get("sliding_window") is not None and options["sliding_window"] <= last_position
+    if cut_short or any(options.get(name) is not None for name in NOT_PROBED):
+        raise _UnknownAttentionError
+    width = q_BHTE.shape[-1]
+    out_BHTE = probes.attend(q_BHTE, k_BHYE, v_BHYE, scaling=width**-0.5 if scaling is None else scaling)
+    return out_BHTE.transpose(1, 2).contiguous(), None
+
+
+transformers.AttentionInterface.register(PROBING, _attend_and_probe)
+transformers.AttentionMaskInterface.register(PROBING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 transformers.AttentionInterface.register(RECORDING, _attend_and_record)
 transformers.AttentionMaskInterface.register(RECORDING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
