@@ -1,6 +1,10 @@
-"""Errors that end a command with one line instead of a traceback."""
+"""Errors that end a command with one line instead of a traceback, and the characters that such a line may hold."""
 
 from __future__ import annotations
+
+import unicodedata
+
+MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 
 
 class UserError(Exception):
@@ -13,3 +17,12 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The user stopped the command after its work was saved; running it again continues. Exit code 130."""
+
+
+def printable(text: str) -> str:
+    """Return a text on one line that is safe to show anywhere.
+
+    Line breaks and tabs become arrows; other control characters, among them those that change the direction of writing,
+    and halves of surrogate pairs become U+FFFD.
+    """
+    return "".join(MARKS.get(c, c if unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)

@@ -1,14 +1,10 @@
-"""The command line application: its commands, global options and exit codes.
+"""The command line application: its commands and global options.
 
 Commands import torch only after their arguments are checked, because the import takes seconds.
-
-Exit codes: 0 success; 2 a mistake of the user, reported in one line; 130 interrupted, with all work saved.
 """
 
 from __future__ import annotations
 
-import errno
-import sys
 import warnings
 from typing import Annotated
 
@@ -16,11 +12,8 @@ import typer
 
 from olmo_sparsity import __version__
 from olmo_sparsity.cli import explaining, measuring, training, viewing
+from olmo_sparsity.cli.endings import run
 from olmo_sparsity.cli.messages import set_up_messages
-from olmo_sparsity.errors import Interrupted, UserError
-
-# No space on the device, quota used up, file larger than allowed.
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="olmo-sparsity",
@@ -68,27 +61,8 @@ def _root(
     set_up_messages(verbose=verbose, quiet=quiet)
 
 
-def _print_error(line: str) -> None:
-    print(f"olmo-sparsity: {line}", file=sys.stderr, flush=True)
-
-
 def main() -> None:
     """Run the command line. A mistake of the user ends it with one line and exit code 2, a bug with a traceback."""
     # olmo calls a function of omegaconf that newer versions have renamed; the warning does not help a user.
     warnings.filterwarnings("ignore", message="register_new_resolver", category=UserWarning)
-    try:
-        app()
-    except UserError as error:
-        _print_error(f"error: {error}")
-        raise SystemExit(2) from None
-    except Interrupted as error:
-        _print_error(str(error))
-        raise SystemExit(130) from None
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        _print_error(
-            f"error: cannot write to disk ({error.strerror}); free some space and run the same command again, to "
-            "continue from what was saved"
-        )
-        raise SystemExit(2) from None
+    raise SystemExit(run(app))

@@ -7,6 +7,7 @@ import sys
 
 from tqdm import tqdm
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.torchrun import current_process
 
 PACKAGE_LOGGER = logging.getLogger("olmo_sparsity")
@@ -31,7 +32,7 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return super().format(record)
+        return "\n".join(map(printable, super().format(record).split("\n")))  # a traceback keeps its lines
 
 
 def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:

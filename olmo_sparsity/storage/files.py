@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 
 HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
 STALE_SECONDS = 3600  # a partial file of another machine that did not change for so long is taken for abandoned
-PARTIAL_NAME = re.compile(r"\..*\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.partial")
+PARTIAL_NAME = re.compile(r"\.(?P<name>.*)\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.partial")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,6 +51,14 @@ def partial_path(path: Path) -> Path:
     files of a folder skip it.
     """
     return path.with_name(f".{path.name}.{unique_name()}.partial")
+
+
+def final_path(partial: str) -> str:
+    """Return the path that a partial file was to get; of any other path, the path itself."""
+    path = Path(partial)
+    if match := PARTIAL_NAME.fullmatch(path.name):
+        return str(path.with_name(match["name"]))
+    return partial
 
 
 def _sync(path: Path) -> None:

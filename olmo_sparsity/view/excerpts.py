@@ -6,7 +6,6 @@ the same IDs.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from olmo_sparsity.tables.reading import read_parts, read_windows
 CONTROLS = ("random", "nearest")
 SINGLE = "unmask-one"
 SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck
-MARKS = {" ": " ", "\n": "\u21b5", "\r": "\u21b5", "\t": "\u2192", "\u2028": "\u21b5", "\u2029": "\u21b5"}
 
 
 @dataclass(frozen=True)
@@ -96,15 +94,6 @@ class Excerpt:
         if selector not in self.luck_nats:
             return None
         return dict(zip(self.selections[selector, "real"].ks, self.luck_nats[selector], strict=True)).get(k)
-
-
-def printable(text: str) -> str:
-    """Return a text on one line that is safe to show anywhere.
-
-    Line breaks and tabs become arrows; other control characters, among them those that change the direction of writing,
-    become U+FFFD.
-    """
-    return "".join(MARKS.get(c, c if unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)
 
 
 def shown_first(measurement: Measurement) -> str:

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.as_json import setup_json
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.statistics.wording_of_windows import GAINS_CAPTION, GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.view import pages
-from olmo_sparsity.view.excerpts import Excerpt, printable
+from olmo_sparsity.view.excerpts import Excerpt
 from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
 
 HEAT_STEPS = 9  # shades of a score

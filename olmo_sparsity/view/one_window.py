@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.wording_of_models import setup_words
-from olmo_sparsity.view.excerpts import Choice, Excerpt, printable, read_excerpts, shown_first
+from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 
 WIDTH = 100
 BAR = 40

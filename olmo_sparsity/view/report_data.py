@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, selection_json, summary_json
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
@@ -19,7 +20,6 @@ from olmo_sparsity.view.excerpts import (
     Choice,
     Excerpt,
     choose_windows,
-    printable,
     read_excerpts,
     shown_first,
 )

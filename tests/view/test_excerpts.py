@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_up import DRAWS, SEES_TARGET, made_up_tables
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.tables.reading import find_tables, read_table
-from olmo_sparsity.view.excerpts import Choice, Excerpt, printable, read_excerpts
+from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts
 
 
 def test_foreign_tokens_have_their_words(tiny_tables: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.config import SELECTORS
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
@@ -42,7 +42,7 @@ from olmo_sparsity.statistics.wording import (
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, VISIBILITY_WORDS, anchor_warning
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.excerpts import choose_windows, printable, read_excerpts, shown_first
+from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.pages import minus
 from olmo_sparsity.view.report import SCRIPTS, default_out, write_report
 from olmo_sparsity.view.report_answer import answer

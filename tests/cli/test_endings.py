@@ -1,0 +1,79 @@
+"""How a command ends: errors of the operating system, streams that are closed or narrow, and the characters of its line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
+from olmo_sparsity.storage.files import partial_path
+
+
+def fails_with(error: BaseException) -> int:
+    def app(*_: object, **__: object) -> None:
+        raise error
+
+    return run(app, [])
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+def test_every_error_of_the_system_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    code = fails_with(OSError(number, os.strerror(number), "folder/name"))
+    captured = capsys.readouterr()
+    if number in (errno.EPIPE, errno.ESHUTDOWN):
+        assert (code, captured.err) == (1, "")
+        return
+    assert code == 2
+    assert captured.err.startswith("olmo-sparsity: error: ")
+    assert captured.err.count("\n") == 1
+    assert "folder/name" in captured.err or "cannot write to disk" in captured.err
+
+
+def test_the_line_names_the_file_that_was_to_be_written() -> None:
+    partial = partial_path(Path("folder/report.html"))
+    error = PermissionError(errno.EACCES, "Permission denied", str(partial))
+    assert os_error_line(error) == "folder/report.html: permission denied; allow it, or name another"
+
+
+def test_an_error_without_a_number_is_a_bug() -> None:
+    with pytest.raises(OSError, match="of a library"):
+        fails_with(OSError("of a library"))
+
+
+def test_a_line_is_short_and_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(OSError(errno.EACCES, "", "\x1b[31m\u202e" + "9" * 5000))
+    line = capsys.readouterr().err
+    assert len(line) < LONGEST_LINE + 100
+    assert "\x1b" not in line and "\u202e" not in line
+
+
+def in_a_process(shell: str, tiny_tables: Path) -> subprocess.CompletedProcess[bytes]:
+    command = f"{sys.executable} -m olmo_sparsity show {tiny_tables} 1 {shell}"
+    return subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "words"),
+    [
+        ("| true", 1, b""),
+        (">&-", 0, b""),
+        ("> /dev/full", 2, b"olmo-sparsity: error: cannot write to disk (No space left on device)"),
+    ],
+)
+def test_an_output_that_nobody_reads_ends_quietly(shell: str, code: int, words: bytes, tiny_tables: Path) -> None:
+    ended = in_a_process(shell, tiny_tables)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(words)
+    assert ended.stderr.count(b"\n") == bool(words)
+
+
+def test_a_terminal_may_be_ascii(tiny_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    ended = in_a_process("", tiny_tables)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"Window" in ended.stdout

@@ -1,0 +1,59 @@
+"""Every mistake of the table ends its command with the same form: exit code 2, one line, and nothing changed on disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import mistake_cases
+import pytest
+from conftest import TINY_YAML
+from mistakes import Case, run_main
+
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.training.loop import train
+
+CASES: list[Case] = [
+    case for name, rows in vars(mistake_cases).items() if name.isupper() and isinstance(rows, list) for case in rows
+]
+
+
+@pytest.fixture(scope="session")
+def finished_work(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a user has it after a measurement; tests get copies."""
+    folder = tmp_path_factory.mktemp("mistakes") / "work"
+    folder.mkdir()
+    shutil.copy(corpus_file, folder / "words.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("tiny.yaml").write_text(TINY_YAML.format(source="words.jsonl", cache="data"))
+        config, run = load_config(Path("tiny.yaml")), Path("runs/tiny")
+        train(config, run)
+        measure(config, run)
+        measure(config, run, out=Path("tables"))
+    return folder
+
+
+@pytest.fixture
+def work(finished_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(finished_work, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.command[:60]))
+def test_a_mistake_gets_one_line(
+    case: Case, work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if case.make is not None:
+        case.make()
+    ended = run_main(case.command, monkeypatch, capfd, **dict(case.variables))
+    assert case.line in ended.err
+    assert ended.err.startswith("olmo-sparsity: error: ")
+    assert ended.err.count("\n") == 1
+    assert (ended.code, ended.out, ended.changed) == (2, "", [])
+
+
+def test_the_table_has_each_mistake_once() -> None:
+    assert len({(case.command, case.make, case.variables) for case in CASES}) == len(CASES)
