@@ -200,7 +200,7 @@ def methods(problem: Problem, *, slow_peers: bool) -> dict[str, Method]:
     calls: dict[str, Method] = {
         "compact, fp32": lambda: _singles(problem, problem.exact),
         f"screened to {SCREEN} by gradient in bf16, fp32": lambda: _screened(problem, "gradient"),
-        f"screened to {SCREEN} by all in bf16, fp32": lambda: _screened(problem, "unmask-one"),
+        f"screened to {SCREEN} by all in bf16, fp32": lambda: _screened(problem, "proxy"),
         "compact, bf16": lambda: _singles(problem, problem.low),
         "plain, fp32": lambda: _singles(problem, problem.evaluator("plain")),
         "masked, fp32, all logits": lambda: _masked_all_logits(problem),

@@ -59,7 +59,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     exact, low = evaluator_in("fp32"), evaluator_in("bf16")
     fine, coarse = scores_of(exact), scores_of(low)
     recall = {}
-    for ranking in ("gradient", "unmask-one"):
+    for ranking in ("gradient", "proxy"):
         num_candidates = min(SCREEN, fine.num_long_range)
         screened = scores_of(exact, ScreeningSettings(num_candidates, ranking=ranking, ranker=low))
         recall[ranking] = _recall(screened, fine)

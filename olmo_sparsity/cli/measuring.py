@@ -28,6 +28,7 @@ from olmo_sparsity.cli.options import (
     VisibilityOption,
     definition,
     parse_k,
+    parse_screen,
     resolve,
     selector_names,
     with_options,
@@ -63,11 +64,12 @@ def influence(
         ),
     ] = None,
     screen: Annotated[
-        Optional[int],
+        Optional[str],
         typer.Option(
             "--screen",
-            metavar="N",
-            help="Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. Default: off.",
+            metavar="[RANKING:]N",
+            help="Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: gradient, "
+            "patching, hierarchy, or proxy. Default: off.",
         ),
     ] = None,
     precision: Annotated[
@@ -102,7 +104,7 @@ def influence(
         "selectors": selector_names(selector),
         "seed": seed,
         "data": data,
-        "screen": screen,
+        **({} if screen is None else parse_screen(screen)),
         "precision": precision and precision.value,
         "save_candidates": save_candidates or None,
         "path": path and path.value,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.config import SELECTORS, Config, PretrainedConfig
+from olmo_sparsity.config import SCREEN_RANKINGS, SELECTORS, Config, PretrainedConfig
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 
@@ -175,6 +175,21 @@ def selector_names(selectors: Optional[list[SelectorName]]) -> Optional[list[str
         return None
     names = [selector.value for selector in selectors]
     return list(SELECTORS) if "all" in names else list(dict.fromkeys(names))
+
+
+def parse_screen(text: str) -> dict[str, Any]:
+    """Return the keys of ``influence`` that ``--screen`` gives: ``64``, or ``hierarchy:64``.
+
+    Raises:
+        UserError: ``text`` is neither.
+    """
+    ranking, colon, number = text.rpartition(":")
+    if (colon and ranking not in SCREEN_RANKINGS) or not re.fullmatch(r"[1-9]\d{0,8}", number):
+        raise UserError(
+            f"--screen {text}: must be a number of tokens, such as 64, or a ranking and a number, such as hierarchy:64; the "
+            f"rankings are {', '.join(SCREEN_RANKINGS)}"
+        )
+    return {"screen": int(number), "screen_by": ranking or None}
 
 
 def parse_k(text: str) -> list[int]:

@@ -19,6 +19,7 @@ SELECTORS = (
     "greedy-kl",
     "lasso",
 )
+SCREEN_RANKINGS = ("gradient", "patching", "hierarchy", "proxy")
 CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 
@@ -98,10 +99,16 @@ class InfluenceConfig:
         "For unmask-one and kl: rank all candidates cheaply, and measure exactly only this many of the best (null: all). "
         "Every run then reports how often the exact choice survives, on a sample of its windows.",
     )
-    screen_by: Literal["gradient", "unmask-one"] = key(
+    screen_by: Literal["gradient", "patching", "hierarchy", "proxy"] = key(
         "gradient",
-        "How candidates are ranked for screening. gradient: by a first-order estimate. unmask-one: by unmasking each "
-        "candidate in screen_precision.",
+        "How candidates are ranked for screening. gradient: by the derivative with respect to gates on their attention, for all "
+        "at once. patching: the same with every softmax exact (attribution patching). hierarchy: by unmasking blocks of tokens, "
+        "then smaller blocks within the best. proxy: by unmasking each with screen_proxy.",
+    )
+    screen_proxy: Optional[str] = key(
+        None,
+        "The model that ranks, in the form of pretrained.model: a smaller one with the same tokenizer. null: the measured model "
+        "itself, in screen_precision.",
     )
     screen_precision: Literal["auto", "bf16", "fp32"] = key(
         "auto",
@@ -139,6 +146,10 @@ class InfluenceConfig:
         require(
             0 < self.screen_sample <= 1,
             f"influence.screen_sample = {self.screen_sample}: must be above 0, since every run reports the recall, and at most 1",
+        )
+        require(
+            self.screen_proxy is None or self.screen_proxy.strip() != "",
+            "influence.screen_proxy = '': must name a model, or be null",
         )
         for name in ("seed", "resampled_draws"):
             require(getattr(self, name) >= 0, f"influence.{name} = {getattr(self, name)}: must not be negative")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +16,15 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
-from olmo_sparsity.measure.screening import make_screening
+from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
+
+if TYPE_CHECKING:
+    from olmo_sparsity.model.pretrained import PretrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,8 @@ def measure(
     """
     config.check_k()
     opened = open_model(config, run)
-    run_id = influence_run_id(config, opened)
+    proxy = open_proxy(config, opened)
+    run_id = influence_run_id(config, opened, proxy=proxy)
     folder = out or run / "influence" / default_name(config, opened, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
@@ -60,12 +65,12 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, folder=folder),
+        prepare=lambda: _prepare(config, opened, proxy=proxy, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(config: Config, opened: OpenedModel) -> str:
+def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
     store = opened.text.store
     return fingerprint(
@@ -74,6 +79,7 @@ def influence_run_id(config: Config, opened: OpenedModel) -> str:
         identity(config, opened),
         store.tokens_sha256,
         store.split,
+        *([] if proxy is None else [proxy.record.weights_sha256]),
     )
 
 
@@ -96,7 +102,9 @@ def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
     return "-".join([*parts, f"n{settings.num_windows}", f"k{ks}", f"seed{settings.seed}", run_id[:6]])
 
 
-def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMeasurement:
+def _prepare(
+    config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel], folder: Path
+) -> PreparedMeasurement:
     settings, lengths = config.influence, config.measured_lengths
     windows = opened.windows(config, lengths.full_len)
     num_documents = windows.num_documents
@@ -124,7 +132,8 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         opened,
         evaluator=evaluator,
         null_contexts=null_contexts,
-        fit=fit,
+        fit=fit if proxy is None else {**fit, "screen_proxy": dataclasses.asdict(proxy.record)},
+        screening=make_screening(config, opened, proxy=proxy),
         train_overlap_W=train_overlap_W,
     )
 
@@ -136,6 +145,7 @@ def prepare_windows(
     evaluator: Evaluator,
     null_contexts: NullContexts,
     fit: dict[str, Any],
+    screening: Optional[ScreeningSettings] = None,
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
@@ -145,11 +155,11 @@ def prepare_windows(
         opened: the model, and the text of the windows.
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
-        fit: what ``fit_entries`` found of the model.
+        fit: what ``fit_entries`` found of the model, and other entries of the manifest.
+        screening: how candidates are screened; None: not at all.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     settings, windows = config.influence, null_contexts.windows
-    screening = make_screening(config, opened.model, precision=opened.precision, anchor_id=opened.anchor_id)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )

@@ -68,6 +68,7 @@ MANIFEST_KEYS = (
     "device",
     "precision",
     "fit",
+    "screen_proxy",
 )
 
 

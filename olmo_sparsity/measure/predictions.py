@@ -17,6 +17,7 @@ import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import all_but_one_losses, log_probs, mask_losses, read_singles, surprisals
+from olmo_sparsity.measure.screening import in_vocabulary
 from olmo_sparsity.measure.window_batch import WindowBatch
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
@@ -146,7 +147,9 @@ class Predictions:
                 evaluator,
                 self.all_positions_WM,
                 labels_WA=self.labels_WA,
-                references=self.references if self.with_kl else (),
+                references=tuple(in_vocabulary(log_p_WV, evaluator.model.vocab_size) for log_p_WV in self.references)
+                if self.with_kl
+                else (),
                 with_luck=self.with_luck and evaluator == self.evaluator,
             )
         return self._singles[evaluator]

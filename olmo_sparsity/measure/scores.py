@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.hierarchy import Rows, block_sizes, order_by_blocks
 from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups, target_losses
 from olmo_sparsity.measure.passes import RowGroup
 from olmo_sparsity.measure.predictions import Predictions, SharedSingles
-from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.model.gates import Estimate
 
 Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
 
@@ -102,23 +104,27 @@ class WindowScores:
         assert divergences_WN is not None
         return divergences_WN.cpu().numpy()
 
-    def evaluate_rows(self, rows: Sequence[np.ndarray], *, with_kl: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    def evaluate_rows(
+        self, rows: Sequence[np.ndarray], *, with_kl: bool, evaluator: Optional[Evaluator] = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return loss(S) and KL(p_all, p_S) of visible sets of any windows.
 
         Args:
             rows: int64 [R, 1 + S] for each size S: in each row the index of a window, then its visible long-range positions.
             with_kl: compute the divergences, too.
+            evaluator: the model that evaluates them; None: the one whose losses are reported.
 
         Returns:
             For each size, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
         """
         tensors = [torch.from_numpy(rows_RS).to(self.windows.device) for rows_RS in rows]
+        evaluator = evaluator or self.evaluator
         readouts = read_groups(
-            self.evaluator,
+            evaluator,
             self.windows.tokens_WT,
             labels_WA=self.labels_W[:, None],
             groups=[RowGroup(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
-            reference_WV=self.reference_WV if with_kl else None,
+            reference_WV=in_vocabulary(self.reference_WV, evaluator.model.vocab_size) if with_kl else None,
         )
         found = []
         for readout in readouts:
@@ -224,21 +230,41 @@ class WindowScores:
         return _singles_of(singles, label=0, reference=0)
 
     def _estimates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
-        """Return cheap estimates of the loss, or of the divergence, up to a constant per window; fp32 [W, M]."""
-        if screening.ranking == "unmask-one":
-            singles = self._of_shared(self.predictions.singles(screening.ranker or self.evaluator))
+        """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, M]."""
+        ranker = screening.ranker or self.evaluator
+        if screening.ranking == "proxy":
+            singles = self._of_shared(self.predictions.singles(ranker))
             return singles.loss_WM if criterion == "loss" else singles.kl_WM
-        if screening.ranker is None and criterion == "loss":
+        if screening.ranking == "hierarchy":
+            return self._order_by_blocks(ranker, criterion, num_found=screening.num_candidates)
+        if screening.ranker is None and criterion == "loss" and screening.ranking == "gradient":
             return -self.gradient_WM
-        return self._gate_gradients(screening.ranker or self.evaluator, criterion)
+        return self._gate_gradients(ranker, criterion, "patching" if screening.ranking == "patching" else "gate")
 
-    def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion) -> np.ndarray:
+    def _order_by_blocks(self, ranker: Evaluator, criterion: Criterion, *, num_found: int) -> np.ndarray:
+        num_candidates_W = [self.num_long_range] * len(self.windows)
+
+        def evaluate(rows: Sequence[Rows]) -> list[np.ndarray]:
+            found = self.evaluate_rows(
+                [np.column_stack([windows_R, sets_RS]) for windows_R, sets_RS in rows],
+                with_kl=criterion == "kl",
+                evaluator=ranker,
+            )
+            return [losses_R if criterion == "loss" else divergences_R for losses_R, divergences_R in found]
+
+        sizes = block_sizes(self.num_long_range, num_found)
+        return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
+
+    def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion, estimate: Estimate = "gate") -> np.ndarray:
+        reference_WV = in_vocabulary(self.reference_WV, evaluator.model.vocab_size)
+
         def loss_function(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
             # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
-            labels_w = self.labels_W[rows] if criterion == "loss" else self.reference_WV[rows].exp()
+            labels_w = self.labels_W[rows] if criterion == "loss" else reference_WV[rows].exp()
             return F.cross_entropy(logits_wV, labels_w, reduction="sum")
 
-        return gate_gradients(evaluator, self.windows.tokens_WT, loss_function=loss_function).cpu().numpy()
+        tokens_WT = self.windows.tokens_WT
+        return gate_gradients(evaluator, tokens_WT, loss_function=loss_function, estimate=estimate).cpu().numpy()
 
 
 def _singles_of(singles: SharedSingles, *, label: int, reference: int) -> SingleUnmaskings:

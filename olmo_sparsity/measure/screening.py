@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import KW_ONLY, dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from olmo_sparsity.config import Config
+import torch
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
+
+if TYPE_CHECKING:
+    from olmo_sparsity.measure.opened_model import OpenedModel
+    from olmo_sparsity.model.pretrained import PretrainedModel
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,9 @@ class ScreeningSettings:
 
     Attributes:
         num_candidates: candidates that are unmasked one by one, the best of the ranking.
-        ranking: ``gradient`` ranks to first order; ``unmask-one`` unmasks every candidate with ``ranker``.
-        ranker: the model that ranks, for example in lower precision; None: the model whose losses are reported.
+        ranking: ``gradient`` and ``patching`` rank to first order (``olmo_sparsity.model.gates``); ``hierarchy`` unmasks blocks
+            of tokens, then smaller ones within the best (``olmo_sparsity.measure.hierarchy``); ``proxy`` unmasks every candidate.
+        ranker: the model that ranks: a proxy, or the model in lower precision; None: the model whose losses are reported.
     """
 
     num_candidates: int
@@ -28,31 +37,98 @@ class ScreeningSettings:
     ranker: Optional[Evaluator] = None
 
 
+def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]:
+    """Open the model that ``influence.screen_proxy`` names, in the precision of the ranking; None: none is named, or needed.
+
+    Args:
+        config: ``config.influence`` and the lengths.
+        opened: the model that is measured.
+
+    Raises:
+        UserError: there is no such model, it has another tokenizer or too few positions, or nothing would rank more cheaply.
+    """
+    settings = config.influence
+    if settings.screen is None:
+        return None
+    precision = _ranking_precision(config, opened)
+    if settings.screen_proxy is None:
+        if settings.screen_by == "proxy" and precision == opened.precision:
+            raise UserError(
+                f"influence.screen_by = proxy: without influence.screen_proxy the model itself ranks, in {precision}, which is "
+                "the precision of the losses and saves nothing; name a smaller model with the same tokenizer "
+                "(influence.screen_proxy), or set influence.screen_precision to bf16"
+            )
+        return None
+    from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
+
+    named = PretrainedConfig(settings.screen_proxy, allow_pickle=config.pretrained.allow_pickle)
+    proxy = open_pretrained(named, device=opened.device, precision="bf16" if precision == "bf16" else "fp32")
+    where = f"influence.screen_proxy = {settings.screen_proxy}"
+    _check_tokenizer(where, proxy.tokenizer, tokenizer=opened.tokenizer)
+    longest = config.measured_lengths.full_len + opened.num_anchors
+    if proxy.record.max_position < longest:
+        raise UserError(
+            f"{where}: it has {proxy.record.max_position} positions, and the windows take {longest}; choose a proxy with as many"
+        )
+    return proxy
+
+
+def _check_tokenizer(where: str, of_proxy: Tokenizer, *, tokenizer: Tokenizer) -> None:
+    """Check that every token of the measured model has the same ID in the proxy.
+
+    Raises:
+        UserError: a token has another, or none.
+    """
+    theirs = of_proxy.get_vocab(with_added_tokens=True)
+    for text, token_id in sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1]):
+        if theirs.get(text) != token_id:
+            has = "has no such token" if text not in theirs else f"has it at {theirs[text]}"
+            raise UserError(
+                f"{where}: its tokenizer is not that of the measured model, where token {token_id} is {text!r}; the proxy {has}; "
+                "choose a model of the same family"
+            )
+
+
+def _ranking_precision(config: Config, opened: OpenedModel) -> str:
+    precision = config.influence.screen_precision
+    if precision == "auto":
+        return "bf16" if has_bf16_units(opened.device) else "fp32"
+    return precision
+
+
 def make_screening(
-    config: Config, model: CausalModel, *, precision: str, anchor_id: Optional[int] = None
+    config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel]
 ) -> Optional[ScreeningSettings]:
     """Return the screening that ``config.influence`` asks for, or None where nothing is screened.
 
     Args:
         config: ``influence.screen``, ``screen_by``, ``screen_precision``, and the lengths.
-        model: the model.
-        precision: of the losses that are reported.
-        anchor_id: token ID of the anchor in front of every window; None: there is none.
+        opened: the model that is measured.
+        proxy: of ``open_proxy``.
     """
     settings, lengths = config.influence, config.measured_lengths
     if settings.screen is None:
         return None
-    ranking_precision = settings.screen_precision
-    if ranking_precision == "auto":
-        ranking_precision = "bf16" if has_bf16_units(model.device) else "fp32"
-    ranker = None
-    if ranking_precision != precision:
+    precision, ranker = _ranking_precision(config, opened), None
+    if proxy is not None or precision != opened.precision:
         ranker = make_evaluator(
-            model,
-            settings,
+            opened.model if proxy is None else proxy.model,
+            # A proxy ranks by its visible tokens; the path is about the losses that are reported.
+            settings if proxy is None else dataclasses.replace(settings, path="compact"),
             full_len=lengths.full_len,
             local_len=lengths.local_len,
-            precision=ranking_precision,
-            anchor_id=anchor_id,
+            precision=precision,
+            anchor_id=opened.anchor_id,
         )
     return ScreeningSettings(settings.screen, ranking=settings.screen_by, ranker=ranker)
+
+
+def in_vocabulary(log_p_WV: torch.Tensor, size: int) -> torch.Tensor:
+    """Return log-probabilities over another number of entries, fp32 [W, size].
+
+    Models with one tokenizer may differ in the padding behind its entries, which has next to no probability.
+    """
+    missing = size - log_p_WV.shape[-1]
+    if missing == 0:
+        return log_p_WV
+    return torch.nn.functional.pad(log_p_WV, (0, missing), value=torch.finfo(torch.float16).min)

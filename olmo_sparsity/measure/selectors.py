@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.measure.hierarchy import num_blocks
 from olmo_sparsity.measure.losses import long_range_attention
 from olmo_sparsity.measure.scores import WindowScores, rank
 
@@ -164,5 +165,8 @@ def num_evaluations(name: str, num_long_range: int, *, settings: InfluenceConfig
 
     if settings.screen is None or name not in SCREENED:
         return cost(name, num_long_range)
-    ranking = "gradient" if settings.screen_by == "gradient" else name
-    return cost(name, settings.screen) + cost(ranking, num_long_range)
+    if settings.screen_by == "hierarchy":
+        ranking = num_blocks(num_long_range, settings.screen)
+    else:
+        ranking = cost(name if settings.screen_by == "proxy" else "gradient", num_long_range)
+    return cost(name, settings.screen) + ranking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_what_fits_is_found_by_trying() -> None:
     assert tried == [1024, 512, 256, 128, 64]
 
 
-@pytest.mark.parametrize("by", ["gradient", "unmask-one"])
+@pytest.mark.parametrize("by", ["gradient", "proxy"])
 def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
     model = build(NORMED).eval()
     exact = make_scores(model, num=8)
@@ -145,7 +146,7 @@ def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
         assert np.nanmax(np.abs(values - whole)) < 1e-5
     ranking = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
     assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
-    if by == "unmask-one":  # the ranking is the exact one, so nothing is lost
+    if by == "proxy":  # the ranking is the exact one, so nothing is lost
         assert (rank(-screened.kl_single_WM)[:, :4] == rank(-exact.kl_single_WM)[:, :4]).all()
 
 
@@ -169,7 +170,7 @@ def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
     assert (np.isnan(other.kl_single_WM) == np.isnan(screened.kl_single_WM)).all()
 
 
-@pytest.mark.parametrize("by", ["gradient", "unmask-one"])
+@pytest.mark.parametrize("by", ["gradient", "proxy"])
 def test_another_model_may_rank(by: str) -> None:
     model, other = build(NORMED).eval(), build(NORMED, seed=1).eval()
     screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by, ranker=Evaluator(other, LOCAL)))
@@ -185,9 +186,11 @@ def test_another_model_may_rank(by: str) -> None:
 def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Evaluator] = []
 
-    def counted(evaluator: Evaluator, tokens: torch.Tensor, *, loss_function: LossFunction) -> torch.Tensor:
+    def counted(
+        evaluator: Evaluator, tokens: torch.Tensor, *, loss_function: LossFunction, **options: Any
+    ) -> torch.Tensor:
         asked.append(evaluator)
-        return gate_gradients(evaluator, tokens, loss_function=loss_function)
+        return gate_gradients(evaluator, tokens, loss_function=loss_function, **options)
 
     monkeypatch.setattr(scores_module, "gate_gradients", counted)
     model = build(NORMED).eval()

@@ -1,0 +1,236 @@
+"""Rankings for screening, by brute force: blocks, a proxy, first order; proxies that cannot rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers_models
+from scored_windows import make_scores
+from tiny_models import NORMED, build
+from tiny_pretrained import save_llama
+from tiny_windows import FULL, LOCAL, M, windows
+
+from olmo_sparsity.cli.options import parse_screen
+from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.hierarchy import block_sizes, num_blocks, order_by_blocks
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.predictions import Predictions
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary
+from olmo_sparsity.measure.selectors import num_evaluations
+from olmo_sparsity.measure.visibility import Visibility
+from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.tables.reading import read_table
+
+
+def test_sizes_of_blocks_leave_about_as_many_on_every_level_as_are_to_be_found() -> None:
+    assert block_sizes(64, 64) == block_sizes(10, 64) == []
+    assert block_sizes(65, 64) == [4]
+    assert block_sizes(1984, 64) == [64, 16, 4]
+    assert block_sizes(8128, 64) == [256, 64, 16, 4]
+    assert num_blocks(1984, 64) == 31 + 64 + 64
+    assert num_blocks(64, 64) == 0
+
+
+def by_brute_force(values: dict[tuple[int, ...], float], num: int, *, num_found: int, sizes: list[int]) -> list[int]:
+    """Return the candidates in the order of a beam search over blocks, written down without arrays."""
+    kept, discarded = list(range(num)), []
+    for size in sizes:
+        blocks = sorted({j // size for j in kept})
+        members = {b: tuple(j for j in range(num) if j // size == b) for b in blocks}
+        best = sorted(blocks, key=lambda b: (values[members[b]], -b))
+        quarter = -(-num_found // 4)
+        order = [sorted(members[b], reverse=True) for b in best]
+        kept = [j for block in order[:quarter] for j in block]
+        discarded = [j for block in order[quarter:] for j in block] + discarded
+    return kept + discarded
+
+
+@pytest.mark.parametrize(("num", "num_found"), [(70, 4), (64, 4), (23, 5), (9, 8)])
+def test_the_order_by_blocks_is_that_of_a_search_by_brute_force(num: int, num_found: int) -> None:
+    sizes = block_sizes(num, num_found)
+    rng, values, asked = np.random.default_rng(1), {}, []
+    for size in sizes:
+        for first in range(0, num, size):  # few values, so that some are equal
+            for end in (num, num - 3):  # the second window has three candidates fewer
+                values.setdefault(tuple(range(first, min(first + size, end))), float(rng.integers(0, 6)))
+
+    def evaluate(rows: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        asked.append(sum(len(windows_R) for windows_R, _ in rows))
+        return [np.array([values[tuple(row)] + 100 * w for w, row in zip(*of_size, strict=True)]) for of_size in rows]
+
+    order_WM = order_by_blocks(evaluate, [num, num - 3], num_found=num_found, sizes=sizes)  # type: ignore[arg-type]
+    assert rank(-order_WM)[0].tolist() == by_brute_force(values, num, num_found=num_found, sizes=sizes)
+    assert (order_WM[1, -3:] == np.inf).all() and np.isfinite(order_WM[1, :-3]).all()
+    assert len(asked) == len(sizes)
+    assert asked[0] <= 2 * -(-num // sizes[0])
+    assert max(asked) <= 2 * (num_found + 3)
+
+
+@pytest.mark.parametrize("ranking", SCREEN_RANKINGS)
+def test_a_screen_that_leaves_nothing_out_is_exact(ranking: str) -> None:
+    model = build(NORMED).eval()
+    exact, screened = make_scores(model), make_scores(model, screening=ScreeningSettings(M, ranking=ranking))
+    assert screened.loss_single_WM == pytest.approx(exact.loss_single_WM, abs=1e-6)
+    assert screened.kl_single_WM == pytest.approx(exact.kl_single_WM, abs=1e-6)
+
+
+def screened_scores(
+    evaluator: Evaluator, *, ranking: str, num_candidates: int, ranker: Evaluator | None = None
+) -> WindowScores:
+    tokens_WT, targets_W = windows(3)
+    predictions = Predictions(
+        evaluator,
+        WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(3), context="real", seed=0),
+        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
+        with_kl=True,
+    )
+    settings = ScreeningSettings(num_candidates, ranking=ranking, ranker=ranker)
+    return WindowScores(predictions, max_k=4, screening=settings)
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+@pytest.mark.parametrize("other_ranks", [False, True])
+def test_a_hierarchy_unmasks_blocks_then_the_tokens_of_the_best(visibility: Visibility, other_ranks: bool) -> None:
+    """16 candidates, 5 to be found: 4 blocks of 4, of which 2 are kept, the best whole and one token of the other."""
+    evaluator, ranker = (
+        Evaluator(build(NORMED, seed).eval(), LOCAL, visibility=visibility, anchor_id=9) for seed in (0, 1)
+    )
+    scores = screened_scores(evaluator, ranking="hierarchy", num_candidates=5, ranker=ranker if other_ranks else None)
+    ranks = ranker if other_ranks else evaluator
+    tokens_WT, targets_W = windows(3)
+    log_p_WV = log_probs(evaluator, tokens_WT, visible_WS=torch.arange(M).expand(3, -1))
+    blocks_WNS = torch.arange(M).view(4, 4).expand(3, -1, -1)
+    masked = dataclasses.replace(ranks, path="masked")
+    values = target_losses(masked, tokens_WT, targets_W=targets_W, visible_WNS=blocks_WNS, reference_WV=log_p_WV)
+    for value_WN, single_WM in zip(values, (scores.loss_single_WM, scores.kl_single_WM), strict=True):
+        assert value_WN is not None
+        for w in range(3):
+            first, second = value_WN[w].argsort()[:2].tolist()
+            expected = {*range(4 * first, 4 * first + 4), 4 * second + 3}
+            assert set(np.flatnonzero(np.isfinite(single_WM[w]))) == expected
+
+
+@pytest.mark.parametrize("ranking", SCREEN_RANKINGS)
+def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) -> None:
+    """The proxy is the model itself with 40 entries more, or fewer, that next to no probability falls on."""
+    raw = transformers_models.build_raw("llama")
+    model = transformers_models.TransformersModel(raw)
+    evaluator = Evaluator(model, LOCAL, anchor_id=3)
+    alone = screened_scores(evaluator, ranking=ranking, num_candidates=5)
+    padded = transformers_models.build_raw(
+        "llama", vocab_size=transformers_models.VOCAB + 40, tie_word_embeddings=False
+    )
+    weights = raw.state_dict()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = torch.cat([weights[name], torch.zeros(40, weights[name].shape[1])])
+    padded.load_state_dict(weights)
+    padded.lm_head.weight.data[-40:] = 0.0
+    larger = Evaluator(transformers_models.TransformersModel(padded), LOCAL, anchor_id=3)
+    ranked = screened_scores(evaluator, ranking=ranking, num_candidates=5, ranker=larger)
+    same = np.isfinite(ranked.loss_single_WM) == np.isfinite(alone.loss_single_WM)
+    assert same.mean() > 0.8  # 40 logits of 0 take a little of the probability
+    assert np.isfinite(ranked.kl_single_WM).sum(axis=1).tolist() == [5, 5, 5]
+    back = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator)
+    assert np.isfinite(back.kl_single_WM).sum(axis=1).tolist() == [5, 5, 5]
+
+
+def test_log_probabilities_over_another_vocabulary() -> None:
+    log_p = torch.tensor([[0.25, 0.75]]).log()
+    assert torch.equal(in_vocabulary(log_p, 2), log_p)
+    more = in_vocabulary(log_p, 4)
+    assert torch.equal(more[:, :2], log_p)
+    assert more.exp()[0, 2:].tolist() == [0, 0]
+    assert torch.equal((more.exp() * more)[:, 2:], torch.zeros(1, 2))  # not NaN
+    assert torch.equal(in_vocabulary(log_p, 1), log_p[:, :1])
+
+
+def test_what_rankings_cost() -> None:
+    def cost(ranking: str) -> int:
+        settings = InfluenceConfig(screen=64, screen_by=ranking)  # type: ignore[arg-type]
+        return num_evaluations("unmask-one", 1984, settings=settings)
+
+    assert {ranking: cost(ranking) - 65 for ranking in SCREEN_RANKINGS} == {
+        "gradient": 3, "patching": 3, "hierarchy": 31 + 64 + 64, "proxy": 1985,
+    }  # fmt: skip
+
+
+def test_the_option() -> None:
+    assert parse_screen("64") == {"screen": 64, "screen_by": None}
+    assert parse_screen("hierarchy:64") == {"screen": 64, "screen_by": "hierarchy"}
+    for wrong in ("", "0", "-3", "64:gradient", "magic:64", "gradient:", ":64", "1e3", "9" * 12):
+        with pytest.raises(UserError, match=f"--screen {wrong}: must be a number .* hierarchy:64; the rankings are"):
+            parse_screen(wrong)
+
+
+@pytest.fixture(scope="module")
+def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A tiny Llama, to be measured with another that has the same tokenizer as its proxy."""
+    texts = [json.loads(line)["text"] for line in corpus_file.open()]
+    models = tmp_path_factory.mktemp("models")
+    save_llama(models / "model", texts)
+    save_llama(models / "proxy", texts, seed=1)
+    save_llama(models / "foreign", texts[:3])
+    save_llama(models / "short", texts, max_position=FULL - 6)
+    settings = dataclasses.replace(
+        tiny_config.influence,
+        num_windows=8,
+        k=[1, 4],
+        selectors=["unmask-one", "kl"],
+        resampled_draws=0,
+        screen=5,
+        screen_by="proxy",
+        screen_sample=1.0,
+        screen_proxy=str(models / "proxy"),
+    )
+    return dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(models / "model")), influence=settings)
+
+
+def with_settings(config: Config, **changes: object) -> Config:
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+def test_a_proxy_ranks_and_the_model_decides(config: Config, tmp_path: Path) -> None:
+    folder = measure(config, tmp_path / "run", out=tmp_path / "screened")
+    exact = measure(with_settings(config, screen=None), tmp_path / "run", out=tmp_path / "exact")
+    of_proxy = dataclasses.replace(config, pretrained=PretrainedConfig(config.influence.screen_proxy))
+    ranked = measure(with_settings(of_proxy, screen=None), tmp_path / "proxy", out=tmp_path / "ranked")
+    keys = ["window_id", "selector", "context"]
+    rows = [read_table(one, "selections").to_pandas().set_index(keys) for one in (folder, exact, ranked)]
+    for key, row in rows[0].iterrows():
+        known = np.isfinite(row["scores"])
+        assert known.sum() == 5
+        assert row["scores"][known] == pytest.approx(rows[1].loc[key]["scores"][known], abs=1e-5)
+        if key[1] == "unmask-one":
+            assert set(np.flatnonzero(known)) == set(rank(rows[2].loc[key]["scores"][None])[0, :5])
+    recall = np.stack(read_table(folder, "screening").to_pandas()["recall"])
+    assert 0 < recall.mean() < 1
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["screen_proxy"]["name"] == config.influence.screen_proxy
+    assert manifest["screen_proxy"]["weights_sha256"] != manifest["model"]["weights_sha256"]
+    assert "screen_proxy" not in read_json(exact / "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("proxy", "message"),
+    [
+        ("foreign", "its tokenizer is not that of the measured model, where token"),
+        ("short", "it has 16 positions, and the windows take 21"),
+        ("nowhere", "no such folder or file"),
+        (None, "without influence.screen_proxy the model itself ranks, in fp32, which is the precision of the losses"),
+    ],
+)
+def test_what_cannot_be_a_proxy(config: Config, proxy: str | None, message: str, tmp_path: Path) -> None:
+    named = None if proxy is None else str(Path(str(config.influence.screen_proxy)).with_name(proxy))
+    with pytest.raises(UserError, match=message):
+        measure(with_settings(config, screen_proxy=named, screen_precision="fp32"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
