@@ -1,16 +1,14 @@
-"""The controls against their definitions: resampled targets, divergences, mimicry, the gain beyond the training row."""
+"""The controls: drawn labels, what shares the forward passes, and what real minus luck says."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-import reference
 import torch
 from scored_windows import make_scores
 from tiny_models import NORMED, VOCAB, build
@@ -19,29 +17,21 @@ from tiny_windows import LOCAL as TINY_LOCAL
 from tiny_windows import M as TINY_M
 from tiny_windows import windows as tiny_windows
 
-from olmo_sparsity.config import SELECTORS, Config, InfluenceConfig
+from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.losses import log_probs, read_singles, short_log_probs
-from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.resampling import draw_labels
-from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import PartInfluence, measure_windows
-from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.text.target_classes import target_class
-from olmo_sparsity.text.vocabulary import read_tokenizer, token_texts
 
-LOCAL, FULL, M, TRAIN_LEN = 8, 20, 12, 14
+LOCAL, FULL, TRAIN_LEN = 8, 20, 14
 KS = (1, 2, 4)
-SEEING = [name for name, scorer in SCORERS.items() if scorer.sees_target]
-Log_p = Callable[[list[int], set[int]], np.ndarray]
 
 
 def with_settings(config: Config, train_len: int | None = None, **changes: object) -> Config:
@@ -54,14 +44,14 @@ def with_settings(config: Config, train_len: int | None = None, **changes: objec
 
 @pytest.fixture(scope="module")
 def config(tiny_config: Config) -> Config:
-    """All selectors on a few windows, with training rows that are longer than the local context."""
+    """A few windows, with training rows that are longer than the local context."""
     return with_settings(
         tiny_config,
         TRAIN_LEN,
         num_windows=10,
         windows_per_part=10,
         k=list(KS),
-        selectors=list(SELECTORS),
+        selectors=["unmask-one", "kl", "gradient", "random", "lasso"],
         lasso_masks=20,
     )
 
@@ -71,78 +61,9 @@ def tables(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFact
     return measure(config, tiny_run, out=tmp_path_factory.mktemp("controls") / "tables")
 
 
-@pytest.fixture(scope="module")
-def model(tiny_run: Path) -> OLMoWithPositions:
-    return load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def log_p(model: OLMoWithPositions) -> Log_p:
-    """(tokens, visible long-range positions) -> log-probabilities of the next token, by the float64 reference."""
-    known: dict[tuple[tuple[int, ...], frozenset[int]], np.ndarray] = {}
-
-    def evaluate(tokens: list[int], visible: set[int]) -> np.ndarray:
-        key = (tuple(tokens), frozenset(visible))
-        if key not in known:
-            known[key] = reference.evaluate(model, tokens, list(range(FULL)), visible | set(range(M, FULL)))[0]
-        return known[key]
-
-    return evaluate
-
-
-def kl(log_p: np.ndarray, log_q: np.ndarray) -> float:
-    return float((np.exp(log_p) * (log_p - log_q)).sum())
-
-
 def rows_of(tables: Path, table: str, **equal: object) -> list[dict[str, Any]]:
     rows = read_table(tables, table).to_pylist()
     return [row for row in rows if all(row[name] == value for name, value in equal.items())]
-
-
-def null_tokens(window: dict[str, Any]) -> list[int]:
-    return [*window["null_token_ids"], *window["token_ids"][M:]]
-
-
-# --- the table of windows ---------------------------------------------------------------------------------------------
-
-
-def test_the_new_columns_of_windows_are_their_definitions(tables: Path, tiny_run: Path, log_p: Log_p) -> None:
-    tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
-    everything = set(range(M))
-    for window in rows_of(tables, "windows")[:4]:
-        tokens, null, target = window["token_ids"], null_tokens(window), window["target_id"]
-        short, long = log_p(tokens, set()), log_p(tokens, everything)
-        recent = -log_p(tokens, set(range(M - (TRAIN_LEN - LOCAL), M)))[target]
-        assert window["loss_train_len_nats"] == pytest.approx(recent, abs=1e-5)
-        assert window["gain_beyond_nats"] == pytest.approx(recent + long[target], abs=1e-5)
-        assert window["kl_short_nats"] == pytest.approx(kl(long, short), abs=1e-5)
-        assert window["null_kl_short_nats"] == pytest.approx(kl(log_p(null, everything), short), abs=1e-5)
-        assert window["null_target_class"] == target_class(
-            null,
-            token_texts(tokenizer, null),
-            target_id=target,
-            target_text=window["target_text"],
-            num_long_range=M,
-        )
-        labels = []
-        for draw in range(2):
-            rng = np.random.default_rng([0, 6, window["window_id"], draw])
-            labels.append(int(np.argmin(rng.standard_exponential(len(short)) / np.exp(short))))
-        assert window["resampled_target_ids"] == labels
-        assert window["resampled_loss_short_nats"] == pytest.approx(-short[labels], abs=1e-5)
-        assert window["resampled_loss_long_nats"] == pytest.approx(-long[labels], abs=1e-5)
-
-
-def test_single_luck_is_the_double_sum_over_labels_and_candidates(tables: Path, log_p: Log_p) -> None:
-    for window in rows_of(tables, "windows")[:2]:
-        short = log_p(window["token_ids"], set())
-        singles = [log_p(window["token_ids"], {j}) for j in range(M)]
-        expected = 0.0
-        for label in range(len(short)):
-            gains = [log_q[label] - short[label] for log_q in singles]
-            expected += np.exp(short[label]) * max(gains)
-        assert window["single_luck_nats"] == pytest.approx(expected, abs=1e-5)
-        assert expected > 0
 
 
 @pytest.mark.parametrize("train_len", [LOCAL, FULL])
@@ -159,108 +80,6 @@ def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context
     for window in rows_of(measure(changed, tiny_run, out=tmp_path / "t"), "windows"):
         assert window["loss_train_len_nats"] == window["loss_short_nats" if train_len == LOCAL else "loss_long_nats"]
         assert window["gain_beyond_nats"] == (window["gain_long_nats"] if train_len == LOCAL else 0.0)
-
-
-# --- the table of selections ------------------------------------------------------------------------------------------
-
-
-def test_every_selection_has_the_losses_and_divergences_of_its_sets(tables: Path, log_p: Log_p) -> None:
-    for window in rows_of(tables, "windows")[:2]:
-        tokens, null = window["token_ids"], null_tokens(window)
-        everything = set(range(M))
-        of_context = {  # the tokens to choose from, the reference
-            "real": (tokens, log_p(tokens, everything)),
-            "null": (null, log_p(null, everything)),
-            "resampled": (tokens, None),
-            "mimicry": (null, log_p(tokens, everything)),
-        }
-        rows = rows_of(tables, "selections", window_id=window["window_id"])
-        assert len(rows) == 2 * 10 + 2 * 5 + 2
-        for row in rows:
-            visible_tokens, p_all = of_context[row["context"]]
-            is_resampled = row["context"] == "resampled"
-            label = window["resampled_target_ids"][row["draw"]] if is_resampled else window["target_id"]
-            short = -log_p(tokens, set())[label]
-            assert row["distance_tokens"] == [FULL - j for j in row["positions"]]
-            assert (row["kl_sparse_nats"] is None) == is_resampled
-            for i, k in enumerate(KS):
-                log_q = log_p(visible_tokens, set(row["positions"][:k]))
-                assert row["loss_sparse_nats"][i] == pytest.approx(-log_q[label], abs=1e-5)
-                assert row["gain_sparse_nats"][i] == pytest.approx(short + log_q[label], abs=1e-5)
-                if p_all is not None:
-                    assert row["kl_sparse_nats"][i] == pytest.approx(kl(p_all, log_q), abs=1e-5)
-
-
-def test_which_selectors_have_rows_under_which_context_and_draw(tables: Path) -> None:
-    rows = rows_of(tables, "selections", window_id=3)
-    choices = [(row["selector"], row["context"], row["draw"]) for row in rows]
-    expected = []
-    for name in SELECTORS:
-        expected += [(name, "real", 0), (name, "null", 0)]
-        expected += [(name, "resampled", draw) for draw in range(2) if name in SEEING]
-        expected += [(name, "mimicry", 0)] if name in ("kl", "greedy-kl") else []
-    assert choices == expected
-    for row in rows:
-        assert row["sees_target"] == (row["selector"] in SEEING)
-        assert row["num_evaluations"] == rows_of(tables, "selections", selector=row["selector"])[0]["num_evaluations"]
-    assert check_tables(tables).problems == []
-
-
-@pytest.mark.parametrize("screen", [None, 6])
-def test_a_resampled_selection_is_that_of_a_window_with_the_label_as_its_target(
-    config: Config, tiny_run: Path, model: OLMoWithPositions, tmp_path: Path, tables: Path, screen: int | None
-) -> None:
-    """The labels are put where the target was, one draw at a time; the selector then knows nothing of draws."""
-    if screen is not None:
-        screened = dataclasses.replace(config.influence, screen=screen, screen_sample=0.2, screen_precision="fp32")
-        tables = measure(dataclasses.replace(config, influence=screened), tiny_run, out=tmp_path / "screened")
-    windows = rows_of(tables, "windows")
-    tokens_WT = torch.tensor([window["token_ids"] for window in windows])
-    evaluator = Evaluator(model, LOCAL, batch_tokens=700)
-    num_same = num_rows = 0
-    for draw in range(2):
-        labels_W = torch.tensor([window["resampled_target_ids"][draw] for window in windows])
-        batch = WindowBatch(tokens_WT, labels_W, window_ids_W=np.arange(10), context="real", seed=0)
-        predictions = Predictions(
-            evaluator, batch, log_p_short_WV=short_log_probs(evaluator, tokens_WT), num_lasso_masks=20
-        )
-        by_hand = WindowScores(
-            predictions, max_k=max(KS), screening=None if screen is None else ScreeningSettings(screen)
-        )
-        for name in SEEING:
-            scores_WM = SCORERS[name].score(by_hand)
-            rows = rows_of(tables, "selections", selector=name, context="resampled", draw=draw)
-            for row, scores_M in zip(rows, scores_WM, strict=True):
-                known = [score for score in row["scores"] if score is not None]
-                assert known == pytest.approx(scores_M[np.isfinite(scores_M)], abs=2e-5)
-                num_same += row["positions"] == rank(scores_M[None])[0, : max(KS)].tolist()
-                num_rows += 1
-    assert num_same >= num_rows - 1  # scores that differ by rounding may swap two positions
-    real = rows_of(tables, "selections", selector="unmask-one", context="real")
-    drawn = rows_of(tables, "selections", selector="unmask-one", context="resampled", draw=1)
-    assert [row["positions"] for row in real] != [row["positions"] for row in drawn]
-    has_luck = {window["single_luck_nats"] is not None for window in windows}
-    assert has_luck == {screen is None}
-
-
-def test_mimicry_chooses_foreign_tokens_by_the_real_prediction(tables: Path, log_p: Log_p) -> None:
-    differ = 0
-    for window in rows_of(tables, "windows")[:3]:
-        null, p_all = null_tokens(window), log_p(window["token_ids"], set(range(M)))
-        one, forward, of_null = (
-            rows_of(tables, "selections", window_id=window["window_id"], selector=name, context=context)[0]
-            for name, context in (("kl", "mimicry"), ("greedy-kl", "mimicry"), ("greedy-kl", "null"))
-        )
-        short = kl(p_all, log_p(null, set()))
-        assert one["scores"] == pytest.approx([short - kl(p_all, log_p(null, {j})) for j in range(M)], abs=2e-5)
-        for reference_log_p, row in ((p_all, forward), (log_p(null, set(range(M))), of_null)):
-            taken: list[int] = []
-            for j in row["positions"]:
-                values = {i: kl(reference_log_p, log_p(null, {*taken, i})) for i in range(M) if i not in taken}
-                assert values[j] <= min(values.values()) + 1e-6
-                taken.append(j)
-        differ += forward["positions"] != of_null["positions"]
-    assert differ > 0
 
 
 # --- drawn labels -----------------------------------------------------------------------------------------------------

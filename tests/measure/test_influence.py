@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import reference
 import torch
@@ -47,10 +46,10 @@ def rows_of(tables: Path, table: str) -> list[dict]:
 
 
 def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> None:
-    """Three windows are computed again with the float64 reference, without any code of the package."""
+    """A window is computed again with the float64 reference, without any code of the package."""
     model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
     selections = rows_of(tiny_tables, "selections")
-    for window in rows_of(tiny_tables, "windows")[:3]:
+    for window in rows_of(tiny_tables, "windows")[:1]:
 
         def loss(tokens: list[int], visible: set[int], target: int = window["target_id"]) -> float:
             return reference.target_loss(model, tokens, list(range(FULL)), visible | set(range(M, FULL)), target)
@@ -77,22 +76,6 @@ def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> No
                 assert selection["k"] == [1, 2, 8]
                 for k, value in zip(selection["k"], selection["loss_sparse_nats"], strict=True):
                     assert value == pytest.approx(loss(tokens, set(selection["positions"][:k])), abs=1e-5)
-
-
-def test_kl_scores_are_their_definition(tiny_tables: Path, tiny_run: Path) -> None:
-    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    window = rows_of(tiny_tables, "windows")[0]
-    kl = next(s for s in rows_of(tiny_tables, "selections") if (s["selector"], s["context"]) == ("kl", "real"))
-
-    def log_q(visible: list[int]) -> torch.Tensor:
-        seen = [*visible, *range(M, FULL)]
-        tokens = torch.tensor([[window["token_ids"][i] for i in seen]])
-        return model.last_logits(tokens, torch.tensor([seen]))[0].detach().log_softmax(-1).double()
-
-    p = log_q(list(range(M)))
-    for j, score in enumerate(kl["scores"]):
-        expected = float((p.exp() * (log_q([j]) - log_q([]))).sum())
-        assert score == pytest.approx(expected, abs=1e-5)
 
 
 def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Path, tiny_run: Path) -> None:
@@ -192,23 +175,6 @@ def test_the_kind_of_the_null_context_is_in_tables_and_manifest(
             assert 0 < len(own) < 60
             assert manifest["null_contexts"]["same-source"] == 60 - len(own)
             assert f"{60 - len(own)} windows have same-source instead" in fallbacks[0]
-
-
-def test_candidates_hold_every_single_token_unmasking(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    chosen = with_settings(tiny_config, save_candidates=True, num_windows=10, selectors=["unmask-one"])
-    tables = measure(chosen, tiny_run, out=tmp_path / "c")
-    table = read_table(tables, "candidates")
-    assert table.schema.field("loss_single_nats").type == pa.list_(pa.float32(), M)
-    singles = {(c["window_id"], c["context"]): c["loss_single_nats"] for c in table.to_pylist()}
-    short = {w["window_id"]: w["loss_short_nats"] for w in rows_of(tables, "windows")}
-    assert len(singles) == 20
-    for selection in rows_of(tables, "selections"):
-        if selection["context"] == "resampled":
-            continue  # the losses are those of the target
-        losses = singles[selection["window_id"], selection["context"]]
-        best = sorted(range(M), key=lambda j: (losses[j], -j))[:8]
-        assert selection["positions"] == best
-        assert selection["scores"] == pytest.approx([short[selection["window_id"]] - x for x in losses], abs=1e-6)
 
 
 def test_other_text_is_measured_without_what_was_trained_on(

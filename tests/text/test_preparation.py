@@ -215,7 +215,7 @@ def test_builtin_validation_text_shares_no_sequence_with_training_text(
 
 # Stops in the middle of one file, in whichever process reads it.
 STUCK = """
-import sys, time
+import signal, sys, time
 from olmo_sparsity.cli import app as cli
 from olmo_sparsity.text import corpus
 
@@ -229,6 +229,7 @@ def read_until_stuck(data, shard):
 
 corpus.read_shard = read_until_stuck
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background with SIGINT ignored
     cli.main()
 """
 

@@ -1,0 +1,65 @@
+"""The fingerprint of a measurement: another one for everything that the tables depend on, the same for everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import write_corpus
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.measure.influence import influence_run_id
+from olmo_sparsity.measure.opened_model import open_model
+
+
+def changed(config: Config, section: str, **values: Any) -> Config:
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
+
+
+@pytest.fixture(scope="module")
+def earlier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run some steps before its end: another model of the same name, text and size."""
+    run = tmp_path_factory.mktemp("earlier") / tiny_run.name
+    shutil.copytree(tiny_run, run, symlinks=True)
+    shutil.rmtree(run / "checkpoints" / "step12")
+    return run
+
+
+def run_id(config: Config, run: Path) -> str:
+    return influence_run_id(config, open_model(config, run))
+
+
+def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
+    tiny_config: Config, tiny_run: Path, earlier: Path, tmp_path: Path
+) -> None:
+    other_text = write_corpus(tmp_path / "other.jsonl", 30, seed=5)
+    measurements = {
+        "as it is": (tiny_config, tiny_run),
+        "weights": (tiny_config, earlier),
+        "text": (changed(tiny_config, "influence", data=str(other_text)), tiny_run),
+        "training rows": (changed(tiny_config, "context", train_len=14), tiny_run),
+    }
+    settings: dict[str, Any] = {
+        "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
+        "selectors": ["kl"], "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start",
+        "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7, "screen": 9, "screen_sample": 0.5,
+        "save_candidates": True, "train_overlap": False,
+    }  # fmt: skip
+    for key, value in settings.items():
+        measurements[key] = (changed(tiny_config, "influence", **{key: value}), tiny_run)
+    shorter = changed(tiny_config, "influence", full_len=19)  # leaves a position for the anchor
+    measurements["anchor"] = (changed(shorter, "influence", anchor="bos"), tiny_run)
+    names: dict[str, str] = {}
+    for name, (config, run) in measurements.items():
+        assert names.setdefault(run_id(config, run), name) == name
+
+
+def test_the_same_model_under_another_name_has_the_same_fingerprint(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_run, tmp_path / "renamed", symlinks=True)
+    same = changed(tiny_config, "influence", local_len=8, full_len=20, precision="fp32", anchor="none")
+    assert run_id(same, tmp_path / "renamed") == run_id(tiny_config, tiny_run)
