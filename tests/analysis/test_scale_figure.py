@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
@@ -106,8 +110,24 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
 
 def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:
     words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
-    change = difference_over_seeds(rungs[0].measurements, rungs[-1].measurements).of_windows("long_gain_nats")
-    assert f"Largest minus smallest, paired, nats: long gain {interval(change, 3)};" in words
+    found = dict(re.findall(r"(?:nats: |; )(long gain|gain over random of [\w-]+, k = \d,) (-?\d\.\d{3}) \[", words))
+    largest, smallest = (
+        [(of_seed.windows["gain_long_nats"], of_seed.gains) for of_seed in rungs[i].measurements] for i in (-1, 0)
+    )
+
+    def change(value: Callable[[pd.Series, pd.DataFrame], pd.Series]) -> float:
+        means = [np.mean([value(*of_seed).mean() for of_seed in seeds]) for seeds in (largest, smallest)]
+        return float(means[0] - means[1])
+
+    expected = {"long gain": change(lambda long_gain, _: long_gain)}
+    for selector, k in itertools.product(("kl", "attention"), (1, 8)):
+        expected[f"gain over random of {selector}, k = {k},"] = change(
+            lambda _, gains, name=selector, k=k: gains[name, "real", k] - gains["random", "real", k]
+        )
+    assert expected["long gain"] > 0.1  # the larger the model, the larger its long gain
+    assert {name: float(shown) for name, shown in found.items()} == pytest.approx(expected, abs=6e-4)
+    of_seeds = difference_over_seeds(rungs[0].measurements, rungs[-1].measurements).of_windows("long_gain_nats")
+    assert f"long gain {interval(of_seeds, 3)};" in words
     assert "The gate passed everywhere. The gate beyond the training row passed everywhere." in words
     assert "means over 3 seeds of training" in words and "Dots: single seeds." in words
 

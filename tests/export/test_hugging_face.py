@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,11 @@ def test_nothing_is_exported_if_transformers_computes_another_model(
         model.transformer.blocks[-1].ff_out.weight[0, 0] -= 0.02
         return changed
 
+    def not_a_number(model: OLMoWithPositions) -> object:
+        changed: Any = to_transformers(model)
+        changed.lm_head.weight.data[3, 0] = torch.nan  # one logit of each token
+        return changed
+
     def reads_special_tokens(*arguments: object, **named: object) -> object:
         changed = to_transformers_tokenizer(*arguments, **named)  # type: ignore[arg-type]
         changed.split_special_tokens = False
@@ -122,6 +128,7 @@ def test_nothing_is_exported_if_transformers_computes_another_model(
 
     for name, replacement, error in (
         ("to_transformers", last_layer_a_little_off, "computes another model.*logits differ by"),
+        ("to_transformers", not_a_number, r"computes another model.*logits differ by nan"),
         ("to_transformers_tokenizer", reads_special_tokens, "makes another tokenizer"),
         ("model_card", stopped, None),
     ):

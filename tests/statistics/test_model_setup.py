@@ -154,6 +154,23 @@ def test_the_gates_of_several_models_name_those_to_which_the_second_does_not_app
     assert gates_of_models_words({"mine": passed}).endswith("The gate beyond the training row passed everywhere.")
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_a_gate_that_fails_in_one_of_several_models_is_said_of_that_one(number: int) -> None:
+    """Of the first, of one in the middle, of the last."""
+    names, passed = ["first", "second", "third"], summarize(made_up(200, 0.5))
+    assert (passed.gate_passed, passed.is_fragile, passed.beyond_gate) == (True, False, "passed")
+    name = names[number]
+    for changed, said in (
+        ({"gate": "failed"}, f"GATE FAILED at {name}: no R(k) there."),
+        ({"is_fragile": True}, f" at {name}, where it misses low."),
+        ({"beyond_gate": "failed"}, f"GATE BEYOND THE TRAINING ROW not passed at {name}: "),
+    ):
+        other = dataclasses.replace(passed, **changed)  # type: ignore[arg-type]
+        words = gates_of_models_words({each: other if each == name else passed for each in names})
+        assert said in words
+        assert not any(each in words for each in names if each != name)
+
+
 def test_in_what_setups_differ() -> None:
     hidden, contextual = ModelSetup.from_manifest(PRETRAINED), ModelSetup.from_manifest(CONTEXTUAL)
     assert setup_difference_words(hidden, hidden) == setup_difference_words(contextual, contextual) == ""

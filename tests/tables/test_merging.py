@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -266,10 +267,18 @@ def test_damaged_parts_and_other_measurements_are_refused(
     merge_folders(list(halves), tmp_path / "out")
     assert read_json(tmp_path / "out" / "manifest.json")["status"] == "complete"
     other = Path(shutil.copytree(halves[1], tmp_path / "other"))
-    for fact, value in (("run_id", "0123"), ("windows_sha256", "4567"), ("num_parts", 4)):
-        write_json(other / "manifest.json", {**read_json(halves[1] / "manifest.json"), fact: value})
-        with pytest.raises(UserError, match=f"other: from another measurement than .*{fact} is {value}"):
-            merge_folders([halves[0], other], tmp_path / "new")
+    manifest = read_json(halves[1] / "manifest.json")
+    same = {**manifest, "solver_sha256": "89ab"}  # as a validation has it
+    solved = Path(shutil.copytree(halves[0], tmp_path / "solved"))
+    write_json(solved / "manifest.json", {**read_json(solved / "manifest.json"), "solver_sha256": "89ab"})
+    for fact, value in (
+        ("run_id", "0123"), ("windows_sha256", "4567"), ("num_parts", 4), ("num_windows", 61), ("windows_per_part", 24),
+        ("solver_sha256", "cdef"), ("context", {**manifest["context"], "local_len": 7}),
+    ):  # fmt: skip
+        write_json(other / "manifest.json", {**same, fact: value})
+        words = f"other: from another measurement than .*solved: {fact} is {re.escape(str(value))}, not "
+        with pytest.raises(UserError, match=words):
+            merge_folders([solved, other], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for folder, message in ((tmp_path / "nowhere", "no such folder"), (tiny_run, "no folder of tables")):
         with pytest.raises(UserError, match=message):

@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from olmo.data.memmap_dataset import MemMapDataset
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.text import corpus, encoding, preparation
+from olmo_sparsity.text import corpus, encoding, preparation, scheduling
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
@@ -406,6 +409,35 @@ def test_shards_behind_a_limit_are_not_read(shards: DataConfig, monkeypatch: pyt
         prepare(dataclasses.replace(shards, max_documents=200))
 
 
+@pytest.fixture
+def pool_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three worker processes become threads, which start at once and finish in the order in which they were started."""
+
+    @contextmanager
+    def pool(_num_processes: int, progress: Any) -> Iterator[Any]:
+        with ThreadPoolExecutor(1) as thread:
+            yield lambda task: thread.submit(encoding.write_shard, task, progress)
+
+    monkeypatch.setattr(scheduling, "worker_pool", pool)
+
+
+@pytest.mark.usefixtures("pool_of_threads")
+def test_a_broken_shard_that_is_read_ahead_counts_only_if_it_is_needed(shards: DataConfig) -> None:
+    """After the first shard the fourth seems to be needed for 125 documents, and three shards hold 123."""
+    shards = dataclasses.replace(shards, processes=3)
+    expected = prepare(dataclasses.replace(in_other_cache(shards, "unbroken"), max_documents=123))
+    (Path(shards.source) / "d.jsonl").write_text("{broken\n")
+    with pytest.raises(UserError, match=r"d\.jsonl:1: not JSON"):
+        prepare(dataclasses.replace(shards, max_documents=125))
+    folder = prepare(dataclasses.replace(shards, max_documents=123))
+    assert documents_of(open_store(folder, "train")) == documents_of(open_store(expected, "train"))
+    (Path(shards.source) / "b.jsonl").write_text("{broken\n")  # needed in any case, whether it is read ahead or not
+    with pytest.raises(UserError, match=r"b\.jsonl:1: not JSON"):
+        prepare(dataclasses.replace(shards, max_documents=60))
+    with pytest.raises(UserError, match=r"[bd]\.jsonl:1: not JSON"):
+        prepare(shards)
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -461,3 +493,14 @@ def test_a_truncated_token_file_is_refused(data: DataConfig) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match=r"tokens-00000\.bin: \d+ bytes where"):
         open_store(folder, "train")
+
+
+@pytest.mark.parametrize("name", ["begins", "ends", "doc_ids"])
+def test_a_truncated_index_is_refused(name: str, data: DataConfig) -> None:
+    folder = prepare(dataclasses.replace(data, tokenizer="dolma-v1.5"))
+    path = folder / "validation" / f"{name}.bin"
+    path.write_bytes(path.read_bytes()[:-8])  # one document less
+    with pytest.raises(
+        UserError, match=rf"validation/{name}\.bin: \d+ bytes where \d+ were written; delete .* and prepare"
+    ):
+        open_store(folder, "validation")

@@ -130,6 +130,22 @@ def test_an_open_end_and_empty_documents_are_reported(data: DataConfig) -> None:
     assert "b.bin: its last" not in "\n".join(describe(folder))
 
 
+def test_a_document_without_its_end_is_the_same_document(data: DataConfig) -> None:
+    """The last document of a file may lack its EOS. It has the ID and the split of the same tokens with an EOS."""
+    texts = random_documents(7, 40)
+    write(data, {f"{i:02d}.bin": [text, texts[(i + 1) % 40][:-1]] for i, text in enumerate(texts)})
+    folder = prepare(data)
+    split_of: dict[tuple[int, ...], set[tuple[str, int]]] = {}
+    for split in SPLITS:
+        store = open_store(folder, split)
+        for begin, end, doc_id in zip(store.begins_G, store.ends_G, store.doc_ids_G.tolist(), strict=True):
+            tokens = store.tokens[begin:end].tolist()
+            split_of.setdefault(tuple(token for token in tokens if token != EOS), set()).add((split, doc_id))
+    assert len(split_of) == 40
+    assert all(len(found) == 1 for found in split_of.values())
+    assert {split for found in split_of.values() for split, _ in found} == set(SPLITS)
+
+
 def test_limits(data: DataConfig, documents: dict[str, list[list[int]]]) -> None:
     write(data, documents)
     few = prepare(dataclasses.replace(data, max_documents=205))

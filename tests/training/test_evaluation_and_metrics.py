@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import math
 import sys
 import types
 from pathlib import Path
@@ -13,11 +12,13 @@ import pytest
 import torch
 from watched_runs import metrics
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training.batches import batch_at, row_source
+from olmo_sparsity.training.data import VALIDATION_SEED
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
@@ -42,49 +43,31 @@ def step_metrics(step: int, *, evaluation: Evaluation | None) -> StepMetrics:
     )
 
 
-def test_losses_by_position_are_those_of_consecutive_held_out_text(tiny_run: Path) -> None:
-    """Against all places where a window fits: the means of the drawn ones agree within four standard errors."""
-    record = metrics(tiny_run)[-1]
-    by_position = record["loss_by_position_nats"]
-    assert len(by_position) == 20
-    assert record["loss_within_train_len_nats"] == pytest.approx(sum(by_position[:8]) / 8, abs=1e-5)
-    assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(by_position[8:]) / 12, abs=1e-5)
-    assert metrics(tiny_run)[4]["loss_by_position_nats"] is None
-
-    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
-    rows = []
-    for document in range(store.num_documents):
-        begin, end = int(store.begins_G[document]), int(store.ends_G[document])
-        rows += [torch.tensor(store.tokens[at : at + 21].astype("int64")) for at in range(begin, end - 20)]
-    tokens = torch.stack(rows)
-    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
-    log_q = model(tokens[:, :-1], torch.arange(20).expand(len(tokens), -1)).log_softmax(-1)
-    losses = -log_q.gather(2, tokens[:, 1:, None])[..., 0]
-    errors = losses.std(dim=0) / math.sqrt(32)
-    assert ((losses.mean(dim=0) - torch.tensor(by_position)).abs() < 4 * errors).all()
-    assert (losses[:, 5].mean() - torch.tensor(by_position[5])).abs() > 0  # the drawn rows are not all rows
-
-
-def test_losses_by_position_with_a_bos_are_those_of_the_tokens_behind_it(bos_run: Path) -> None:
-    """As above; each window has the BOS in front, which has no loss of its own."""
-    record = metrics(bos_run)[-1]
-    by_position = record["loss_by_position_nats"]
-    assert len(by_position) == 20
-    assert record["loss_within_train_len_nats"] == pytest.approx(sum(by_position[:8]) / 8, abs=1e-5)
-    model = load_model(bos_run / "checkpoints" / "latest", torch.device("cpu"))
-    manifest = read_json(bos_run / "manifest.json")
-    store = open_store(Path(manifest["token_store"]), "validation")
+@pytest.mark.parametrize("num_bos", [0, 1])
+def test_losses_by_position_are_those_of_consecutive_held_out_text(
+    request: pytest.FixtureRequest, num_bos: int
+) -> None:
+    """A BOS in front of a row has no loss of its own, and shifts no position. Losses are computed token by token."""
+    run: Path = request.getfixturevalue("bos_run" if num_bos else "tiny_run")
+    record = metrics(run)[-1]
+    store = open_store(Path(read_json(run / "manifest.json")["token_store"]), "validation")
+    rows = row_source(store, row_len=20, max_position=20)
+    drawn = batch_at(rows, PoseConfig(num_chunks=1), num_rows=32, seed=VALIDATION_SEED, step=1)
+    text = torch.cat([drawn.tokens_BT, drawn.targets_BT[:, -1:]], dim=1)
+    held_out = " ".join(map(str, store.tokens[: int(store.ends_G[-1])].tolist()))
+    assert all(" ".join(map(str, row.tolist())) in held_out for row in text)
     eos_id = int(store.tokens[int(store.ends_G[0]) - 1])
-    rows = []
-    for document in range(store.num_documents):
-        begin, end = int(store.begins_G[document]), int(store.ends_G[document])
-        rows += [torch.tensor(store.tokens[at : at + 21].astype("int64")) for at in range(begin, end - 20)]
-    tokens = torch.cat([torch.full((len(rows), 1), eos_id), torch.stack(rows)], dim=1)
-    positions = torch.arange(21).expand(len(rows), -1)
-    logits = model(tokens[:, :-1], positions)[:, 1:]
-    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 2:].flatten(), reduction="none")
-    means, errors = losses.view(-1, 20).mean(0), losses.view(-1, 20).std(0) / 32**0.5
-    assert ((means - torch.tensor(by_position)).abs() < 4 * errors).all()
+    model = load_model(run / "checkpoints" / "latest", torch.device("cpu"))
+    expected = []
+    for position in range(20):
+        seen = torch.nn.functional.pad(text[:, : position + 1], (num_bos, 0), value=eos_id)
+        log_q = model(seen, torch.arange(seen.shape[1]).expand(32, -1))[:, -1].log_softmax(-1)
+        expected.append(float(-log_q.gather(1, text[:, position + 1, None]).mean()))
+    assert record["loss_by_position_nats"] == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 0.05  # the order of the positions can be told
+    assert record["loss_within_train_len_nats"] == pytest.approx(sum(expected[:8]) / 8, abs=1e-5)
+    assert record["loss_beyond_train_len_nats"] == pytest.approx(sum(expected[8:]) / 12, abs=1e-5)
+    assert metrics(run)[4]["loss_by_position_nats"] is None
 
 
 def test_evaluation_puts_no_more_tokens_into_a_pass_than_training(
