@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,18 +42,30 @@ def current_process(variables: Mapping[str, str] = os.environ) -> ProcessInfo:
         variables: the environment variables.
 
     Raises:
-        UserError: ``RANK`` and ``WORLD_SIZE`` contradict each other.
+        UserError: a variable is no number, or they contradict each other.
     """
-    rank, world_size = variables.get("RANK"), variables.get("WORLD_SIZE")
-    if rank is None or world_size is None:
+    if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return SINGLE_PROCESS
-    if not (rank.isdigit() and world_size.isdigit() and int(rank) < int(world_size)):
-        raise UserError(
-            f"RANK = {rank}, WORLD_SIZE = {world_size}: RANK must be a number from 0 to WORLD_SIZE - 1; torchrun sets both"
-        )
-    return ProcessInfo(
-        rank=int(rank),
-        world_size=int(world_size),
-        local_rank=int(variables.get("LOCAL_RANK", 0)),
-        local_world_size=int(variables.get("LOCAL_WORLD_SIZE", 1)),
-    )
+    rank, world_size = _number("RANK", variables), _number("WORLD_SIZE", variables)
+    local_rank, local_world_size = _number("LOCAL_RANK", variables, 0), _number("LOCAL_WORLD_SIZE", variables, 1)
+    for name, number, size_name, size in (
+        ("RANK", rank, "WORLD_SIZE", world_size),
+        ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
+    ):
+        if number >= size and size_name in variables:
+            raise UserError(
+                f"{name} = {number}, {size_name} = {size}: {name} must be a number from 0 to {size_name} - 1; torchrun sets both"
+            )
+    return ProcessInfo(rank, world_size, local_rank, local_world_size)
+
+
+def _number(name: str, variables: Mapping[str, str], default: int = 0) -> int:
+    """Return the number that an environment variable holds.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    text = variables.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise UserError(f"{name} = {text}: this environment variable must be a number; torchrun sets it")
+    return int(text)

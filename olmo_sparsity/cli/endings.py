@@ -82,8 +82,11 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         if error.errno is None:
             raise
         line, cause = os_error_line(error), error
-    except MemoryError as error:
-        line, cause = f"not enough memory ({error or 'it cannot be had'}); use smaller numbers", error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error).splitlines() or ["it cannot be had"])[0]
+        line, cause = f"not enough memory ({reason[:200]}); use smaller batches or a smaller model", error
     if cause is not None:
         logger.debug("the line below comes from here:", exc_info=cause)
     _print_line(f"error: {line}")
@@ -128,6 +131,15 @@ def _usage_line(error: Any) -> str:
     command = error.ctx.command_path if error.ctx is not None else PROGRAM
     words = command.removeprefix(PROGRAM).strip()
     return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}; see {command} --help"
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True for an error of Python, numpy or torch that says that memory is not enough. Torch is not imported."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
 
 
 def os_error_line(error: OSError) -> str:

@@ -61,7 +61,7 @@ def explain(
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
     anchor: AnchorOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the controls.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the controls.")] = 0,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
     ] = None,

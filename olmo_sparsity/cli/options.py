@@ -198,7 +198,7 @@ def parse_k(text: str) -> list[int]:
     Raises:
         UserError: ``text`` is neither a number nor a list of numbers.
     """
-    if not re.fullmatch(r"\d+(,\d+)*,?", text):
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*,?", text):
         raise UserError(
             f"--k {text}: must be a number, such as 8 (which measures 1, 2, 4, 8), or a list, such as 1,3,5"
         )

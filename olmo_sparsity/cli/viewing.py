@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -120,9 +121,9 @@ def report(
         typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
     ] = None,
     windows: Annotated[
-        int, typer.Option("--windows", help="Windows on the page; a random sample if more were measured.")
+        int, typer.Option("--windows", min=0, help="Windows on the page; a random sample if more were measured.")
     ] = 200,
-    sample_seed: Annotated[int, typer.Option("--sample-seed", help="Seed of the random sample.")] = 0,
+    sample_seed: Annotated[int, typer.Option("--sample-seed", min=0, help="Seed of the random sample.")] = 0,
     out: Annotated[
         Optional[Path],
         typer.Option(
@@ -171,7 +172,7 @@ def show(
     folders, number = [Path(argument) for argument in arguments[:-1]], arguments[-1]
     if model is not None:
         folders.append(resolve(None, None, overrides=None, model=model, revision=revision)[1])
-    if len(folders) != 1 or not number.isdecimal():
+    if len(folders) != 1 or not re.fullmatch("[0-9]{1,18}", number):
         raise UserError(
             f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
             "the number alone"

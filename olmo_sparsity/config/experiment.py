@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from olmo_sparsity.config.keys import key, require
+from olmo_sparsity.config.keys import check_values, key, require
 from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
@@ -51,6 +51,7 @@ class Config:
     validation: ValidationConfig = field(default_factory=ValidationConfig)
 
     def __post_init__(self) -> None:
+        check_values(self, "")
         require(
             re.fullmatch(r"[\w][\w. -]*", self.name) is not None,
             f"name = {self.name!r}: must be a plain folder name of letters, digits, '.', '_' and '-'",

@@ -80,12 +80,18 @@ def _load_file(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise UserError(f"{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+        raise UserError(
+            f"{where}: not valid YAML ({getattr(error, 'problem', None) or str(error).splitlines()[0]})"
+        ) from None
+    except RecursionError:
+        raise UserError(f"{path}: too many brackets in one another; a configuration has two levels of keys") from None
     except OmegaConfBaseException as error:
         dotted = str(getattr(error, "full_key", None) or "")
         line = _line_of(text, dotted) if dotted else None
         where = f"{path}:{line}" if line else str(path)
         raise UserError(f"{where}: {dotted + ': ' if dotted else ''}{_explain(error, dotted)}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
 def _apply_override(config: Any, override: str) -> Any:

@@ -2,18 +2,103 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
 
 from olmo_sparsity.errors import UserError
 
+LARGEST_LENGTH = 2**24  # tokens of a context; a table of rotary frequencies of this length takes some gigabytes
+LONGEST_NUMBER = 30  # digits in a message
 
-def key(default: Any, help: str) -> Any:
-    """Return a dataclass field with a default and the explanation that ``olmo-sparsity config`` prints."""
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a key accepts; None: no bound on this side. Infinity and NaN are never accepted."""
+
+    least: Optional[float] = None
+    above: Optional[float] = None
+    most: Optional[float] = None
+    below: Optional[float] = None
+
+    def holds(self, value: float) -> bool:
+        """Return True if a number lies in the range."""
+        return (
+            (isinstance(value, int) or math.isfinite(value))
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    @property
+    def words(self) -> str:
+        """The range in words, such as ``at least 1 and at most 4,096``; empty if every number lies in it."""
+        if (self.least, self.above, self.most, self.below) == (None, 0, None, None):
+            return "positive"
+        bounds = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
+        return " and ".join(f"{name} {bound:,}" for name, bound in bounds if bound is not None)
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    least: Optional[float] = None,
+    above: Optional[float] = None,
+    most: Optional[float] = None,
+    below: Optional[float] = None,
+) -> Any:
+    """Return a dataclass field with a default, a range, and the explanation that ``olmo-sparsity config`` prints.
+
+    Args:
+        default: the default.
+        help: the explanation; the range is added to it.
+        least, above, most, below: bounds of a number, or of every number of a list, which ``check_values`` checks.
+    """
+    accepted = Range(least, above, most, below)
+    words = accepted.words
+    metadata = {"help": f"{help} {words[:1].upper()}{words[1:]}." if words else help, "range": accepted}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def check_values(section: Any, prefix: str) -> None:
+    """Check every number of a section against the range of its key, and that every text can be written and name a file.
+
+    Raises:
+        UserError: a value is not accepted; the message names it as ``PREFIX.NAME``.
+    """
+    for item in fields(section):
+        if "range" not in item.metadata:  # a section in the section
+            continue
+        accepted, value = item.metadata["range"], getattr(section, item.name)
+        dotted = f"{prefix}.{item.name}" if prefix else item.name
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(one, str):
+                _check_text(dotted, one)
+            elif isinstance(one, (int, float)) and not isinstance(one, bool) and not accepted.holds(one):
+                words = accepted.words or "a finite number"
+                raise UserError(
+                    f"{dotted} = {shown(one)}: must be {words}{', or null' if item.default is None else ''}"
+                )
+
+
+def _check_text(dotted: str, text: str) -> None:
+    """Check that a text is UTF-8 and has no NUL: otherwise neither files nor manifests could hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{dotted} = {text!r}: holds half a surrogate pair, which is not a character") from None
+    require("\0" not in text, f"{dotted} = {text!r}: holds a NUL, which no name has")
+
+
+def shown(number: float) -> str:
+    """Return a number as messages show it. Python does not print integers of thousands of digits."""
+    is_long = isinstance(number, int) and abs(number) >= 10**LONGEST_NUMBER
+    return f"a number of more than {LONGEST_NUMBER} digits" if is_long else str(number)
 
 
 def require(condition: bool, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
+from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 
 SELECTORS = (
     "unmask-one",
@@ -36,21 +36,27 @@ def _check_selectors(dotted: str, selectors: list[str]) -> None:
 class InfluenceConfig:
     """The main measurement: which windows, which selectors, how it is computed."""
 
-    num_windows: int = key(2000, "Number of windows to measure. If the text holds fewer, the output says so.")
+    num_windows: int = key(
+        2000, "Number of windows to measure. If the text holds fewer, the output says so.", least=1, most=10**9
+    )
     sampling: Literal["targets", "documents"] = key(
         "targets",
         "How windows are drawn, and so whose mean is estimated. targets: every eligible target of the text has the same chance, "
         "and weights make up for documents that have reached max_windows_per_document. documents: every document alike, one "
         "window of each before a second one of any.",
     )
-    max_windows_per_document: int = key(16, "Largest number of windows of one document.")
-    k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.")
+    max_windows_per_document: int = key(16, "Largest number of windows of one document.", least=1, most=10**9)
+    k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.", least=1, most=LARGEST_LENGTH)
     selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
-    lasso_masks: int = key(64, "Number of random visible sets that `lasso` is fitted to in each window.")
+    lasso_masks: int = key(
+        64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
+    )
     resampled_draws: int = key(
         2,
         "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
         "what they gain is selection luck. 0: none.",
+        least=0,
+        most=1000,
     )
     null_context: Literal["same-source", "any-source", "same-document", "shuffled"] = key(
         "same-source",
@@ -62,14 +68,21 @@ class InfluenceConfig:
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
     )
-    seed: int = key(0, "Seed of the windows, of their null contexts and of the selector `random`.")
+    seed: int = key(
+        0, "Seed of the windows, of their null contexts and of the selector `random`.", least=0, below=2**63
+    )
     local_len: Optional[int] = key(
-        None, "Number of local tokens to measure with, for every command that measures. null: context.local_len."
+        None,
+        "Number of local tokens to measure with, for every command that measures. null: context.local_len.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
     full_len: Optional[int] = key(
         None,
         "Length of the full context to measure with, at most the positions that the model was trained on. null: "
         "context.full_len.",
+        least=2,
+        most=LARGEST_LENGTH,
     )
     visibility: Literal["hidden", "contextual"] = key(
         "hidden",
@@ -98,6 +111,8 @@ class InfluenceConfig:
         None,
         "For unmask-one and kl: rank all candidates cheaply, and measure exactly only this many of the best (null: all). "
         "Every run then reports how often the exact choice survives, on a sample of its windows.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
     screen_by: Literal["gradient", "patching", "hierarchy", "proxy"] = key(
         "gradient",
@@ -116,13 +131,16 @@ class InfluenceConfig:
         "otherwise fp32.",
     )
     screen_sample: float = key(
-        0.05, "Share of the windows that are also measured without screening, to report the recall."
+        0.05, "Share of the windows that are also measured without screening, to report the recall.", above=0, most=1
     )
     data: Optional[str] = key(
         None, "Text to measure, in the form of data.source. null: the validation documents of the run."
     )
     max_documents: Optional[int] = key(
-        None, "Largest number of documents of `influence.data` to read (null: all; of c4, 20 for each window)."
+        None,
+        "Largest number of documents of `influence.data` to read (null: all; of c4, 20 for each window).",
+        least=1,
+        most=10**12,
     )
     train_overlap: bool = key(
         True,
@@ -130,30 +148,22 @@ class InfluenceConfig:
         "text once, 10 to 20 million tokens a second.",
     )
     save_candidates: bool = key(False, "Also write the loss of every single-token unmasking.")
-    windows_per_part: int = key(256, "Number of windows in one part file. An interruption loses at most one part.")
+    windows_per_part: int = key(
+        256, "Number of windows in one part file. An interruption loses at most one part.", least=1, most=10**6
+    )
     batch_tokens: Optional[int] = key(
         None,
         "Number of tokens in one forward pass. null: as many as fit into the memory of a GPU, or into the cache of a CPU.",
+        least=1,
+        most=10**9,
     )
 
     def __post_init__(self) -> None:
-        require_positive(
-            self,
-            "influence",
-            names=("num_windows", "max_windows_per_document", "windows_per_part", "lasso_masks"),
-        )
-        require_positive_or_null(self, "influence", names=("batch_tokens", "screen", "local_len", "full_len"))
-        require(
-            0 < self.screen_sample <= 1,
-            f"influence.screen_sample = {self.screen_sample}: must be above 0, since every run reports the recall, and at most 1",
-        )
+        check_values(self, "influence")
         require(
             self.screen_proxy is None or self.screen_proxy.strip() != "",
             "influence.screen_proxy = '': must name a model, or be null",
         )
-        for name in ("seed", "resampled_draws"):
-            require(getattr(self, name) >= 0, f"influence.{name} = {getattr(self, name)}: must not be negative")
-        require_positive_or_null(self, "influence", names=("max_documents",))
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)
 
@@ -162,26 +172,38 @@ class InfluenceConfig:
 class ContextCurveConfig:
     """`olmo-sparsity context-curve`: loss against the number of visible recent tokens. Windows are drawn as for influence."""
 
-    max_visible: Optional[int] = key(None, "The largest number of visible tokens (null: twice context.full_len).")
+    max_visible: Optional[int] = key(
+        None, "The largest number of visible tokens (null: twice context.full_len).", least=1, most=LARGEST_LENGTH
+    )
 
     def __post_init__(self) -> None:
-        require_positive_or_null(self, "context_curve", names=("max_visible",))
+        check_values(self, "context_curve")
 
 
 @dataclass(frozen=True)
 class ValidationConfig:
     """`olmo-sparsity validate`: whether the selectors find dependencies that were planted."""
 
-    num_windows: int = key(300, "Number of windows for each suite and each number of planted tokens.")
-    k: list[int] = key([1, 2, 4, 8], "Numbers of selected tokens at which precision and recall are computed.")
+    num_windows: int = key(
+        300, "Number of windows for each suite and each number of planted tokens.", least=1, most=10**6
+    )
+    k: list[int] = key(
+        [1, 2, 4, 8],
+        "Numbers of selected tokens at which precision and recall are computed.",
+        least=1,
+        most=LARGEST_LENGTH,
+    )
     selectors: list[str] = key(list(SELECTORS), f"Selectors to validate, of {', '.join(SELECTORS)}.")
-    needle_copies: list[int] = key([1, 2], "Numbers of copies of the needle among the long-range tokens.")
-    solver_steps: int = key(1500, "Training steps of the model that solves the planted-correlation sequences.")
-    seed: int = key(0, "Seed of everything that is planted.")
+    needle_copies: list[int] = key(
+        [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
+    )
+    solver_steps: int = key(
+        1500, "Training steps of the model that solves the planted-correlation sequences.", least=1, most=10**9
+    )
+    seed: int = key(0, "Seed of everything that is planted.", least=0, below=2**63)
 
     def __post_init__(self) -> None:
-        require_positive(self, "validation", names=("num_windows", "solver_steps"))
-        require(self.seed >= 0, f"validation.seed = {self.seed}: must not be negative")
+        check_values(self, "validation")
         require_rising("validation.k", self.k)
         require_rising("validation.needle_copies", self.needle_copies)
         _check_selectors("validation.selectors", self.selectors)

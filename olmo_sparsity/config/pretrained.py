@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.config.keys import key, require
+from olmo_sparsity.config.keys import check_values, key, require
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNTELLING = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
@@ -34,6 +34,7 @@ class PretrainedConfig:
     )
 
     def __post_init__(self) -> None:
+        check_values(self, "pretrained")
         require(
             self.model is None or self.model.strip() != "",
             "pretrained.model = '': must name a model, or be null",

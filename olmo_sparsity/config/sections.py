@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null
+from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 
 
 @dataclass(frozen=True)
@@ -32,42 +32,54 @@ class DataConfig:
     )
     eos_token: str = key("<|endoftext|>", "The token that ends every document in the token files.")
     validation_percent: float = key(
-        10.0, "Percentage of the documents that are kept for validation. A hash of the text decides which."
+        10.0,
+        "Percentage of the documents that are kept for validation. A hash of the text decides which.",
+        above=0,
+        below=100,
     )
-    max_documents: Optional[int] = key(None, "Stop after this many documents (null: read all).")
+    max_documents: Optional[int] = key(None, "Stop after this many documents (null: read all).", least=1, most=10**12)
     max_tokens: Optional[int] = key(
-        None, "Stop after the document with which the training split reaches this many tokens (null: read all)."
+        None,
+        "Stop after the document with which the training split reaches this many tokens (null: read all).",
+        least=1,
+        most=10**15,
     )
     token_dtype: Literal["auto", "uint16", "uint32"] = key(
         "auto",
         "Data type of the token files. auto: uint16 if the vocabulary has at most 65,536 entries, otherwise uint32.",
     )
     processes: Optional[int] = key(
-        None, "Number of processor cores that tokenize, one process for each shard (null: all available cores)."
+        None,
+        "Number of processor cores that tokenize, one process for each shard (null: all available cores).",
+        least=1,
+        most=4096,
     )
     c4_revision: str = key("1588ec454efa1a09f29cd18ddd04fe05fc8653a2", "Commit of allenai/c4 that source c4 streams.")
     cache_dir: str = key("data", "Folder of the token files. Each corpus and tokenizer gets a folder in it.")
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.validation_percent < 100,
-            f"data.validation_percent = {self.validation_percent}: must lie between 0 and 100",
-        )
-        require_positive_or_null(self, "data", names=("max_documents", "max_tokens", "processes"))
+        check_values(self, "data")
 
 
 @dataclass(frozen=True)
 class ContextConfig:
     """The lengths of the experiment, in tokens."""
 
-    local_len: int = key(64, "L: number of local tokens, the most recent ones, which are always visible.")
+    local_len: int = key(
+        64, "L: number of local tokens, the most recent ones, which are always visible.", least=1, most=LARGEST_LENGTH
+    )
     full_len: int = key(
-        128, "Lbar: length of the full context. Its first M = full_len - local_len tokens are the long-range tokens."
+        128,
+        "Lbar: length of the full context. Its first M = full_len - local_len tokens are the long-range tokens.",
+        least=2,
+        most=LARGEST_LENGTH,
     )
     train_len: Optional[int] = key(
         None,
         "Number of tokens in a training row. null: local_len, as in the paper. If it is larger, only full_len - train_len "
         "tokens are beyond the length that the model was trained on, and every output says so.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
     bos: bool = key(
         False,
@@ -77,7 +89,7 @@ class ContextConfig:
     )
 
     def __post_init__(self) -> None:
-        require_positive(self, "context", names=("local_len",))
+        check_values(self, "context")
         require(
             self.full_len > self.local_len,
             f"context.full_len = {self.full_len}: must be larger than context.local_len = {self.local_len}",
@@ -110,13 +122,18 @@ class PoseConfig:
         "max_position.",
     )
     num_chunks: int = key(
-        2, "Number of chunks in a row, each shifted by its own skip. 1: no PoSE, ordinary position IDs."
+        2,
+        "Number of chunks in a row, each shifted by its own skip. 1: no PoSE, ordinary position IDs.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
     vary_chunks: bool = key(False, "Draw the number of chunks of each row uniformly from 1 to num_chunks.")
     max_position: Optional[int] = key(
         None,
         "Position IDs of training rows are smaller than this. null: context.full_len, as in the paper. With a larger value, "
         "training meets the longest distances of a window more often.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
     cuts: Literal["uniform", "capped"] = key(
         "uniform",
@@ -141,7 +158,7 @@ class PoseConfig:
     )
 
     def __post_init__(self) -> None:
-        require(self.num_chunks >= 1, f"pose.num_chunks = {self.num_chunks}: must be at least 1")
+        check_values(self, "pose")
         if self.method == "randpos":
             for item in dataclasses.fields(self):
                 value = getattr(self, item.name)
@@ -155,19 +172,19 @@ class PoseConfig:
 class ModelConfig:
     """The OLMo model. The keys are those of ``olmo.config.ModelConfig``."""
 
-    d_model: int = key(128, "Width of the model.")
-    n_heads: int = key(4, "Number of attention heads.")
-    n_layers: int = key(2, "Number of layers.")
-    mlp_ratio: int = key(8, "Width of the MLP as a multiple of d_model, before SwiGLU halves it.")
+    d_model: int = key(128, "Width of the model.", least=1, most=2**17)
+    n_heads: int = key(4, "Number of attention heads.", least=1, most=4096)
+    n_layers: int = key(2, "Number of layers.", least=1, most=1024)
+    mlp_ratio: int = key(8, "Width of the MLP as a multiple of d_model, before SwiGLU halves it.", least=1, most=1024)
     attention_layer_norm: bool = key(False, "Normalise queries and keys, as OLMo 2 does.")
     layer_norm_type: Literal["default", "low_precision", "rms"] = key("default", "Type of the layer norms.")
     layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
-    rope_theta: int = key(10000, "Base of the rotary frequencies.")
+    rope_theta: int = key(10000, "Base of the rotary frequencies.", least=1, most=10**12)
     weight_tying: bool = key(True, "Use the embedding matrix as output matrix, too.")
-    init_std: float = key(0.02, "Standard deviation of the initial weights.")
+    init_std: float = key(0.02, "Standard deviation of the initial weights.", least=0, most=10)
 
     def __post_init__(self) -> None:
-        require_positive(self, "model", names=("d_model", "n_heads", "n_layers", "mlp_ratio", "rope_theta"))
+        check_values(self, "model")
         require(
             self.d_model % (2 * self.n_heads) == 0,
             f"model.d_model = {self.d_model}: must be a multiple of 2 * model.n_heads = {2 * self.n_heads} "

@@ -43,7 +43,7 @@ def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mappin
     """
     index, count = 0, 1
     if shard is not None:
-        match = re.fullmatch(r"(\d+)/(\d+)", shard)
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if index >= count:
             raise UserError(

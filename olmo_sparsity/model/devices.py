@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Optional
 
 import torch
 
@@ -41,6 +44,22 @@ def pick_device(name: str) -> torch.device:
 def device_name(device: torch.device) -> str:
     """Return ``cpu``, or the product name of the GPU."""
     return str(device) if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def available_bytes(device: torch.device) -> Optional[int]:
+    """Return how much memory a device has free; of a CPU, within the limit of this process's control group. None: not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = []
+    for path, pattern, unit in (
+        ("/proc/meminfo", r"MemAvailable:\s+(\d+) kB", 1024),
+        ("/sys/fs/cgroup/memory.max", r"(\d+)\s*", 1),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", r"(\d+)\s*", 1),
+    ):
+        with suppress(OSError):
+            if match := re.search(pattern, Path(path).read_text()):
+                found.append(int(match[1]) * unit)
+    return min(found, default=None)
 
 
 def take_own_gpu(device: str) -> None:

@@ -12,7 +12,8 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -64,12 +65,28 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     """
     folder = store_folder(data, tokenizer_file)
     if not is_prepared(folder) or (folder / "shards").exists():
-        with terminated_as_interrupted(), exclusive_lock(folder.with_name(f"{folder.name}.lock")):
+        with (
+            _removed_if_empty(folder.parent),
+            terminated_as_interrupted(),
+            exclusive_lock(folder.with_name(f"{folder.name}.lock")),
+        ):
             if not is_prepared(folder):  # another process may have finished meanwhile
                 _prepare(data, folder, tokenizer_file=tokenizer_file)
             if (folder / "shards").exists():
                 shutil.rmtree(folder / "shards")
     return folder
+
+
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove a folder that did not exist before, and the new ones above it, if nothing is in them afterwards."""
+    is_new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # something is in it, which stays
+            for parent in is_new:
+                parent.rmdir()
 
 
 def describe(folder: Path) -> list[str]:

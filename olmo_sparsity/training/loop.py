@@ -27,6 +27,7 @@ from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training.data import TrainingText, open_training_text, training_batches
 from olmo_sparsity.training.evaluation import Evaluation, evaluate
+from olmo_sparsity.training.memory import check_memory
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
 from olmo_sparsity.training.processes import (
     all_reduce_sum,
@@ -80,6 +81,7 @@ def train(config: Config, run: Path, *, overwrite: bool = False, process: Proces
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
+    check_memory(config, process, device)
     text = open_training_text(config, process)
     if resumes:
         check_same_text(run, text.tokens_sha256)
