@@ -234,7 +234,7 @@ def _screened(problem: Problem, ranking: str) -> torch.Tensor:
         max_k=8,
         screening=ScreeningSettings(SCREEN, ranking=ranking, ranker=problem.low),
     )
-    return torch.from_numpy(scores.loss_single_WM)
+    return torch.from_numpy(scores.loss_single_WI)
 
 
 @torch.inference_mode()

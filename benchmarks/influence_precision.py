@@ -24,7 +24,7 @@ MAX_K = 8
 
 def _singles(scores: WindowScores) -> dict[str, np.ndarray]:
     """Return loss({j}) and KL(p_all, p_{j}), [W, M] each."""
-    return {"loss_single": scores.loss_single_WM, "kl_single": scores.kl_single_WM}
+    return {"loss_single": scores.loss_single_WI, "kl_single": scores.kl_single_WI}
 
 
 def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _recall(screened: WindowScores, exact: WindowScores) -> dict[str, float]:
 def _errors(coarse: WindowScores, fine: WindowScores) -> dict[str, float]:
     """Return how far numbers in bf16 are from those in fp32."""
     coarse_WM, fine_WM = _singles(coarse), _singles(fine)
-    error_WM = coarse.loss_single_WM - fine.loss_single_WM
+    error_WM = coarse.loss_single_WI - fine.loss_single_WI
     overlap = {}
     for name in fine_WM:
         pairs = zip(rank(-fine_WM[name])[:, :MAX_K], rank(-coarse_WM[name])[:, :MAX_K], strict=True)
@@ -88,7 +88,7 @@ def _errors(coarse: WindowScores, fine: WindowScores) -> dict[str, float]:
     return {
         "loss_single mean error, nats": float(error_WM.mean()),
         "loss_single mean |error|, nats": float(np.abs(error_WM).mean()),
-        "spread of loss_single over candidates, nats": float(fine.loss_single_WM.std(axis=1).mean()),
+        "spread of loss_single over candidates, nats": float(fine.loss_single_WI.std(axis=1).mean()),
         "long gain, fp32": float((fine.loss_short_W - fine.loss_long_W).mean()),
         "long gain, bf16": float((coarse.loss_short_W - coarse.loss_long_W).mean()),
         **overlap,

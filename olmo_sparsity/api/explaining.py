@@ -11,6 +11,7 @@ import numpy as np
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opened_model import Model, with_settings
+from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording_of_models import setup_words
@@ -31,6 +32,7 @@ def explain(
     k: Optional[Sequence[int]] = None,
     seed: int = 0,
     source: str = "text",
+    unit: Optional[str] = None,
 ) -> Explanation:
     """Measure the one window before a place of a text, with the numbers that ``measure`` gives for it.
 
@@ -43,10 +45,11 @@ def explain(
         at: index of a character; the token that holds it is the target.
         target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
         selectors: whose choices to explain; `random` is measured beside them.
-        k: numbers of visible tokens, rising; the largest is shown. None: those of the model's configuration, as far as there are
-            so many long-range tokens.
+        k: numbers of visible tokens, or groups of them, rising; the largest is shown. None: those of the model's configuration,
+            as far as there are so many long-range tokens.
         seed: of `random`, of the null context and of the resampled targets.
         source: name of the text.
+        unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
 
     Returns:
         An explanation, which notebooks show; ``to_html``, ``save_html`` and ``to_json`` write it. Losses are in nats.
@@ -57,14 +60,18 @@ def explain(
     encoded, place = find_place(model, text, at=at, target=target)
     windows = window_before(model, encoded, place=place, seed=seed, source=source)
     settings, lengths = model.config.influence, model.lengths
+    unit = settings.unit if unit is None else unit
+    check_unit(unit)
     if k is None:
-        k = [size for size in settings.k if size <= lengths.num_long_range] or [1]
+        num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
+        k = [size for size in settings.k if size <= num_groups] or [1]
     config = with_settings(
         model,
         selectors=list(dict.fromkeys([*selectors, "random"])),
         k=list(k),
         seed=seed,
         resampled_draws=settings.resampled_draws,
+        unit=unit,
     )
     tables, manifest = measured_tables(model, windows, config=config)
     # The other choice of the first token is compared on this window alone, which tells nothing.

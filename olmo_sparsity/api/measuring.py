@@ -26,6 +26,7 @@ from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import batches_of_contexts
 from olmo_sparsity.progress import progress_bar
 
@@ -40,6 +41,7 @@ def measure(
     k: Optional[Sequence[int]] = None,
     seed: int = 0,
     resampled_draws: int = 2,
+    unit: Optional[str] = None,
 ) -> Results:
     """Measure windows as ``olmo-sparsity influence`` does: L_short, L_long, and of every selector J_k and its losses, under the
     real and the null context and on resampled targets.
@@ -48,9 +50,10 @@ def measure(
         model: the model.
         windows: the windows.
         selectors: names of selectors; None: those of the model's configuration.
-        k: numbers of influential tokens, rising; None: those of the configuration.
+        k: numbers of influential tokens, or groups of them, rising; None: those of the configuration.
         seed: of `random`, of the lasso's visible sets and of the resampled targets.
         resampled_draws: resampled targets of each window.
+        unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
 
     Returns:
         The tables ``windows`` and ``selections`` as DataFrames; losses, gains and divergences are in nats.
@@ -58,7 +61,9 @@ def measure(
     Raises:
         UserError: a selector is unknown, or k is larger than the number of long-range tokens.
     """
-    config = _configured(model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws)
+    config = _configured(
+        model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
+    )
     tables, manifest = measured_tables(model, windows, config=config)
     return Results(tables["windows"].to_pandas(), tables["selections"].to_pandas(), manifest)
 
@@ -94,44 +99,63 @@ def scores(
     selectors: Sequence[str] = ("kl",),
     max_k: int = 8,
     seed: int = 0,
+    unit: Optional[str] = None,
 ) -> pd.DataFrame:
-    """Return the score of every long-range token; the highest are the most influential.
+    """Return the score of every long-range token, or of every group of them; the highest are the most influential.
 
     Args:
         model: the model.
         windows: the windows.
         selectors: names of selectors.
-        max_k: how many tokens ``greedy`` and ``greedy-kl`` take; other selectors do not depend on it.
+        max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take; other selectors do not depend on it.
         seed: of `random` and of the lasso's visible sets.
+        unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
 
     Returns:
         One row for each window, selector and long-range position; columns ``window_id``, ``selector``, ``position``,
-        ``distance_tokens`` (to the target), ``token_text`` and ``score``.
+        ``distance_tokens`` (to the target), ``token_text`` and ``score``. Of other units one row for each group, with the columns
+        ``group``, its number, ``group_first`` and ``group_last``, its positions, and ``group_text`` in place of ``position`` and
+        ``token_text``; the distance is that of its last token.
 
     Raises:
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
-    config = _configured(model, windows, selectors=selectors, k=[max_k], seed=seed, resampled_draws=0)
+    config = _configured(model, windows, selectors=selectors, k=[max_k], seed=seed, resampled_draws=0, unit=unit)
     model.fit(windows.windows)
-    full_len, num_long_range = config.measured_lengths.full_len, config.measured_lengths.num_long_range
     frames = []
     for window_ids_W in _batches(windows, config.influence.windows_per_part):
         of_windows = _window_scores(model, windows, window_ids_W=window_ids_W, config=config)
         for name in config.influence.selectors:
-            scores_WM = SCORERS[name].score(of_windows)
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "window_id": np.repeat(window_ids_W, num_long_range),
-                        "selector": name,
-                        "position": np.tile(np.arange(num_long_range), len(window_ids_W)),
-                        "distance_tokens": np.tile(full_len - np.arange(num_long_range), len(window_ids_W)),
-                        "token_text": [text for w in window_ids_W for text in windows.texts[w][:num_long_range]],
-                        "score": scores_WM.astype(np.float32).ravel(),
-                    }
-                )
-            )
+            scores_WI = SCORERS[name].score(of_windows)
+            described = _described_groups(windows, window_ids_W, of_windows.groups, unit=config.influence.unit)
+            described.insert(1, "selector", name)
+            frames.append(described.assign(score=scores_WI[of_windows.groups.exists_WI].astype(np.float32)))
     return pd.concat(frames, ignore_index=True)
+
+
+def _described_groups(
+    windows: ChosenWindows, window_ids_W: np.ndarray, groups: TokenGroups, *, unit: str
+) -> pd.DataFrame:
+    """Return one row for each group of long-range tokens: which tokens it has, and how far away they are."""
+    window_R, group_R = np.nonzero(groups.exists_WI)
+    first_R = groups.first_WI[window_R, group_R]
+    last_R = first_R + groups.sizes_WI[window_R, group_R] - 1
+    texts = [
+        "".join(windows.texts[window][first : last + 1])
+        for window, first, last in zip(window_ids_W[window_R].tolist(), first_R.tolist(), last_R.tolist(), strict=True)
+    ]
+    distance_R = windows.windows.full_len - last_R
+    if unit == "token":
+        columns = {"position": first_R, "distance_tokens": distance_R, "token_text": texts}
+    else:
+        columns = {
+            "group": group_R,
+            "group_first": first_R,
+            "group_last": last_R,
+            "distance_tokens": distance_R,
+            "group_text": texts,
+        }
+    return pd.DataFrame({"window_id": window_ids_W[window_R], **columns})
 
 
 def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.DataFrame:
@@ -176,6 +200,7 @@ def _configured(
     k: Optional[Sequence[int]],
     seed: int,
     resampled_draws: int,
+    unit: Optional[str] = None,
 ) -> Config:
     _check_lengths(model, windows)
     settings = model.config.influence
@@ -185,6 +210,7 @@ def _configured(
         k=list(settings.k if k is None else k),
         seed=seed,
         resampled_draws=resampled_draws,
+        unit=settings.unit if unit is None else unit,
     )
 
 
@@ -212,7 +238,14 @@ def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
 def _window_scores(model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, config: Config) -> WindowScores:
     """Return the scores of windows under the real context."""
     settings = config.influence
-    batches = batches_of_contexts(windows.null_contexts, window_ids_W, seed=settings.seed, device=model.device)
+    batches = batches_of_contexts(
+        windows.null_contexts,
+        window_ids_W,
+        seed=settings.seed,
+        device=model.device,
+        unit=settings.unit,
+        tokenizer=model.tokenizer,
+    )
     batch = batches["real"]
     predictions = Predictions(
         model.evaluator,

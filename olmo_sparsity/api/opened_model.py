@@ -134,14 +134,22 @@ def open_configured(config: Config, run: Path) -> Model:
     return Model(config, opened, opened.evaluator(config))
 
 
-def with_settings(model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int) -> Config:
+def with_settings(
+    model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int, unit: str
+) -> Config:
     """Return the configuration of a model with other settings of ``influence``.
 
     Raises:
         UserError: a setting is not possible.
     """
     settings = dataclasses.replace(
-        model.config.influence, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, screen=None
+        model.config.influence,
+        selectors=selectors,
+        k=k,
+        seed=seed,
+        resampled_draws=resampled_draws,
+        unit=unit,
+        screen=None,
     )
     config = dataclasses.replace(model.config, influence=settings)
     config.check_k()

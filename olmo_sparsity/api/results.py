@@ -20,7 +20,7 @@ from olmo_sparsity.statistics.wording import data_words, gates_words, measured_w
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.tables.schemas import schemas_of
 from olmo_sparsity.view.figure_scripts import figure_script
 
 
@@ -54,7 +54,7 @@ class Results:
         out = Path(folder)
         if overwrite and not is_folder_of_kind(out, "influence"):
             overwrite = False
-        schema_of = schemas(self.manifest["context"]["num_long_range"])
+        schema_of = schemas_of(self.manifest)
         frames = {"windows": self.windows, "selections": self.selections}
         tables = {
             name: pa.Table.from_pandas(frame, schema=schema_of[name], preserve_index=False)

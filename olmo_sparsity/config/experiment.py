@@ -14,6 +14,7 @@ from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, 
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.training import TrainingConfig
+from olmo_sparsity.config.units import block_size
 
 
 @dataclass(frozen=True)
@@ -103,25 +104,30 @@ class Config:
         )
 
     def check_k(self) -> None:
-        """Check ``influence.k`` and ``influence.screen`` against the number of long-range tokens.
+        """Check ``influence.k`` and ``influence.screen`` against the number of long-range tokens, or of blocks of them.
 
-        This is not checked when the configuration is loaded, since training does not need it.
+        This is not checked when the configuration is loaded, since training does not need it. Of words and sentences each window
+        has its own number, which is at most that of tokens.
 
         Raises:
-            UserError: there are fewer long-range tokens than they ask for.
+            UserError: there are fewer long-range tokens or blocks than they ask for.
         """
-        lengths = self.measured_lengths
-        too_large = [k for k in self.influence.k if k > lengths.num_long_range]
+        lengths, block = self.measured_lengths, block_size(self.influence.unit)
+        num_groups = -(-lengths.num_long_range // (block or 1))
+        there_are = f"M = {lengths.num_long_range} long-range tokens"
+        if block is not None:
+            there_are = f"{num_groups} blocks of {block} among the {there_are}"
+        too_large = [k for k in self.influence.k if k > num_groups]
         require(
             not too_large,
-            f"influence.k = {too_large}: there are only M = {lengths.num_long_range} long-range tokens "
-            f"(full_len {lengths.full_len} - local_len {lengths.local_len}); use smaller values, for example with --k",
+            f"influence.k = {too_large}: there are only {there_are} (full_len {lengths.full_len} - local_len "
+            f"{lengths.local_len}); use smaller values, for example with --k",
         )
         screen = self.influence.screen
         require(
-            screen is None or max(self.influence.k) <= screen <= lengths.num_long_range,
+            screen is None or max(self.influence.k) <= screen <= num_groups,
             f"influence.screen = {screen}: must lie between the largest k, {max(self.influence.k)}, and "
-            f"M = {lengths.num_long_range}",
+            + (f"M = {num_groups}" if block is None else f"{num_groups}, the number of blocks"),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
+from olmo_sparsity.config.units import check_unit
 
 SELECTORS = (
     "unmask-one",
@@ -46,7 +47,14 @@ class InfluenceConfig:
         "window of each before a second one of any.",
     )
     max_windows_per_document: int = key(16, "Largest number of windows of one document.", least=1, most=10**9)
-    k: list[int] = key([1, 2, 4, 8], "Numbers of influential tokens to unmask.", least=1, most=LARGEST_LENGTH)
+    unit: str = key(
+        "token",
+        "What is unmasked, ranked and counted: groups of consecutive long-range tokens. token: each token. word, sentence: those "
+        "of the text. block:N: N tokens each, as block:16. A window with fewer than k groups shows all of them.",
+    )
+    k: list[int] = key(
+        [1, 2, 4, 8], "Numbers of influential tokens (or other units) to unmask.", least=1, most=LARGEST_LENGTH
+    )
     selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
@@ -164,6 +172,7 @@ class InfluenceConfig:
             self.screen_proxy is None or self.screen_proxy.strip() != "",
             "influence.screen_proxy = '': must name a model, or be null",
         )
+        check_unit(self.unit)
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)
 

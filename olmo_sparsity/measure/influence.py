@@ -86,7 +86,7 @@ def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[Pre
 def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
-    Lengths, visibility and anchor are told where they are not those of the run.
+    Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
     """
     settings, lengths = config.influence, config.measured_lengths
     source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
@@ -94,6 +94,8 @@ def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
     own = (config.context.local_len, config.context.full_len)
     if opened.record is not None or (lengths.local_len, lengths.full_len) != own:
         parts.append(f"{lengths.local_len}of{lengths.full_len}")
+    if settings.unit != "token":
+        parts.append(settings.unit.replace(":", ""))
     if settings.visibility != "hidden":
         parts.append(settings.visibility)
     if opened.anchor is not None:
@@ -165,7 +167,14 @@ def prepare_windows(
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened.device)
+        batches = batches_of_contexts(
+            null_contexts,
+            window_ids_W,
+            seed=settings.seed,
+            device=opened.device,
+            unit=settings.unit,
+            tokenizer=opened.tokenizer,
+        )
         part = measure_windows(
             evaluator,
             batches,

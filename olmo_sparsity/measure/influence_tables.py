@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.selectors import SCORERS, num_evaluations
+from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
 from olmo_sparsity.measure.window_influence import PartInfluence, SelectorOutcome
 from olmo_sparsity.tables.schemas import schemas
 from olmo_sparsity.text.null_contexts import NullContexts
@@ -61,7 +62,7 @@ class InfluenceTables:
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        columns = {**self._text_columns(window_ids_W), **_loss_columns(part)}
+        columns = {**self._text_columns(window_ids_W), **_group_columns(part), **_loss_columns(part)}
         schema = self._schema("windows")
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
@@ -112,12 +113,13 @@ class InfluenceTables:
     def _selections(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
         doc_ids = self.windows.doc_ids(window_ids_W)
         choices = [choice for name in self.settings.selectors for choice in _choices(part, name)]
-        scores = [_with_nulls(choice.outcome.scores_WM) for choice in choices]
+        scores = [_rows_of_groups(choice.outcome.scores_WI, choice.groups) for choice in choices]
         rows = []
         for w, window_id in enumerate(window_ids_W.tolist()):
-            for choice, scores_WM in zip(choices, scores, strict=True):
+            for choice, scores_of in zip(choices, scores, strict=True):
                 outcome, name = choice.outcome, choice.selector
-                positions_S = outcome.positions_WS[w]
+                groups_S = outcome.groups_WS[w]
+                positions = choice.groups.positions_of(w, groups_S)
                 loss_sparse_K = outcome.loss_sparse_WK[w]
                 rows.append(
                     {
@@ -127,11 +129,14 @@ class InfluenceTables:
                         "context": choice.context,
                         "draw": choice.draw,
                         "sees_target": SCORERS[name].sees_target,
-                        "num_evaluations": num_evaluations(name, self.num_long_range, settings=self.settings),
-                        "positions": positions_S,
-                        "distance_tokens": self.windows.full_len - positions_S,
-                        "scores": scores_WM[w],
+                        "num_evaluations": num_evaluations(
+                            name, int(choice.groups.num_groups_W[w]), settings=self.settings
+                        ),
+                        "positions": positions,
+                        "distance_tokens": self.windows.full_len - positions,
+                        "scores": scores_of[w],
                         "k": self.settings.k,
+                        **self._selected_groups(choice.groups, w, groups_S),
                         "loss_sparse_nats": loss_sparse_K,
                         "gain_sparse_nats": choice.loss_short_W[w] - loss_sparse_K,
                         "kl_sparse_nats": None if outcome.kl_sparse_WK is None else outcome.kl_sparse_WK[w],
@@ -139,15 +144,29 @@ class InfluenceTables:
                 )
         return pa.Table.from_pylist(rows, schema=self._schema("selections"))
 
+    def _selected_groups(self, groups: TokenGroups, w: int, groups_S: np.ndarray) -> dict[str, Any]:
+        """Return the columns of ``selections`` that say which tokens the chosen groups of a window have."""
+        tokens_S = groups.num_tokens(np.array([w]), groups_S[None])[0]
+        ends_S = tokens_S.cumsum()
+        return {
+            **_bounds(groups, w, groups_S[groups_S != NO_GROUP]),
+            "num_tokens": [ends_S[k - 1] for k in self.settings.k],
+        }
+
     def _candidates(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
         losses = {}
         for context, influence in part.contexts.items():
-            assert influence.loss_single_WM is not None, "measured where save_candidates is set"
-            losses[context] = _with_nulls(influence.loss_single_WM)
+            assert influence.loss_single_WI is not None, "measured where save_candidates is set"
+            losses[context] = _rows_of_groups(influence.loss_single_WI, influence.groups)
         rows = [
-            {"window_id": window_id, "context": context, "loss_single_nats": losses[context][w]}
+            {
+                "window_id": window_id,
+                "context": context,
+                **_bounds(influence.groups, w, np.arange(influence.groups.num_groups_W[w])),
+                "loss_single_nats": losses[context][w],
+            }
             for w, window_id in enumerate(window_ids_W.tolist())
-            for context in losses
+            for context, influence in part.contexts.items()
         ]
         return pa.Table.from_pylist(rows, schema=self._schema("candidates"))
 
@@ -170,7 +189,7 @@ class InfluenceTables:
         return pa.Table.from_pylist(rows, schema=self._schema("screening"))
 
     def _schema(self, table: str) -> pa.Schema:
-        return schemas(self.num_long_range)[table]
+        return schemas(self.num_long_range, self.settings.unit)[table]
 
 
 @dataclass(frozen=True)
@@ -182,6 +201,27 @@ class _Choice:
     draw: int
     loss_short_W: np.ndarray
     outcome: SelectorOutcome
+    groups: TokenGroups  # that it chose among
+
+
+def _group_columns(part: PartInfluence) -> dict[str, Any]:
+    """Return the columns of ``windows`` that say which long-range tokens make a group."""
+    return {
+        name: [
+            first_I[:num_groups]
+            for first_I, num_groups in zip(groups.first_WI, groups.num_groups_W.tolist(), strict=True)
+        ]
+        for name, groups in (
+            ("group_first", part.contexts["real"].groups),
+            ("null_group_first", part.contexts["null"].groups),
+        )
+    }
+
+
+def _bounds(groups: TokenGroups, w: int, groups_S: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the first and the last position of some groups of a window."""
+    first_S = groups.first_WI[w, groups_S]
+    return {"group_first": first_S, "group_last": first_S + groups.sizes_WI[w, groups_S] - 1}
 
 
 def _loss_columns(part: PartInfluence) -> dict[str, Any]:
@@ -210,15 +250,17 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
 def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
     """Return the choices of a selector, in the order of their rows."""
     choices = [
-        _Choice(selector, context, 0, part.loss_short_W, influence.outcomes[selector])
+        _Choice(selector, context, 0, part.loss_short_W, influence.outcomes[selector], influence.groups)
         for context, influence in part.contexts.items()
     ]
     for draw, resampled in enumerate(part.resampled):
         if selector in resampled.outcomes:
             outcome = resampled.outcomes[selector]
-            choices.append(_Choice(selector, "resampled", draw, resampled.loss_short_W, outcome))
+            groups = part.contexts["real"].groups
+            choices.append(_Choice(selector, "resampled", draw, resampled.loss_short_W, outcome, groups))
     if selector in part.mimicry:
-        choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector]))
+        groups = part.contexts["null"].groups
+        choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector], groups))
     return choices
 
 
@@ -227,8 +269,11 @@ def _stacked(values: Sequence[np.ndarray], num_windows: int) -> list[np.ndarray]
     return list(np.stack(values, axis=1)) if values else [np.empty(0)] * num_windows
 
 
-def _with_nulls(values_WM: np.ndarray) -> list[Any]:
-    """Return the rows with None in place of NaN: a missing value is null in the tables."""
-    if not np.isnan(values_WM).any():
-        return list(values_WM)
-    return [[None if np.isnan(value) else value for value in row] for row in values_WM.tolist()]
+def _rows_of_groups(values_WI: np.ndarray, groups: TokenGroups) -> list[Any]:
+    """Return the values of each window's groups, with None in place of NaN: a missing value is null in the tables."""
+    if not np.isnan(values_WI).any():
+        return list(values_WI)
+    return [
+        [None if np.isnan(value) else value for value in values[:num_groups]]
+        for values, num_groups in zip(values_WI.tolist(), groups.num_groups_W.tolist(), strict=True)
+    ]

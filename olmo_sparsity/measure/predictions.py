@@ -2,7 +2,8 @@
 
 One forward pass serves every label and every reference. A *label* is a token whose loss is asked for: the target, or a token
 drawn in its place (``olmo_sparsity.measure.resampling``). A *reference* is a prediction p whose divergence KL(p, q) from other
-predictions q is asked for: the full-context prediction, or one that is to be imitated.
+predictions q is asked for: the full-context prediction, or one that is to be imitated. A *group* is what is unmasked at once: one
+long-range token or several (``olmo_sparsity.measure.token_groups``); {j} is the visible set of group j.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.group_losses import all_but_one_group_losses, read_single_groups
 from olmo_sparsity.measure.losses import all_but_one_losses, log_probs, mask_losses, read_singles, surprisals
 from olmo_sparsity.measure.screening import in_vocabulary
+from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups, single_tokens
 from olmo_sparsity.measure.window_batch import WindowBatch
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
@@ -25,17 +28,17 @@ LASSO_MASKS = 4  # purpose of a random generator; a change would change the tabl
 
 @dataclass(frozen=True)
 class SharedSingles:
-    """What the model predicts under each visible set {j}, at all long-range positions; nats, fp32.
+    """What the model predicts under each visible set {j}, for all groups; nats, fp32.
 
-    A position j where {j} was not evaluated has NaN.
+    A group j where {j} was not evaluated has NaN.
 
     Attributes:
-        losses_WMA: loss({j}) of each label.
-        divergences: for each reference p, KL(p, p_{j}), [W, M].
+        losses_WIA: loss({j}) of each label.
+        divergences: for each reference p, KL(p, p_{j}), [W, I].
         luck_W: the luck of the best candidate (``SingleReadout.luck_W``); None where it was not asked for.
     """
 
-    losses_WMA: np.ndarray
+    losses_WIA: np.ndarray
     divergences: tuple[np.ndarray, ...]
     luck_W: Optional[np.ndarray]
 
@@ -91,6 +94,19 @@ class Predictions:
         return targets_W1 if self.drawn_labels_WA is None else torch.cat([targets_W1, self.drawn_labels_WA], dim=1)
 
     @cached_property
+    def groups(self) -> TokenGroups:
+        """What is unmasked at once."""
+        groups = self.windows.groups
+        return single_tokens(len(self.windows), self.num_long_range) if groups is None else groups
+
+    @cached_property
+    def all_groups_WI(self) -> torch.Tensor:
+        """All groups, int64 [W, I]; -1 where a window has no more."""
+        groups = self.groups
+        groups_WI = np.where(groups.exists_WI, np.arange(groups.num_groups), NO_GROUP)
+        return torch.from_numpy(groups_WI).to(self.windows.device)
+
+    @cached_property
     def all_positions_WM(self) -> torch.Tensor:
         """All long-range positions, int64 [W, M]."""
         return torch.arange(self.num_long_range, device=self.windows.device).expand(len(self.windows), -1)
@@ -116,20 +132,30 @@ class Predictions:
         return surprisals(self.log_p_long_WV, self.labels_WA).cpu().numpy()
 
     @cached_property
-    def losses_all_but_one_WMA(self) -> np.ndarray:
-        """loss(all but j) of each label, fp32 [W, M, A]."""
-        return all_but_one_losses(self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA).cpu().numpy()
+    def losses_all_but_one_WIA(self) -> np.ndarray:
+        """loss(all but group j) of each label, fp32 [W, I, A]; NaN where a window has no more groups."""
+        if self.groups.is_single:
+            losses_WIA = all_but_one_losses(self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA)
+        else:
+            losses_WIA = all_but_one_group_losses(
+                self.evaluator, self.windows.tokens_WT, groups=self.groups, labels_WA=self.labels_WA
+            )
+        return losses_WIA.cpu().numpy()
 
     @cached_property
-    def lasso_masks_WNM(self) -> np.ndarray:
-        """The random visible sets of ``lasso``, bool [W, N, M]; each position is visible with probability 1/2."""
-        shape = (self.num_lasso_masks, self.num_long_range)
-        return np.stack([generator.random(shape) < 0.5 for generator in self.windows.generators(LASSO_MASKS)])
+    def lasso_masks_WNI(self) -> np.ndarray:
+        """The random visible sets of ``lasso``, bool [W, N, I]; each group is visible with probability 1/2."""
+        masks_WNI = np.zeros((len(self.windows), self.num_lasso_masks, self.groups.num_groups), dtype=bool)
+        generators = self.windows.generators(LASSO_MASKS)
+        for w, (generator, num_groups) in enumerate(zip(generators, self.groups.num_groups_W.tolist(), strict=True)):
+            masks_WNI[w, :, :num_groups] = generator.random((self.num_lasso_masks, num_groups)) < 0.5
+        return masks_WNI
 
     @cached_property
     def lasso_losses_WNA(self) -> np.ndarray:
         """The losses of each label under the random visible sets of ``lasso``, fp32 [W, N, A]."""
-        visible_WNM = torch.from_numpy(self.lasso_masks_WNM).to(self.windows.device)
+        masks_WNM = np.take_along_axis(self.lasso_masks_WNI, self.groups.groups_WM[:, None, :], axis=2)
+        visible_WNM = torch.from_numpy(masks_WNM).to(self.windows.device)
         losses_WNA = mask_losses(
             self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA, visible_WNM=visible_WNM
         )
@@ -137,15 +163,15 @@ class Predictions:
 
     @property
     def known_singles(self) -> Optional[SharedSingles]:
-        """The unmaskings of every single position by the evaluator, if they have been computed."""
+        """The unmaskings of every single group by the evaluator, if they have been computed."""
         return self._singles.get(self.evaluator)
 
     def singles(self, evaluator: Evaluator) -> SharedSingles:
-        """Return the unmaskings of every single position by an evaluator; they are computed once."""
+        """Return the unmaskings of every single group by an evaluator; they are computed once."""
         if evaluator not in self._singles:
             self._singles[evaluator] = self.unmask(
                 evaluator,
-                self.all_positions_WM,
+                self.all_groups_WI,
                 labels_WA=self.labels_WA,
                 references=tuple(in_vocabulary(log_p_WV, evaluator.model.vocab_size) for log_p_WV in self.references)
                 if self.with_kl
@@ -163,22 +189,36 @@ class Predictions:
         references: tuple[torch.Tensor, ...],
         with_luck: bool = False,
     ) -> SharedSingles:
-        """Unmask single candidates, int64 [W, J], and return what an evaluator predicts; nothing is cached."""
-        singles = read_singles(
-            evaluator,
-            self.windows.tokens_WT,
-            labels_WA=labels_WA,
-            candidates_WJ=candidates_WJ,
-            references=references,
-            log_p_short_WV=self.log_p_short_WV if with_luck else None,
-        )
+        """Unmask single candidates, int64 [W, J] groups (-1: none), and return what an evaluator predicts; nothing is cached."""
+        tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if with_luck else None
+        if self.groups.is_single:
+            singles = read_singles(
+                evaluator,
+                tokens_WT,
+                labels_WA=labels_WA,
+                candidates_WJ=candidates_WJ,
+                references=references,
+                log_p_short_WV=log_p_short_WV,
+            )
+        else:
+            singles = read_single_groups(
+                evaluator,
+                tokens_WT,
+                groups=self.groups,
+                candidates_WJ=candidates_WJ,
+                labels_WA=labels_WA,
+                references=references,
+                log_p_short_WV=log_p_short_WV,
+            )
+        num_windows, width = self.all_groups_WI.shape
+        places_WJ = candidates_WJ % (width + 1)  # -1: behind the last group
 
-        def at_all_positions(values_WJ: torch.Tensor) -> np.ndarray:
-            values_WM = torch.full(self.all_positions_WM.shape, torch.nan, device=self.windows.device)
-            return values_WM.scatter(1, candidates_WJ, values_WJ).cpu().numpy()
+        def at_all_groups(values_WJ: torch.Tensor) -> np.ndarray:
+            values = torch.full((num_windows, width + 1), torch.nan, device=self.windows.device)
+            return values.scatter(1, places_WJ, values_WJ)[:, :width].contiguous().cpu().numpy()
 
         return SharedSingles(
-            losses_WMA=np.stack([at_all_positions(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
-            divergences=tuple(at_all_positions(values_WJ) for values_WJ in singles.divergences),
+            losses_WIA=np.stack([at_all_groups(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
+            divergences=tuple(at_all_groups(values_WJ) for values_WJ in singles.divergences),
             luck_W=None if singles.luck_W is None else singles.luck_W.cpu().numpy(),
         )

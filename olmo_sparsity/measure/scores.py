@@ -1,4 +1,8 @@
-"""What selectors ask about windows, for one label and one reference. The forward passes are cached and shared."""
+"""What selectors ask about windows, for one label and one reference. The forward passes are cached and shared.
+
+What is scored are groups of long-range tokens, I of them in the window with the most (``olmo_sparsity.measure.token_groups``);
+{j} is the visible set of group j. By default each token is a group, and a group's number is its position.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups
 from olmo_sparsity.measure.passes import RowGroup
 from olmo_sparsity.measure.predictions import Predictions, SharedSingles
 from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary
+from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.gates import Estimate
 
@@ -28,8 +33,8 @@ Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the 
 class SingleUnmaskings:
     """What the model predicts under each visible set {j}; NaN where {j} was not evaluated."""
 
-    loss_WM: np.ndarray  # loss({j}), nats, fp32
-    kl_WM: np.ndarray  # KL(p_all, p_{j}), nats, fp32; all NaN without ``Predictions.with_kl``
+    loss_WI: np.ndarray  # loss({j}), nats, fp32
+    kl_WI: np.ndarray  # KL(p_all, p_{j}), nats, fp32; all NaN without ``Predictions.with_kl``
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,11 @@ class WindowScores:
         return self.predictions.num_long_range
 
     @property
+    def groups(self) -> TokenGroups:
+        """What is scored and unmasked."""
+        return self.predictions.groups
+
+    @property
     def all_positions_WM(self) -> torch.Tensor:
         """All long-range positions, int64 [W, M]."""
         return self.predictions.all_positions_WM
@@ -91,18 +101,6 @@ class WindowScores:
             self.evaluator, windows.tokens_WT, targets_W=self.labels_W, visible_WNS=visible_WNS
         )
         return losses_WN.cpu().numpy()
-
-    def divergences(self, visible_WNS: torch.Tensor) -> np.ndarray:
-        """Return KL(p_all, p_S) of N visible sets per window, fp32 [W, N]."""
-        _, divergences_WN = target_losses(
-            self.evaluator,
-            self.windows.tokens_WT,
-            targets_W=self.labels_W,
-            visible_WNS=visible_WNS,
-            reference_WV=self.reference_WV,
-        )
-        assert divergences_WN is not None
-        return divergences_WN.cpu().numpy()
 
     def evaluate_rows(
         self, rows: Sequence[np.ndarray], *, with_kl: bool, evaluator: Optional[Evaluator] = None
@@ -134,6 +132,34 @@ class WindowScores:
             found.append((losses_R.cpu().numpy(), divergences_R.cpu().numpy()))
         return found
 
+    def evaluate_groups(
+        self, sets: Sequence[Rows], *, with_kl: bool, evaluator: Optional[Evaluator] = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return loss(S) and KL(p_all, p_S) of visible sets of groups of any windows.
+
+        Args:
+            sets: any number of times (int64 [R], indices of windows; int64 [R, S], the groups of each set; -1: none).
+            with_kl: compute the divergences, too.
+            evaluator: the model that evaluates them; None: the one whose losses are reported.
+
+        Returns:
+            For each entry, (losses, fp32 [R]; divergences, fp32 [R], all NaN without ``with_kl``).
+        """
+        by_size = [self.groups.rows_by_size(windows_R, groups_RS) for windows_R, groups_RS in sets]
+        rows = [
+            np.column_stack([windows_R[rows_r], visible_rS])
+            for (windows_R, _), of_entry in zip(sets, by_size, strict=True)
+            for rows_r, visible_rS in of_entry
+        ]
+        evaluated = iter(self.evaluate_rows(rows, with_kl=with_kl, evaluator=evaluator))
+        found = []
+        for (windows_R, _), of_entry in zip(sets, by_size, strict=True):
+            losses_R, divergences_R = np.empty((2, len(windows_R)), dtype=np.float32)
+            for rows_r, _ in of_entry:
+                losses_R[rows_r], divergences_R[rows_r] = next(evaluated)
+            found.append((losses_R, divergences_R))
+        return found
+
     def without_screening(self, chosen_w: np.ndarray) -> WindowScores:
         """Return some of the windows (int64 indices) and their targets, with an empty cache and nothing screened."""
         return WindowScores(self.predictions.subset(chosen_w), max_k=self.max_k)
@@ -162,30 +188,30 @@ class WindowScores:
         return divergence(self.reference_WV, self.predictions.log_p_short_WV).cpu().numpy()
 
     @cached_property
-    def gradient_WM(self) -> np.ndarray:
-        """Minus the derivative of the loss with respect to a gate on j, at gate 0, fp32 [W, M]."""
+    def gradient_WI(self) -> np.ndarray:
+        """Minus the derivative of the loss with respect to gates on the tokens of group j, at gate 0; their sum, fp32 [W, I]."""
         return -self._gate_gradients(self.evaluator, "loss")
 
     @property
-    def loss_all_but_one_WM(self) -> np.ndarray:
-        """loss(all but j), fp32 [W, M]."""
-        return self.predictions.losses_all_but_one_WMA[:, :, self.label]
+    def loss_all_but_one_WI(self) -> np.ndarray:
+        """loss(all but j), fp32 [W, I]."""
+        return self.predictions.losses_all_but_one_WIA[:, :, self.label]
 
     @property
     def lasso_loss_WN(self) -> np.ndarray:
-        """The losses under the random visible sets ``Predictions.lasso_masks_WNM``, fp32 [W, N]."""
+        """The losses under the random visible sets ``Predictions.lasso_masks_WNI``, fp32 [W, N]."""
         return self.predictions.lasso_losses_WNA[:, :, self.label]
 
     @property
-    def loss_single_WM(self) -> np.ndarray:
-        """loss({j}), fp32 [W, M]; NaN where screening left it out."""
-        return self._single_unmaskings("loss").loss_WM
+    def loss_single_WI(self) -> np.ndarray:
+        """loss({j}), fp32 [W, I]; NaN where screening left it out, and where a window has no more groups."""
+        return self._single_unmaskings("loss").loss_WI
 
     @property
-    def kl_single_WM(self) -> np.ndarray:
-        """KL(p_all, p_{j}), fp32 [W, M]; NaN where screening left it out."""
+    def kl_single_WI(self) -> np.ndarray:
+        """KL(p_all, p_{j}), fp32 [W, I]; NaN where screening left it out, and where a window has no more groups."""
         assert self.predictions.with_kl, "with_kl must be set where `kl` is among the selectors"
-        return self._single_unmaskings("kl").kl_WM
+        return self._single_unmaskings("kl").kl_WI
 
     @property
     def known_singles(self) -> SingleUnmaskings:
@@ -193,16 +219,16 @@ class WindowScores:
         shared = self.predictions.known_singles
         if self.screening is None and shared is not None:
             return self._of_shared(shared)
-        known_WM = np.full(self.all_positions_WM.shape, np.nan, dtype=np.float32)
-        known = SingleUnmaskings(known_WM, known_WM)
+        known_WI = np.full(self.predictions.all_groups_WI.shape, np.nan, dtype=np.float32)
+        known = SingleUnmaskings(known_WI, known_WI)
         criteria: tuple[Criterion, ...] = ("loss", "kl")
         for criterion in criteria:
             if criterion in self._screened_singles:
                 singles = self._screened_singles[criterion]
-                is_unknown_WM = np.isnan(known.loss_WM)
+                is_unknown_WI = np.isnan(known.loss_WI)
                 known = SingleUnmaskings(
-                    np.where(is_unknown_WM, singles.loss_WM, known.loss_WM),
-                    np.where(is_unknown_WM, singles.kl_WM, known.kl_WM),
+                    np.where(is_unknown_WI, singles.loss_WI, known.loss_WI),
+                    np.where(is_unknown_WI, singles.kl_WI, known.kl_WI),
                 )
         return known
 
@@ -220,7 +246,7 @@ class WindowScores:
 
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SingleUnmaskings:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
-        best_WJ = rank(-self._estimates(screening, criterion))[:, : screening.num_candidates].copy()
+        best_WJ = self.groups.chosen(rank(-self._estimates(screening, criterion)), screening.num_candidates)
         singles = self.predictions.unmask(
             self.evaluator,
             torch.from_numpy(best_WJ).to(self.windows.device),
@@ -230,29 +256,24 @@ class WindowScores:
         return _singles_of(singles, label=0, reference=0)
 
     def _estimates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
-        """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, M]."""
+        """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
         ranker = screening.ranker or self.evaluator
         if screening.ranking == "proxy":
             singles = self._of_shared(self.predictions.singles(ranker))
-            return singles.loss_WM if criterion == "loss" else singles.kl_WM
+            return singles.loss_WI if criterion == "loss" else singles.kl_WI
         if screening.ranking == "hierarchy":
             return self._order_by_blocks(ranker, criterion, num_found=screening.num_candidates)
         if screening.ranker is None and criterion == "loss" and screening.ranking == "gradient":
-            return -self.gradient_WM
+            return -self.gradient_WI
         return self._gate_gradients(ranker, criterion, "patching" if screening.ranking == "patching" else "gate")
 
     def _order_by_blocks(self, ranker: Evaluator, criterion: Criterion, *, num_found: int) -> np.ndarray:
-        num_candidates_W = [self.num_long_range] * len(self.windows)
-
         def evaluate(rows: Sequence[Rows]) -> list[np.ndarray]:
-            found = self.evaluate_rows(
-                [np.column_stack([windows_R, sets_RS]) for windows_R, sets_RS in rows],
-                with_kl=criterion == "kl",
-                evaluator=ranker,
-            )
+            found = self.evaluate_groups(rows, with_kl=criterion == "kl", evaluator=ranker)
             return [losses_R if criterion == "loss" else divergences_R for losses_R, divergences_R in found]
 
-        sizes = block_sizes(self.num_long_range, num_found)
+        sizes = block_sizes(self.groups.num_groups, num_found)
+        num_candidates_W = self.groups.num_groups_W.tolist()
         return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
 
     def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion, estimate: Estimate = "gate") -> np.ndarray:
@@ -264,20 +285,21 @@ class WindowScores:
             return F.cross_entropy(logits_wV, labels_w, reduction="sum")
 
         tokens_WT = self.windows.tokens_WT
-        return gate_gradients(evaluator, tokens_WT, loss_function=loss_function, estimate=estimate).cpu().numpy()
+        gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, estimate=estimate)
+        return self.groups.sums(gradients_WM.cpu().numpy())
 
 
 def _singles_of(singles: SharedSingles, *, label: int, reference: int) -> SingleUnmaskings:
-    loss_WM = singles.losses_WMA[:, :, label]
+    loss_WI = singles.losses_WIA[:, :, label]
     return SingleUnmaskings(
-        loss_WM, singles.divergences[reference] if singles.divergences else np.full_like(loss_WM, np.nan)
+        loss_WI, singles.divergences[reference] if singles.divergences else np.full_like(loss_WI, np.nan)
     )
 
 
-def rank(scores_WM: np.ndarray) -> np.ndarray:
-    """Return the positions of each window by falling score, int64 [W, M].
+def rank(scores_WI: np.ndarray) -> np.ndarray:
+    """Return the groups of each window by falling score, int64 [W, I].
 
-    Of equal scores the nearer position (the larger) comes first. NaN comes last.
+    Of equal scores the nearer group (the larger) comes first. NaN comes last.
     """
-    num_long_range = scores_WM.shape[1]
-    return num_long_range - 1 - np.argsort(-scores_WM[:, ::-1], axis=1, kind="stable")
+    num_groups = scores_WI.shape[1]
+    return num_groups - 1 - np.argsort(-scores_WI[:, ::-1], axis=1, kind="stable")

@@ -1,6 +1,8 @@
-"""Selectors: a score for each long-range position; the k highest are J_k, so J_1, J_2, ... are nested.
+"""Selectors: a score for each group of long-range tokens; the k highest are J_k, so J_1, J_2, ... are nested.
 
-A scorer is a function from ``WindowScores`` to the scores. What several scorers need (such as the single-token unmaskings)
+A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.token_groups``).
+
+A scorer is a function from ``WindowScores`` to the scores. What several scorers need (such as the unmaskings of single groups)
 is computed once, when the first of them asks for it.
 """
 
@@ -10,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from sklearn.linear_model import Lasso
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -19,6 +20,7 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.hierarchy import num_blocks
 from olmo_sparsity.measure.losses import long_range_attention
 from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.token_groups import NO_GROUP
 
 SCREENED = ("unmask-one", "kl")  # the selectors whose candidates are screened
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
@@ -40,7 +42,7 @@ class Scorer:
     """A scoring function and its properties.
 
     Attributes:
-        score: ``WindowScores`` -> scores, float [W, M], NaN where screening left a position out.
+        score: ``WindowScores`` -> scores, float [W, I], NaN where screening left a group out, and where a window has no more.
         sees_target: True if the scores depend on which token the target is.
         num_evaluations: the cost per window, in forward passes over one row, where nothing is screened.
     """
@@ -52,62 +54,66 @@ class Scorer:
 
 def _unmask_one(cache: WindowScores) -> np.ndarray:
     """Return loss({}) - loss({j}), the gain of unmasking j alone (our reading of the paper's Eq. 20)."""
-    return cache.loss_short_W[:, None] - cache.loss_single_WM
+    return cache.loss_short_W[:, None] - cache.loss_single_WI
 
 
 def _mask_one(cache: WindowScores) -> np.ndarray:
     """Return loss(all but j) - loss(all), what hiding j alone costs."""
-    return cache.loss_all_but_one_WM - cache.loss_long_W[:, None]
+    return cache.loss_all_but_one_WI - cache.loss_long_W[:, None]
 
 
-def _forward_selection(cache: WindowScores, evaluate: Callable[[torch.Tensor], np.ndarray]) -> np.ndarray:
-    """Take max_k positions, one per step: the one that with those so far has the lowest value (ties: the nearer).
+def _forward_selection(cache: WindowScores, *, by_divergence: bool) -> np.ndarray:
+    """Take max_k groups, one per step: the one that with those so far has the lowest value (ties: the nearer).
 
-    The position of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
+    The group of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
     but the scores must keep the order of the steps.
 
     Args:
         cache: the windows.
-        evaluate: visible sets, int64 [W, N, S] -> their values, fp32 [W, N].
+        by_divergence: the value is KL(p_all, p_{J so far + j}); otherwise loss(J so far + j).
     """
-    num_windows, device = len(cache.windows), cache.windows.device
-    windows_W = torch.arange(num_windows, device=device)
-    scores_WM = np.zeros((num_windows, cache.num_long_range))
-    taken_WS = cache.all_positions_WM[:, :0]
-    left_WJ = cache.all_positions_WM
-    for step in range(cache.max_k):
-        sets_WJS = torch.cat([taken_WS[:, None, :].expand(-1, left_WJ.shape[1], -1), left_WJ[:, :, None]], dim=2)
-        best_W = torch.from_numpy(rank(-evaluate(sets_WJS))[:, 0].copy()).to(device)
-        position_W = left_WJ[windows_W, best_W]
-        scores_WM[np.arange(num_windows), position_W.cpu().numpy()] = cache.max_k - step
-        taken_WS = torch.cat([taken_WS, position_W[:, None]], dim=1)
-        left_WJ = left_WJ[left_WJ != position_W[:, None]].view(num_windows, -1)
-    return scores_WM
+    groups, num_windows = cache.groups, len(cache.windows)
+    scores_WI = groups.with_missing(np.zeros((num_windows, groups.num_groups)))
+    is_left_WI = groups.exists_WI.copy()
+    taken_WS = np.empty((num_windows, 0), dtype=np.int64)
+    for step in range(min(cache.max_k, groups.num_groups)):
+        windows_R, groups_R = np.nonzero(is_left_WI)
+        sets_RS = np.column_stack([taken_WS[windows_R], groups_R])
+        ((losses_R, divergences_R),) = cache.evaluate_groups([(windows_R, sets_RS)], with_kl=by_divergence)
+        values_WI = np.full(is_left_WI.shape, np.nan, dtype=np.float32)
+        values_WI[windows_R, groups_R] = divergences_R if by_divergence else losses_R
+        has_left_w = np.flatnonzero(is_left_WI.any(axis=1))
+        taken_W = np.full(num_windows, NO_GROUP)
+        taken_W[has_left_w] = rank(-values_WI)[has_left_w, 0]
+        scores_WI[has_left_w, taken_W[has_left_w]] = cache.max_k - step
+        is_left_WI[has_left_w, taken_W[has_left_w]] = False
+        taken_WS = np.column_stack([taken_WS, taken_W])
+    return scores_WI
 
 
 def _greedy(cache: WindowScores) -> np.ndarray:
-    """Forward selection on the loss: each step takes the position that lowers loss(J so far + j) most."""
-    return _forward_selection(cache, cache.losses)
+    """Forward selection on the loss: each step takes the group that lowers loss(J so far + j) most."""
+    return _forward_selection(cache, by_divergence=False)
 
 
 def _greedy_kl(cache: WindowScores) -> np.ndarray:
-    """Forward selection on the divergence: each step takes the position that lowers KL(p_all, p_{J so far + j}) most."""
-    return _forward_selection(cache, cache.divergences)
+    """Forward selection on the divergence: each step takes the group that lowers KL(p_all, p_{J so far + j}) most."""
+    return _forward_selection(cache, by_divergence=True)
 
 
 def _kl(cache: WindowScores) -> np.ndarray:
     """Return KL(p_all, p_{}) - KL(p_all, p_{j}): how far unmasking j moves the prediction to the full-context one."""
-    return cache.kl_short_W[:, None] - cache.kl_single_WM
+    return cache.kl_short_W[:, None] - cache.kl_single_WI
 
 
 def _gradient(cache: WindowScores) -> np.ndarray:
-    """Return minus the derivative of the loss with respect to a gate on j, at gate 0: unmask-one to first order."""
-    return cache.gradient_WM
+    """Return minus the derivative of the loss with respect to gates on j's tokens, at gate 0: unmask-one to first order."""
+    return cache.gradient_WI
 
 
 def _attention(cache: WindowScores) -> np.ndarray:
-    """Return the attention of the last token to j under full context, the mean over heads and layers."""
-    return long_range_attention(cache.evaluator, cache.windows.tokens_WT).cpu().numpy()
+    """Return the attention of the last token to j's tokens under full context: the mean over heads and layers, and their sum."""
+    return cache.groups.sums(long_range_attention(cache.evaluator, cache.windows.tokens_WT).cpu().numpy())
 
 
 def _lasso(cache: WindowScores) -> np.ndarray:
@@ -115,25 +121,30 @@ def _lasso(cache: WindowScores) -> np.ndarray:
 
     Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
     """
-    visible_WNM, losses_WN = cache.predictions.lasso_masks_WNM, cache.lasso_loss_WN
-    scores_WM = np.empty((len(cache.windows), cache.num_long_range))
-    samples = zip(visible_WNM.astype(np.float64), losses_WN.astype(np.float64), strict=True)
-    for w, (visible_NM, losses_N) in enumerate(samples):
+    visible_WNI, losses_WN = cache.predictions.lasso_masks_WNI, cache.lasso_loss_WN
+    num_groups_W = cache.groups.num_groups_W.tolist()
+    scores_WI = np.full((len(cache.windows), cache.groups.num_groups), np.nan)
+    samples = zip(num_groups_W, visible_WNI.astype(np.float64), losses_WN.astype(np.float64), strict=True)
+    for w, (num_groups, visible_NI, losses_N) in enumerate(samples):
         scaler, lasso = StandardScaler(), Lasso(alpha=LASSO_ALPHA)
-        make_pipeline(scaler, lasso).fit(visible_NM, losses_N)
-        scores_WM[w] = -lasso.coef_ / scaler.scale_
-    return scores_WM
+        make_pipeline(scaler, lasso).fit(visible_NI[:, :num_groups], losses_N)
+        scores_WI[w, :num_groups] = -lasso.coef_ / scaler.scale_
+    return scores_WI
 
 
 def _random(cache: WindowScores) -> np.ndarray:
     """Return uniform random numbers, a function of seed, window and context alone."""
-    return np.stack([generator.random(cache.num_long_range) for generator in cache.windows.generators(RANDOM_SCORES)])
+    scores_WI = np.full((len(cache.windows), cache.groups.num_groups), np.nan)
+    generators = cache.windows.generators(RANDOM_SCORES)
+    for w, (generator, num_groups) in enumerate(zip(generators, cache.groups.num_groups_W.tolist(), strict=True)):
+        scores_WI[w, :num_groups] = generator.random(num_groups)
+    return scores_WI
 
 
 def _nearest(cache: WindowScores) -> np.ndarray:
-    """Return the position itself: the nearer to the local context, the higher."""
-    scores_M = np.arange(cache.num_long_range, dtype=np.float64)
-    return np.broadcast_to(scores_M, (len(cache.windows), cache.num_long_range))
+    """Return the number of the group itself: the nearer to the local context, the higher."""
+    scores_I = np.arange(cache.groups.num_groups, dtype=np.float64)
+    return cache.groups.with_missing(np.broadcast_to(scores_I, (len(cache.windows), len(scores_I))))
 
 
 def _forward_selection_cost(size: ScoringSize) -> int:
@@ -155,18 +166,19 @@ SCORERS: dict[str, Scorer] = {
 }
 
 
-def num_evaluations(name: str, num_long_range: int, *, settings: InfluenceConfig) -> int:
-    """Return what a selector's scores cost in each window, in forward passes over one row, screening included."""
+def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) -> int:
+    """Return what a selector's scores cost in a window, in forward passes over one row, screening included."""
+    screened = num_groups if settings.screen is None else min(settings.screen, num_groups)
+    max_k = min(max(settings.k), num_groups)
 
     def cost(selector: str, num_candidates: int) -> int:
-        return SCORERS[selector].num_evaluations(
-            ScoringSize(num_candidates, max_k=max(settings.k), lasso_masks=settings.lasso_masks)
-        )
+        size = ScoringSize(num_candidates, max_k=max_k, lasso_masks=settings.lasso_masks)
+        return SCORERS[selector].num_evaluations(size)
 
     if settings.screen is None or name not in SCREENED:
-        return cost(name, num_long_range)
+        return cost(name, num_groups)
     if settings.screen_by == "hierarchy":
-        ranking = num_blocks(num_long_range, settings.screen)
+        ranking = num_blocks(num_groups, screened)
     else:
-        ranking = cost(name if settings.screen_by == "proxy" else "gradient", num_long_range)
-    return cost(name, settings.screen) + ranking
+        ranking = cost(name if settings.screen_by == "proxy" else "gradient", num_groups)
+    return cost(name, screened) + ranking

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
+from typing import Optional
 
 import numpy as np
 import torch
+
+from olmo_sparsity.measure.token_groups import TokenGroups
 
 CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
 
@@ -21,6 +24,7 @@ class WindowBatch:
         window_ids_W: int64, the numbers of the windows in their table.
         context: ``real`` or ``null``.
         seed: of everything that is drawn at random for these windows.
+        groups: what is unmasked at once; None: single tokens.
     """
 
     tokens_WT: torch.Tensor
@@ -29,6 +33,7 @@ class WindowBatch:
     window_ids_W: np.ndarray
     context: str
     seed: int
+    groups: Optional[TokenGroups] = None
 
     def __len__(self) -> int:
         return len(self.window_ids_W)
@@ -51,4 +56,5 @@ class WindowBatch:
             tokens_WT=self.tokens_WT[rows_w],
             targets_W=self.targets_W[rows_w],
             window_ids_W=self.window_ids_W[chosen_w],
+            groups=None if self.groups is None else self.groups.subset(chosen_w),
         )

@@ -1,4 +1,7 @@
-"""Measures windows: which long-range tokens are influential, and how much loss comes back when they are unmasked."""
+"""Measures windows: which long-range tokens are influential, and how much loss comes back when they are unmasked.
+
+What is ranked and unmasked are groups of tokens, by default of one each (``olmo_sparsity.measure.token_groups``).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Optional
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -18,8 +22,10 @@ from olmo_sparsity.measure.resampling import draw_labels
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.selectors import SCORERS, SCREENED
+from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
 from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
 from olmo_sparsity.text.null_contexts import NullContexts
+from olmo_sparsity.text.units import group_numbers
 
 SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
 MIMICRY = ("kl", "greedy-kl")  # the selectors that choose by divergence, so that they can imitate another prediction
@@ -29,8 +35,8 @@ MIMICRY = ("kl", "greedy-kl")  # the selectors that choose by divergence, so tha
 class SelectorOutcome:
     """What one selector chose in W windows."""
 
-    scores_WM: np.ndarray  # NaN where screening left a position out
-    positions_WS: np.ndarray  # int64, the S = max k chosen positions, most influential first
+    scores_WI: np.ndarray  # NaN where screening left a group out, and where a window has no more groups
+    groups_WS: np.ndarray  # int64, the S = max k chosen groups, most influential first; -1 where a window has no more
     loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
     kl_sparse_WK: Optional[np.ndarray]  # KL(p_all, p_{J_k}), nats, fp32; None where divergences are not measured
 
@@ -41,7 +47,8 @@ class WindowInfluence:
 
     loss_long_W: np.ndarray
     kl_short_W: np.ndarray  # KL(p_all, p_{}), nats, fp32
-    loss_single_WM: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
+    groups: TokenGroups  # of the windows under this context
+    loss_single_WI: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
     outcomes: dict[str, SelectorOutcome]
 
 
@@ -104,7 +111,7 @@ class DistinctSets:
     """The visible sets J_k of several selectors, each set of a window once.
 
     Attributes:
-        rows_rS: int64 [r, 1 + k], the index of a window, then the visible long-range positions.
+        rows_rS: int64 [r, 1 + k], the index of a window, then the visible groups.
         index_W: by selector, the row of each window's J_k.
         losses_r: nats, fp32; NaN where not known.
         divergences_r: KL(p_all, p_{J_k}), nats, fp32; NaN where not known or not measured.
@@ -116,36 +123,36 @@ class DistinctSets:
     divergences_r: np.ndarray
 
 
-def _distinct_sets(scores: WindowScores, positions: dict[str, np.ndarray], *, k: int) -> DistinctSets:
-    """Return the sets J_k with what selectors have evaluated: a single position is not evaluated again.
+def _distinct_sets(scores: WindowScores, groups: dict[str, np.ndarray], *, k: int) -> DistinctSets:
+    """Return the sets J_k with what selectors have evaluated: a single group is not evaluated again.
 
     Args:
         scores: the windows.
-        positions: the chosen positions of every selector, int64 [W, S], most influential first.
-        k: size of the visible set.
+        groups: the chosen groups of every selector, int64 [W, S], most influential first.
+        k: number of groups of the visible set.
     """
     num_windows = len(scores.windows)
-    sets_RS = np.concatenate([np.sort(positions_WS[:, :k], axis=1) for positions_WS in positions.values()])
-    rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(positions)), sets_RS])
+    sets_RS = np.concatenate([np.sort(groups_WS[:, :k], axis=1) for groups_WS in groups.values()])
+    rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(groups)), sets_RS])
     distinct_rS, index_R = np.unique(rows_RS, axis=0, return_inverse=True)
     losses_r, divergences_r = np.full((2, len(distinct_rS)), np.nan, dtype=np.float32)
     if k == 1:
         known = scores.known_singles
-        losses_r = known.loss_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
-        divergences_r = known.kl_WM[distinct_rS[:, 0], distinct_rS[:, 1]]
-    index_FW = index_R.reshape(len(positions), num_windows)
-    return DistinctSets(distinct_rS, dict(zip(positions, index_FW, strict=True)), losses_r, divergences_r)
+        losses_r = known.loss_WI[distinct_rS[:, 0], distinct_rS[:, 1]]
+        divergences_r = known.kl_WI[distinct_rS[:, 0], distinct_rS[:, 1]]
+    index_FW = index_R.reshape(len(groups), num_windows)
+    return DistinctSets(distinct_rS, dict(zip(groups, index_FW, strict=True)), losses_r, divergences_r)
 
 
 def _evaluate_top_k(
-    scores: WindowScores, positions: dict[str, np.ndarray], *, settings: InfluenceConfig, with_kl: bool
+    scores: WindowScores, groups: dict[str, np.ndarray], *, settings: InfluenceConfig, with_kl: bool
 ) -> list[DistinctSets]:
     """Return the sets J_k of every selector, with their losses and divergences, for each k of ``settings``."""
-    all_sets = [_distinct_sets(scores, positions, k=k) for k in settings.k]
+    all_sets = [_distinct_sets(scores, groups, k=k) for k in settings.k]
     incomplete = [sets for sets in all_sets if np.isnan(sets.losses_r).any()]
     unknown = [np.isnan(sets.losses_r) for sets in incomplete]
     rows = [sets.rows_rS[unknown_r] for sets, unknown_r in zip(incomplete, unknown, strict=True)]
-    evaluated = scores.evaluate_rows(rows, with_kl=with_kl)
+    evaluated = scores.evaluate_groups([(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in rows], with_kl=with_kl)
     for sets, unknown_r, (losses_r, divergences_r) in zip(incomplete, unknown, evaluated, strict=True):
         sets.losses_r[unknown_r], sets.divergences_r[unknown_r] = losses_r, divergences_r
     return all_sets
@@ -164,13 +171,13 @@ def run_selectors(
     """
     if not selectors:
         return {}
-    scores_WM = {name: SCORERS[name].score(scores) for name in selectors}
-    positions_WS = {name: rank(scores_WM[name])[:, : max(settings.k)] for name in selectors}
-    top = _evaluate_top_k(scores, positions_WS, settings=settings, with_kl=with_kl)
+    scores_WI = {name: SCORERS[name].score(scores) for name in selectors}
+    groups_WS = {name: scores.groups.chosen(rank(scores_WI[name]), max(settings.k)) for name in selectors}
+    top = _evaluate_top_k(scores, groups_WS, settings=settings, with_kl=with_kl)
     return {
         name: SelectorOutcome(
-            scores_WM=scores_WM[name],
-            positions_WS=positions_WS[name],
+            scores_WI=scores_WI[name],
+            groups_WS=groups_WS[name],
             loss_sparse_WK=np.stack([sets.losses_r[sets.index_W[name]] for sets in top], axis=1),
             kl_sparse_WK=(
                 np.stack([sets.divergences_r[sets.index_W[name]] for sets in top], axis=1) if with_kl else None
@@ -187,7 +194,8 @@ def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowIn
     return WindowInfluence(
         loss_long_W=scores.loss_long_W,
         kl_short_W=scores.kl_short_W,
-        loss_single_WM=scores.loss_single_WM if settings.save_candidates else None,
+        groups=scores.groups,
+        loss_single_WI=scores.loss_single_WI if settings.save_candidates else None,
         outcomes=outcomes,
     )
 
@@ -205,26 +213,53 @@ def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings
     costs = {}
     for name in screened:
         outcome, exact_outcome = measured.outcomes[name], exact.outcomes[name]
-        same_wSS = outcome.positions_WS[sample_w][:, :, None] == exact_outcome.positions_WS[:, None, :]
-        common_wSS = same_wSS.cumsum(axis=1).cumsum(axis=2)  # entry [k-1, k-1]: positions that both J_k have
+        chosen_wS, exact_wS = outcome.groups_WS[sample_w], exact_outcome.groups_WS
+        same_wSS = (chosen_wS[:, :, None] == exact_wS[:, None, :]) & (exact_wS != NO_GROUP)[:, None, :]
+        common_wSS = same_wSS.cumsum(axis=1).cumsum(axis=2)  # entry [k-1, k-1]: groups that both J_k have
+        size_wS = (exact_wS != NO_GROUP).cumsum(axis=1)  # entry [k-1]: groups of J_k
         costs[name] = ScreeningCost(
-            recall_wK=np.stack([common_wSS[:, k - 1, k - 1] / k for k in settings.k], axis=1),
+            recall_wK=np.stack([common_wSS[:, k - 1, k - 1] / size_wS[:, k - 1] for k in settings.k], axis=1),
             gain_lost_wK=outcome.loss_sparse_WK[sample_w] - exact_outcome.loss_sparse_WK,
         )
     return ScreeningCheck(sample_w, costs)
 
 
 def batches_of_contexts(
-    null_contexts: NullContexts, window_ids_W: np.ndarray, *, seed: int, device: torch.device
+    null_contexts: NullContexts,
+    window_ids_W: np.ndarray,
+    *,
+    seed: int,
+    device: torch.device,
+    unit: str = "token",
+    tokenizer: Tokenizer,
 ) -> dict[str, WindowBatch]:
-    """Return the windows with these numbers under every context, on a device."""
+    """Return the windows with these numbers under every context, on a device.
+
+    Args:
+        null_contexts: all windows, with their null contexts.
+        window_ids_W: int64.
+        seed: of everything that is drawn at random for the windows.
+        device: where the tokens are put.
+        unit: what is unmasked at once (``influence.unit``); under each context the text of that context tells the groups.
+        tokenizer: of the windows.
+    """
     rows_WT = torch.from_numpy(null_contexts.windows.tokens(window_ids_W)).to(device)  # int64, the target last
     null_WT = torch.from_numpy(null_contexts.window_tokens(window_ids_W)).to(device)
     targets_W = rows_WT[:, -1].contiguous()
-    return {
-        context: WindowBatch(tokens, targets_W, window_ids_W=window_ids_W, context=context, seed=seed)
-        for context, tokens in zip(CONTEXTS, (rows_WT[:, :-1].contiguous(), null_WT[:, :-1].contiguous()), strict=True)
-    }
+    batches = {}
+    for context, tokens_WT in zip(CONTEXTS, (rows_WT[:, :-1].contiguous(), null_WT[:, :-1].contiguous()), strict=True):
+        groups_WM = group_numbers(
+            tokenizer, tokens_WT.cpu().numpy(), num_long_range=null_contexts.num_long_range, unit=unit
+        )
+        batches[context] = WindowBatch(
+            tokens_WT,
+            targets_W,
+            window_ids_W=window_ids_W,
+            context=context,
+            seed=seed,
+            groups=TokenGroups(groups_WM),
+        )
+    return batches
 
 
 def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label: int) -> ResampledInfluence:

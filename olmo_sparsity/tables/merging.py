@@ -19,7 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, write_json_once
 from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas, tables_of
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas_of, tables_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def read_verified_part(path: Path, table: str, *, manifest: dict[str, Any]) -> p
         raise UserError(
             f"{path}: from another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}"
         )
-    expected = schemas(manifest["context"]["num_long_range"])[table]
+    expected = schemas_of(manifest)[table]
     if version != SCHEMA_VERSION or not content.schema.equals(expected, check_metadata=False):
         raise UserError(f"{path}: schema version {version}, or other columns than those of {table}, {SCHEMA_VERSION}")
     return content

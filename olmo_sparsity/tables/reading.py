@@ -18,7 +18,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.parts import part_path
-from olmo_sparsity.tables.schemas import COMMANDS, SCHEMA_VERSION, TABLES, schemas
+from olmo_sparsity.tables.schemas import COMMANDS, SCHEMA_VERSION, TABLES, schemas_of
 
 
 def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _parts(
     wanted = None if window_ids is None else set(window_ids)
     kind = next(kind for kind, tables in TABLES.items() if table in tables)
     manifest = read_manifest(folder, kind)
-    expected = schemas(manifest["context"]["num_long_range"])[table]
+    expected = schemas_of(manifest)[table]
     for number in range(manifest["num_parts"]):
         if wanted is not None and not wanted:
             return

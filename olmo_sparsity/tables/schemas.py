@@ -29,7 +29,10 @@ class Column:
     name: str
     type: pa.DataType
     meaning: str
-    one_per_position: bool = False  # lists of fixed length M, one entry for each long-range position
+    one_per_position: bool = (
+        False  # lists of length M, one entry for each long-range position; of groups one for each of them
+    )
+    only_of_groups: bool = False  # is there where ``influence.unit`` is not token
 
 
 ROW_MEANINGS = {
@@ -58,7 +61,7 @@ _LOSS_SHORT = Column(
     "L_short: loss with only the local tokens (and the anchor, if there is one) visible.",
 )
 _LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
-_K = Column("k", _INT32S, "Numbers of unmasked tokens.")
+_K = Column("k", _INT32S, "Numbers of unmasked tokens, or groups of them (`influence.unit`).")
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "windows": (
@@ -90,6 +93,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "Document that the null context is taken from: another one, or the window's own.",
         ),
         Column("null_token_ids", _INT32S, "Long-range token IDs of the null context, M of them."),
+        Column(
+            "group_first",
+            _INT32S,
+            "First position of each group of long-range tokens; it ends where the next one begins, the last one at M.",
+            only_of_groups=True,
+        ),
+        Column("null_group_first", _INT32S, "The same for the tokens of the null context.", only_of_groups=True),
         _LOSS_SHORT,
         _LOSS_LONG,
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
@@ -143,10 +153,33 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts."),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
         Column("num_evaluations", pa.int32(), "Cost of the scores, in forward passes over one row."),
-        Column("positions", _INT32S, "Selected positions, the most influential first; J_k is the first k of them."),
+        Column(
+            "positions",
+            _INT32S,
+            "Selected positions, the most influential first; J_k is the first k of them. Of groups: the positions of one group "
+            "after those of the other, and J_k is the first `num_tokens` of them.",
+        ),
         Column("distance_tokens", _INT32S, "Distance of each selected position to the target."),
-        Column("scores", _FLOATS, "Score of every long-range position, in order; null if screened out.", True),
+        Column(
+            "group_first",
+            _INT32S,
+            "First position of each selected group, the most influential first.",
+            only_of_groups=True,
+        ),
+        Column("group_last", _INT32S, "Last position of each selected group.", only_of_groups=True),
+        Column(
+            "scores",
+            _FLOATS,
+            "Score of every long-range position, or of every group, in order; null if screened out.",
+            True,
+        ),
         _K,
+        Column(
+            "num_tokens",
+            _INT32S,
+            "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them.",
+            only_of_groups=True,
+        ),
         Column(
             "loss_sparse_nats", _FLOATS, "L_short,sparse(k): loss with the local tokens and J_k visible, for each k."
         ),
@@ -164,10 +197,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "candidates": (
         _WINDOW_ID,
         _CONTEXT,
+        Column("group_first", _INT32S, "First position of each group, in order.", only_of_groups=True),
+        Column("group_last", _INT32S, "Last position of each group, in order.", only_of_groups=True),
         Column(
             "loss_single_nats",
             _FLOATS,
-            "Loss with the local tokens and one long-range token visible, for each long-range position in order.",
+            "Loss with the local tokens and one long-range token, or one group, visible, for each of them in order.",
             True,
         ),
     ),
@@ -210,16 +245,25 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def schemas(num_long_range: int) -> dict[str, pa.Schema]:
-    """Return the Arrow schema of every table for M = ``num_long_range``."""
+def schemas(num_long_range: int, unit: str = "token") -> dict[str, pa.Schema]:
+    """Return the Arrow schema of every table for M = ``num_long_range`` and groups of this unit (``influence.unit``)."""
+    has_groups = unit != "token"
 
     def arrow_type(column: Column) -> pa.DataType:
-        return pa.list_(column.type.value_type, num_long_range) if column.one_per_position else column.type
+        is_fixed = column.one_per_position and not has_groups  # windows have different numbers of groups
+        return pa.list_(column.type.value_type, num_long_range) if is_fixed else column.type
 
     return {
-        table: pa.schema([(column.name, arrow_type(column)) for column in columns])
+        table: pa.schema(
+            [(column.name, arrow_type(column)) for column in columns if has_groups or not column.only_of_groups]
+        )
         for table, columns in COLUMNS.items()
     }
+
+
+def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
+    """Return the Arrow schema of every table of the folder of a manifest."""
+    return schemas(manifest["context"]["num_long_range"], manifest.get("influence", {}).get("unit", "token"))
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:

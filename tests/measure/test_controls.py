@@ -276,5 +276,5 @@ def test_of_label_and_imitating_share_the_predictions() -> None:
     assert (one.of_label(1).labels_W == labels_W1[:, 0]).all()
     assert np.array_equal(one.of_label(1).kl_short_W, one.kl_short_W)
     assert not np.array_equal(one.imitating().kl_short_W, one.kl_short_W)
-    assert np.array_equal(one.imitating().loss_single_WM, one.loss_single_WM)
+    assert np.array_equal(one.imitating().loss_single_WI, one.loss_single_WI)
     assert TINY_FULL == TINY_M + TINY_LOCAL

@@ -90,7 +90,7 @@ def test_unmask_one_finds_exactly_the_planted_tokens_and_they_recover_everything
     assert loss_short.mean() > 2.5  # nearly log 16: the local tokens carry no information
     assert measured.loss_long_W.mean() < 0.05
     for selector in ("unmask-one", "kl"):
-        found = np.sort(measured.outcomes[selector].positions_WS, axis=1)
+        found = np.sort(measured.outcomes[selector].groups_WS, axis=1)
         assert (found == np.sort(places, axis=1)).all(), selector
         one, two = measured.outcomes[selector].loss_sparse_WK.mean(axis=0)
         assert two < 0.05

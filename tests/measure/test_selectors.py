@@ -148,7 +148,7 @@ def test_greedy_kl_is_forward_selection_on_the_divergence(model: OLMoWithPositio
 def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
     """The losses come from the reference, the minimum from cyclic coordinate descent in numpy."""
     one = make_scores(model)
-    keep = one.predictions.lasso_masks_WNM
+    keep = one.predictions.lasso_masks_WNI
     assert keep.shape == (W, MASKS, M)
     assert 0.4 < keep.mean() < 0.6
     scores = SCORERS["lasso"].score(one)
@@ -205,7 +205,7 @@ def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMo
 
 def test_masks_of_lasso_differ_between_windows_and_contexts(model: OLMoWithPositions) -> None:
     real, null, second = (
-        make_scores(model, **batch).predictions.lasso_masks_WNM
+        make_scores(model, **batch).predictions.lasso_masks_WNI
         for batch in ({}, {"context": "null"}, {"num": 1, "window_ids_W": np.array([1])})
     )
     assert (real != null).any()

@@ -255,7 +255,7 @@ def test_selectors_are_their_definition(model: OLMoWithPositions, definition: De
                 }
                 assert position == min(values, key=lambda j: values[j])
                 taken.add(position)
-        masks = one.predictions.lasso_masks_WNM[w]
+        masks = one.predictions.lasso_masks_WNI[w]
         expected = [-log_p(set(np.flatnonzero(mask).tolist()))[target] for mask in masks]
         assert one.lasso_loss_WN[w] == pytest.approx(expected, abs=1e-5)
 
@@ -345,7 +345,7 @@ def test_the_measurement_and_its_controls_agree_on_every_path(
     for outcomes, expected in pairs:
         for name, outcome in outcomes.items():
             assert outcome.scores_WM == pytest.approx(expected[name].scores_WM, abs=2e-4, nan_ok=True)
-            assert (outcome.positions_WS == expected[name].positions_WS).all()
+            assert (outcome.groups_WS == expected[name].groups_WS).all()
             assert outcome.loss_sparse_WK == pytest.approx(expected[name].loss_sparse_WK, abs=1e-5)
     if screen is not None:
         assert (compact.screening["real"].costs["kl"].recall_wK == masked.screening["real"].costs["kl"].recall_wK).all()

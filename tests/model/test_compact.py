@@ -141,13 +141,13 @@ def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
     model = build(NORMED).eval()
     exact = make_scores(model, num=8)
     screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by))
-    for values, whole in ((screened.loss_single_WM, exact.loss_single_WM), (screened.kl_single_WM, exact.kl_single_WM)):
+    for values, whole in ((screened.loss_single_WI, exact.loss_single_WI), (screened.kl_single_WI, exact.kl_single_WI)):
         assert (np.isfinite(values).sum(axis=1) == 5).all()
         assert np.nanmax(np.abs(values - whole)) < 1e-5
-    ranking = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
-    assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
+    ranking = exact.gradient_WI if by == "gradient" else -exact.loss_single_WI
+    assert (np.isfinite(screened.loss_single_WI).nonzero()[1].reshape(8, 5) == np.sort(rank(ranking)[:, :5])).all()
     if by == "proxy":  # the ranking is the exact one, so nothing is lost
-        assert (rank(-screened.kl_single_WM)[:, :4] == rank(-exact.kl_single_WM)[:, :4]).all()
+        assert (rank(-screened.kl_single_WI)[:, :4] == rank(-exact.kl_single_WI)[:, :4]).all()
 
 
 def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
@@ -164,10 +164,10 @@ def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
             Evaluator(model, LOCAL, path="masked"), screened.windows.tokens_WT, loss_function=divergence
         ).numpy()
     )
-    assert (np.isfinite(screened.kl_single_WM).nonzero()[1].reshape(8, 5) == np.sort(ranked[:, :5])).all()
-    assert (np.isnan(screened.kl_single_WM) != np.isnan(screened.loss_single_WM)).any()
+    assert (np.isfinite(screened.kl_single_WI).nonzero()[1].reshape(8, 5) == np.sort(ranked[:, :5])).all()
+    assert (np.isnan(screened.kl_single_WI) != np.isnan(screened.loss_single_WI)).any()
     other = with_other_targets(screened, model.config.vocab_size)
-    assert (np.isnan(other.kl_single_WM) == np.isnan(screened.kl_single_WM)).all()
+    assert (np.isnan(other.kl_single_WI) == np.isnan(screened.kl_single_WI)).all()
 
 
 @pytest.mark.parametrize("by", ["gradient", "proxy"])
@@ -175,12 +175,12 @@ def test_another_model_may_rank(by: str) -> None:
     model, other = build(NORMED).eval(), build(NORMED, seed=1).eval()
     screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking=by, ranker=Evaluator(other, LOCAL)))
     of_other, exact = make_scores(other, num=8), make_scores(model, num=8)
-    ranking = of_other.gradient_WM if by == "gradient" else -of_other.loss_single_WM
-    own = exact.gradient_WM if by == "gradient" else -exact.loss_single_WM
+    ranking = of_other.gradient_WI if by == "gradient" else -of_other.loss_single_WI
+    own = exact.gradient_WI if by == "gradient" else -exact.loss_single_WI
     chosen = np.sort(rank(ranking)[:, :5])
     assert (chosen != np.sort(rank(own)[:, :5])).any()
-    assert (np.isfinite(screened.loss_single_WM).nonzero()[1].reshape(8, 5) == chosen).all()
-    assert np.nanmax(np.abs(screened.loss_single_WM - exact.loss_single_WM)) < 1e-5
+    assert (np.isfinite(screened.loss_single_WI).nonzero()[1].reshape(8, 5) == chosen).all()
+    assert np.nanmax(np.abs(screened.loss_single_WI - exact.loss_single_WI)) < 1e-5
 
 
 def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
     for screener, times in ((None, 1), (low, 2)):
         asked.clear()
         one = make_scores(model, num=8, screening=ScreeningSettings(5, ranker=screener))
-        assert one.gradient_WM.shape == one.loss_single_WM.shape == (8, M)
+        assert one.gradient_WI.shape == one.loss_single_WI.shape == (8, M)
         assert len(asked) == times
         assert (low in asked) == (screener is low)
 
@@ -215,9 +215,7 @@ def test_the_recall_of_screening_is_that_of_the_sample() -> None:
     for name, cost in found.costs.items():
         for i, w in enumerate(found.sample_w):
             for n, k in enumerate(settings.k):
-                common = set(measured.outcomes[name].positions_WS[w, :k]) & set(
-                    exact.outcomes[name].positions_WS[w, :k]
-                )
+                common = set(measured.outcomes[name].groups_WS[w, :k]) & set(exact.outcomes[name].groups_WS[w, :k])
                 assert cost.recall_wK[i, n] == len(common) / k
                 lost = measured.outcomes[name].loss_sparse_WK[w, n] - exact.outcomes[name].loss_sparse_WK[w, n]
                 assert cost.gain_lost_wK[i, n] == pytest.approx(lost, abs=2e-6)
@@ -233,7 +231,7 @@ def test_sparse_losses_are_those_of_their_sets() -> None:
     plain = Evaluator(model, LOCAL, path="plain")
     for name in settings.selectors:
         for n, k in enumerate(settings.k):
-            visible = torch.from_numpy(measured.outcomes[name].positions_WS[:, None, :k].copy())
+            visible = torch.from_numpy(measured.outcomes[name].groups_WS[:, None, :k].copy())
             expected = target_losses(
                 plain, one.windows.tokens_WT, targets_W=one.windows.targets_W, visible_WNS=visible
             )[0][:, 0].numpy()

@@ -1,0 +1,26 @@
+"""Units: what is unmasked, ranked and counted, as ``influence.unit`` names it."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from olmo_sparsity.config.keys import require
+
+TEXT_UNITS = ("word", "sentence")  # groups that depend on the text, so that windows have different numbers of them
+
+
+def check_unit(unit: str) -> None:
+    """Check the name of a unit.
+
+    Raises:
+        UserError: there is no such unit.
+    """
+    known = unit == "token" or unit in TEXT_UNITS or block_size(unit) is not None
+    require(known, f"influence.unit = {unit}: must be token, word, sentence, or block:N with N tokens, as block:16")
+
+
+def block_size(unit: str) -> Optional[int]:
+    """Return the number of tokens of a block; None for other units."""
+    match = re.fullmatch(r"block:([1-9][0-9]{0,8})", unit)
+    return None if match is None else int(match.group(1))

@@ -1,0 +1,94 @@
+"""Losses of windows with one group of tokens unmasked, or all but one: see ``olmo_sparsity.measure.token_groups``.
+
+They are those of ``read_singles`` and ``all_but_one_losses``, with groups of tokens in place of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+import torch
+
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import SingleReadout, divergence, read_groups, surprisals
+from olmo_sparsity.measure.passes import RowGroup, log_probs_of_groups
+from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
+
+POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together
+
+
+@torch.inference_mode()
+def read_single_groups(
+    evaluator: Evaluator,
+    tokens_WT: torch.Tensor,
+    *,
+    groups: TokenGroups,
+    candidates_WJ: torch.Tensor,
+    labels_WA: torch.Tensor,
+    references: Sequence[torch.Tensor] = (),
+    log_p_short_WV: Optional[torch.Tensor] = None,
+) -> SingleReadout:
+    """Like ``read_singles``, for the visible sets that are one group each.
+
+    Args:
+        evaluator: the model.
+        tokens_WT: int64, the windows, without their targets.
+        groups: of the windows.
+        candidates_WJ: int64, groups; -1 where a window has no more: there the losses and divergences are NaN.
+        labels_WA: int64, tokens whose losses are returned.
+        references: log-probabilities p, fp32 [W, V] each; KL(p, prediction) is returned for each.
+        log_p_short_WV: log-probabilities under the visible set {}; where given, the luck of the best candidate is returned.
+    """
+    device = tokens_WT.device
+    windows_R, places_R = (index.cpu().numpy() for index in torch.nonzero(candidates_WJ != NO_GROUP, as_tuple=True))
+    groups_R1 = candidates_WJ.cpu().numpy()[windows_R, places_R][:, None]
+    by_size = groups.rows_by_size(windows_R, groups_R1)
+    rows = [
+        RowGroup(torch.from_numpy(windows_R[rows_r]).to(device), torch.from_numpy(visible_rS).to(device))
+        for rows_r, visible_rS in by_size
+    ]
+    places = [torch.from_numpy(places_R[rows_r]).to(device) for rows_r, _ in by_size]
+    losses_WJA = torch.full((*candidates_WJ.shape, labels_WA.shape[1]), torch.nan, device=device)
+    divergences = tuple(torch.full(candidates_WJ.shape, torch.nan, device=device) for _ in references)
+    best_WV = None if log_p_short_WV is None else torch.full_like(log_p_short_WV, -torch.inf)
+    for number, batch, log_q_rV in log_probs_of_groups(evaluator, tokens_WT, groups=rows):
+        windows_r, places_r = rows[number].windows_R[batch], places[number][batch]
+        losses_WJA[windows_r, places_r] = surprisals(log_q_rV, labels_WA[windows_r])
+        for divergences_WJ, reference_WV in zip(divergences, references, strict=True):
+            divergences_WJ[windows_r, places_r] = divergence(reference_WV[windows_r], log_q_rV)
+        if best_WV is not None:
+            for window in windows_r.unique().tolist():
+                highest_V = log_q_rV[windows_r == window].amax(dim=0)
+                best_WV[window] = torch.maximum(best_WV[window], highest_V)
+    luck_W = None
+    if best_WV is not None and log_p_short_WV is not None:
+        luck_W = (log_p_short_WV.exp() * (best_WV - log_p_short_WV)).sum(dim=-1)
+    return SingleReadout(losses_WJA, divergences, luck_W)
+
+
+def all_but_one_group_losses(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: TokenGroups, labels_WA: torch.Tensor
+) -> torch.Tensor:
+    """Return loss(all but group i) of A labels for every group i, nats, fp32 [W, I, A]; NaN where there is no group."""
+    (num_windows, num_long_range), width, device = groups.groups_WM.shape, groups.num_groups, tokens_WT.device
+    losses_WIA = torch.full((num_windows, width, labels_WA.shape[1]), torch.nan, device=device)
+    windows_at_once = max(1, POSITIONS_AT_ONCE // (width * num_long_range))
+    for begin in range(0, num_windows, windows_at_once):
+        exists_wI = groups.exists_WI[begin : begin + windows_at_once]
+        windows_R, groups_R = np.nonzero(exists_wI)
+        windows_R = windows_R + begin
+        sizes_R, first_R = groups.sizes_WI[windows_R, groups_R], groups.first_WI[windows_R, groups_R]
+        places, rows = [], []
+        for size in np.unique(sizes_R).tolist():
+            rows_r = np.flatnonzero(sizes_R == size)
+            others_S = np.arange(num_long_range - size)
+            others_rS = others_S + size * (others_S >= first_R[rows_r, None])
+            windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
+            places.append((windows_r, torch.from_numpy(groups_R[rows_r]).to(device)))
+            rows.append(RowGroup(windows_r, torch.from_numpy(others_rS).to(device)))
+        readouts = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=rows)
+        for place, readout in zip(places, readouts, strict=True):
+            losses_WIA[place] = readout.losses_RA
+    return losses_WIA

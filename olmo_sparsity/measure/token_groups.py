@@ -1,0 +1,120 @@
+"""Groups of long-range tokens: what is unmasked, ranked and counted (``influence.unit``).
+
+Windows have different numbers of groups. Arrays over groups are as wide as the window with the most, and hold NaN, or group -1,
+where a window has no more. Where every token is a group, group j is position j.
+
+Shape letters: W windows, M long-range positions, I groups, S groups of a set, R rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+NO_GROUP = -1  # in a list of groups, where a window has no more
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGroups:
+    """The groups of W windows: consecutive long-range positions; every position is in one.
+
+    Attributes:
+        groups_WM: int64, the number of each position's group; from 0 on, rising by 0 or 1.
+    """
+
+    groups_WM: np.ndarray
+
+    @cached_property
+    def num_groups_W(self) -> np.ndarray:
+        """The number of groups of each window, int64."""
+        return self.groups_WM[:, -1] + 1
+
+    @property
+    def num_groups(self) -> int:
+        """I, the number of groups of the window with the most."""
+        return int(self.num_groups_W.max(initial=0))
+
+    @cached_property
+    def is_single(self) -> bool:
+        """True if every token is a group."""
+        return bool((self.num_groups_W == self.groups_WM.shape[1]).all())
+
+    @cached_property
+    def sizes_WI(self) -> np.ndarray:
+        """The number of tokens of each group, int64; 0 where a window has no more."""
+        num_windows, width = len(self.groups_WM), self.num_groups
+        index_WM = self.groups_WM + width * np.arange(num_windows)[:, None]
+        return np.bincount(index_WM.ravel(), minlength=num_windows * width).reshape(num_windows, width)
+
+    @cached_property
+    def first_WI(self) -> np.ndarray:
+        """The first position of each group, int64; M where a window has no more."""
+        return np.cumsum(self.sizes_WI, axis=1) - self.sizes_WI
+
+    @cached_property
+    def exists_WI(self) -> np.ndarray:
+        """Which of the I groups a window has, bool."""
+        return np.arange(self.num_groups) < self.num_groups_W[:, None]
+
+    def with_missing(self, values_WI: np.ndarray) -> np.ndarray:
+        """Return values of groups with NaN where a window has no such group."""
+        return values_WI if self.exists_WI.all() else np.where(self.exists_WI, values_WI, np.nan)
+
+    def sums(self, values_WM: np.ndarray) -> np.ndarray:
+        """Return the sum of the positions' values in each group, [W, I] of the same dtype; NaN where there is no group."""
+        if self.is_single:
+            return values_WM
+        sums_WI = np.zeros((len(values_WM), self.num_groups), dtype=values_WM.dtype)
+        np.add.at(sums_WI, (np.arange(len(values_WM))[:, None], self.groups_WM), values_WM)
+        return self.with_missing(sums_WI)
+
+    def chosen(self, ranked_WI: np.ndarray, number: int) -> np.ndarray:
+        """Return the first groups of a ranking (``scores.rank``), int64 [W, number]; -1 where a window has no more."""
+        chosen_WS = ranked_WI[:, :number]
+        chosen_WS = np.where(chosen_WS < self.num_groups_W[:, None], chosen_WS, NO_GROUP)
+        missing = number - chosen_WS.shape[1]
+        return np.pad(chosen_WS, ((0, 0), (0, missing)), constant_values=NO_GROUP) if missing > 0 else chosen_WS
+
+    def num_tokens(self, windows_R: np.ndarray, groups_RS: np.ndarray) -> np.ndarray:
+        """Return the number of tokens of each group of rows, int64 [R, S]; 0 for group -1."""
+        return np.where(groups_RS == NO_GROUP, 0, self.sizes_WI[windows_R[:, None], groups_RS])
+
+    def rows_by_size(self, windows_R: np.ndarray, groups_RS: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the positions of sets of groups, the sets of one size together.
+
+        Args:
+            windows_R: int64, the window of each set.
+            groups_RS: int64, the groups of each set; -1: none.
+
+        Returns:
+            For each number of positions, rising, (int64 [r], which of the sets; int64 [r, positions], group by group).
+        """
+        if self.is_single and (groups_RS != NO_GROUP).all():
+            return [(np.arange(len(groups_RS)), groups_RS)]
+        tokens_RS = self.num_tokens(windows_R, groups_RS)
+        totals_R = tokens_RS.sum(axis=1)
+        by_size = []
+        for total in np.unique(totals_R).tolist():
+            rows_r = np.flatnonzero(totals_R == total)
+            tokens_rS, groups_rS = tokens_RS[rows_r], groups_RS[rows_r]
+            first_rS = np.where(tokens_rS > 0, self.first_WI[windows_R[rows_r, None], groups_rS], 0)
+            before_rS = np.cumsum(tokens_rS, axis=1) - tokens_rS
+            shifts = np.repeat((first_rS - before_rS).ravel(), tokens_rS.ravel())
+            by_size.append((rows_r, shifts.reshape(len(rows_r), total) + np.arange(total)))
+        return by_size
+
+    def positions_of(self, window: int, groups_S: np.ndarray) -> np.ndarray:
+        """Return the positions of some groups of one window, int64, group by group."""
+        ((_, positions_1S),) = self.rows_by_size(np.array([window]), groups_S[None])
+        return positions_1S[0]
+
+    def subset(self, chosen_w: np.ndarray) -> TokenGroups:
+        """Return the groups of some of the windows (int64 indices)."""
+        return TokenGroups(self.groups_WM[chosen_w])
+
+
+def single_tokens(num_windows: int, num_long_range: int) -> TokenGroups:
+    """Return the groups of windows where every token is one."""
+    return TokenGroups(np.broadcast_to(np.arange(num_long_range), (num_windows, num_long_range)))

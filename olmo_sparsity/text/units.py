@@ -1,0 +1,140 @@
+"""Units of a window's text: which tokens make a word, a sentence or a block.
+
+The tokens of a window are decoded, the text is cut into words or sentences, and every token is put into one of them. Nothing
+outside the window is used, and not its target: what a selector may choose from tells nothing about the target.
+
+Shape letters: W windows, T tokens of a window, M long-range positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sentencex
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config.units import block_size
+from olmo_sparsity.text.vocabulary import token_texts
+
+REPLACEMENT = "\ufffd"  # what a token decodes to that holds only a part of a character
+MAX_PIECE = 64  # tokens that are decoded together: bounds the time for text that is not valid UTF-8
+# Characters of scripts that put no spaces between words: Hiragana, Katakana, Chinese ideographs. Each is a word of its own.
+IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = re.compile(rf"[{IDEOGRAPHS}]|[^\s{IDEOGRAPHS}]+")
+LANGUAGE = "en"  # of the sentence splitter: abbreviations are English, marks that end a sentence those of many scripts
+
+
+@dataclass(frozen=True)
+class DecodedTokens:
+    """A text, and the characters of each of its T tokens.
+
+    Attributes:
+        text: the text.
+        begins_T: int64; index in ``text`` of the first character that a token holds, or holds a part of.
+        ends_T: int64; one more than the index of the last such character.
+    """
+
+    text: str
+    begins_T: np.ndarray
+    ends_T: np.ndarray
+
+
+def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedTokens:
+    """Decode tokens, and return which characters each of them holds; parts of one character share it.
+
+    A part of a character that is not complete (at the start of a window, say) is U+FFFD.
+    """
+    ids = [int(token) for token in token_ids]
+    alone = dict(zip(distinct := sorted(set(ids)), token_texts(tokenizer, distinct), strict=True))
+    begins, ends, pieces, length = [], [], [], 0
+    i = 0
+    while i < len(ids):
+        prefixes = [alone[ids[i]]]  # texts of the tokens from i on, one more token each
+        while (
+            prefixes[-1].endswith(REPLACEMENT)
+            and len(prefixes) < MAX_PIECE
+            and (following := i + len(prefixes)) < len(ids)
+            and REPLACEMENT in alone[ids[following]]
+        ):
+            prefixes.append(str(tokenizer.decode(ids[i : following + 1], skip_special_tokens=False)))
+        piece, begin = prefixes[-1], 0
+        for prefix in prefixes:
+            common = _common_length(prefix, piece)
+            begins.append(length + begin)
+            ends.append(length + min(len(piece), common + (len(prefix) > common)))
+            begin = common
+        pieces.append(piece)
+        length += len(piece)
+        i += len(prefixes)
+    return DecodedTokens("".join(pieces), np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+
+def _common_length(first: str, second: str) -> int:
+    """Return the length of the longest common beginning of two texts."""
+    shorter = min(len(first), len(second))
+    return next((i for i in range(shorter) if first[i] != second[i]), shorter)
+
+
+def word_starts(text: str) -> np.ndarray:
+    """Return where words begin in a text, rising; int64.
+
+    A word is a run of characters that are no white space, with its punctuation; of Chinese and Japanese every character.
+    """
+    return np.array([match.start() for match in WORD.finditer(text)], dtype=np.int64)
+
+
+def sentence_starts(text: str) -> np.ndarray:
+    """Return where sentences begin in a text, rising; int64. A blank line ends a sentence.
+
+    Source: sentencex, the sentence splitter of Wikimedia.
+    """
+    segments = sentencex.segment(LANGUAGE, text)
+    assert "".join(segments) == text, "the splitter keeps every character"
+    ends = np.cumsum([len(segment) for segment in segments], dtype=np.int64)
+    starts = [end - len(segment) for segment, end in zip(segments, ends.tolist(), strict=True) if segment.strip()]
+    return np.array(starts, dtype=np.int64)
+
+
+def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range: int, unit: str) -> np.ndarray:
+    """Return the number of the group that each long-range position is in, int64 [W, M]; from 0 on, rising by 0 or 1.
+
+    A token belongs to the word or sentence that holds its first character that is no white space; a token of white space alone
+    belongs to the group of the token before it. Blocks are counted from the window's first token. What is cut by the window's
+    start or by the local tokens is the part of it among the long-range tokens.
+
+    Args:
+        tokenizer: of the windows.
+        tokens_WT: int64, the windows, without their targets. The local tokens show where the last sentence ends.
+        num_long_range: M.
+        unit: ``token``, ``word``, ``sentence`` or ``block:N``.
+    """
+    size = 1 if unit == "token" else block_size(unit)
+    if size is not None:
+        return np.broadcast_to(np.arange(num_long_range) // size, (len(tokens_WT), num_long_range))
+    groups_WM = np.empty((len(tokens_WT), num_long_range), dtype=np.int64)
+    for w, tokens_T in enumerate(tokens_WT):
+        decoded = decode_tokens(tokenizer, tokens_T.tolist())
+        starts = word_starts(decoded.text) if unit == "word" else sentence_starts(decoded.text)
+        is_begin_M = _begins_group(decoded, starts, num_tokens=num_long_range)
+        groups_WM[w] = np.cumsum(is_begin_M) - 1
+    return groups_WM
+
+
+def _begins_group(decoded: DecodedTokens, starts: np.ndarray, *, num_tokens: int) -> np.ndarray:
+    """Return which of the first tokens begin a group, bool [num_tokens]; the first one does."""
+    is_begin = np.zeros(num_tokens, dtype=bool)
+    is_begin[0] = True
+    last = None  # the number of the word or sentence of the latest token that is not white space
+    for i, (begin, end) in enumerate(
+        zip(decoded.begins_T[:num_tokens].tolist(), decoded.ends_T[:num_tokens].tolist(), strict=True)
+    ):
+        own = decoded.text[begin:end]
+        if not own.strip():
+            continue
+        number = int(np.searchsorted(starts, begin + len(own) - len(own.lstrip()), side="right"))
+        is_begin[i] |= last is not None and number != last
+        last = number
+    return is_begin

@@ -1,0 +1,281 @@
+"""Groups of tokens against brute force: the losses of all subsets of a window's groups, on the masked path."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import Optional
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import NORMED, VOCAB, build
+from tiny_windows import FULL, LOCAL, PATHS, M, windows
+
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config import measuring as config
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import gate_gradients, log_probs, long_range_attention, short_log_probs
+from olmo_sparsity.measure.predictions import Predictions
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS
+from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
+from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.window_influence import check_screening, measure_context, run_selectors
+from olmo_sparsity.model.olmo import OLMoWithPositions
+
+SIZES = ([1, 3, 2, 5, 5], [16], [2, 2, 3, 2, 5, 2], [7, 9])  # tokens of the groups of each window, M in all
+W, KS, MASKS, ANCHOR = len(SIZES), [1, 2, 4], 24, 1
+SETTINGS = InfluenceConfig(selectors=list(config.SELECTORS), k=KS, save_candidates=True, screen_sample=1.0)
+DEFINITIONS = pytest.mark.parametrize(
+    ("visibility", "anchor_id"), list(itertools.product(("hidden", "contextual"), (None, ANCHOR)))
+)
+
+
+def positions_of(w: int, groups: tuple[int, ...]) -> list[int]:
+    """Return the positions of some groups of a window, written from the list of sizes."""
+    begins = [sum(SIZES[w][:i]) for i in range(len(SIZES[w]))]
+    return [begins[i] + j for i in groups for j in range(SIZES[w][i])]
+
+
+GROUPS = TokenGroups(np.array([[i for i, size in enumerate(sizes) for _ in range(size)] for sizes in SIZES]))
+
+
+class AllSubsets:
+    """Log-probabilities of the next token of each window under every set of its groups, on the masked path."""
+
+    def __init__(self, evaluator: Evaluator):
+        self.evaluator = evaluator
+        self.tokens_WT, targets_W = windows(W)
+        self.targets = targets_W.tolist()
+        self.log_p: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+        for w, sizes in enumerate(SIZES):
+            subsets = [s for size in range(len(sizes) + 1) for s in itertools.combinations(range(len(sizes)), size)]
+            for groups in subsets:
+                visible_1S = torch.tensor(positions_of(w, groups), dtype=torch.int64)[None]
+                log_p_1V = log_probs(evaluator, self.tokens_WT[[w]], visible_WS=visible_1S)
+                self.log_p[w, groups] = log_p_1V[0].double().numpy()
+
+    def loss(self, w: int, groups: set[int], label: Optional[int] = None) -> float:
+        return -float(self.log_p[w, tuple(sorted(groups))][self.targets[w] if label is None else label])
+
+    def kl(self, w: int, groups: set[int]) -> float:
+        log_p = self.log_p[w, tuple(range(len(SIZES[w])))]
+        return float((np.exp(log_p) * (log_p - self.log_p[w, tuple(sorted(groups))])).sum())
+
+
+@functools.cache
+def all_subsets(model: OLMoWithPositions, visibility: str, anchor_id: Optional[int]) -> AllSubsets:
+    return AllSubsets(make_evaluator(model, visibility, anchor_id, "masked"))
+
+
+def make_evaluator(model: OLMoWithPositions, visibility: str, anchor_id: Optional[int], path: str) -> Evaluator:
+    return Evaluator(model, LOCAL, path=path, batch_tokens=200, visibility=visibility, anchor_id=anchor_id)  # type: ignore[arg-type]
+
+
+def scores_of(
+    evaluator: Evaluator, groups: Optional[TokenGroups] = GROUPS, screening: Optional[ScreeningSettings] = None
+) -> WindowScores:
+    tokens_WT, targets_W = windows(W)
+    drawn_W1 = (targets_W[:, None] + 7) % VOCAB
+    predictions = Predictions(
+        evaluator,
+        WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(W), context="real", seed=0, groups=groups),
+        log_p_short_WV=short_log_probs(evaluator, tokens_WT),
+        drawn_labels_WA=drawn_W1,
+        num_lasso_masks=MASKS,
+        with_kl=True,
+        with_luck=True,
+    )
+    return WindowScores(predictions, max_k=max(KS), screening=screening)
+
+
+@pytest.fixture(scope="module")
+def model() -> OLMoWithPositions:
+    return build(NORMED).eval()
+
+
+def test_groups_are_what_their_numbers_say() -> None:
+    assert GROUPS.num_groups_W.tolist() == [5, 1, 6, 2]
+    assert not GROUPS.is_single
+    assert single_tokens(2, M).is_single
+    for w, sizes in enumerate(SIZES):
+        assert GROUPS.sizes_WI[w].tolist() == sizes + [0] * (6 - len(sizes))
+        for number in range(1, len(sizes) + 1):
+            for chosen in itertools.permutations(range(len(sizes)), number) if number < 4 else [range(number)]:
+                assert GROUPS.positions_of(w, np.array([*chosen, -1])).tolist() == positions_of(w, tuple(chosen))
+    values_WM = np.random.default_rng(0).normal(size=(W, M)).astype(np.float32)
+    sums_WI = GROUPS.sums(values_WM)
+    for w, i in itertools.product(range(W), range(6)):
+        expected = values_WM[w, positions_of(w, (i,))].sum() if i < len(SIZES[w]) else np.nan
+        assert sums_WI[w, i] == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    ranked_WI = np.tile(np.arange(6)[::-1], (W, 1))
+    assert GROUPS.chosen(np.sort(ranked_WI, axis=1), 3).tolist() == [[0, 1, 2], [0, -1, -1], [0, 1, 2], [0, 1, -1]]
+    assert GROUPS.chosen(np.sort(ranked_WI, axis=1), 7)[2].tolist() == [*range(6), -1]
+
+
+@DEFINITIONS
+@pytest.mark.parametrize("path", PATHS)
+def test_every_selector_is_its_definition(
+    model: OLMoWithPositions, path: str, visibility: str, anchor_id: Optional[int]
+) -> None:
+    one = scores_of(make_evaluator(model, visibility, anchor_id, path))
+    truth = all_subsets(model, visibility, anchor_id)
+    scores = {name: SCORERS[name].score(one) for name in SCORERS}
+    gradient_WM = -gate_gradients(
+        truth.evaluator,
+        truth.tokens_WT,
+        loss_function=lambda rows, logits_wV: torch.nn.functional.cross_entropy(
+            logits_wV, one.labels_W[rows], reduction="sum"
+        ),
+    )
+    attention_WM = long_range_attention(truth.evaluator, truth.tokens_WT)
+    for w, sizes in enumerate(SIZES):
+        everything = set(range(len(sizes)))
+        for name, scores_WI in scores.items():
+            assert np.isfinite(scores_WI[w]).tolist() == [True] * len(sizes) + [False] * (6 - len(sizes)), name
+        for i in everything:
+            of = {name: float(scores_WI[w, i]) for name, scores_WI in scores.items()}
+            assert of["unmask-one"] == pytest.approx(truth.loss(w, set()) - truth.loss(w, {i}), abs=2e-5)
+            assert of["mask-one"] == pytest.approx(
+                truth.loss(w, everything - {i}) - truth.loss(w, everything), abs=2e-5
+            )
+            assert of["kl"] == pytest.approx(truth.kl(w, set()) - truth.kl(w, {i}), abs=2e-5)
+            positions = positions_of(w, (i,))
+            assert of["gradient"] == pytest.approx(float(gradient_WM[w, positions].sum()), rel=2e-3, abs=1e-4)
+            assert of["attention"] == pytest.approx(float(attention_WM[w, positions].sum()), abs=1e-5)
+            assert of["nearest"] == i
+        for name, value in (("greedy", truth.loss), ("greedy-kl", truth.kl)):
+            taken: list[int] = []
+            while len(taken) < min(max(KS), len(sizes)):
+                taken.append(min(everything - set(taken), key=lambda i: value(w, {*taken, i})))
+            assert rank(scores[name])[w, : len(taken)].tolist() == taken
+        masks_NI = one.predictions.lasso_masks_WNI[w]
+        assert not masks_NI[:, len(sizes) :].any()
+        losses = [truth.loss(w, set(np.flatnonzero(mask_I).tolist())) for mask_I in masks_NI]
+        assert one.lasso_loss_WN[w] == pytest.approx(losses, abs=1e-5)
+    assert np.nanmax(np.abs(scores["gradient"])) > 0.02
+
+
+def test_lasso_minimises_its_objective_over_the_groups_of_each_window(model: OLMoWithPositions) -> None:
+    one = scores_of(make_evaluator(model, "hidden", None, "compact"))
+    scores = SCORERS["lasso"].score(one)
+    for w, sizes in enumerate(SIZES):
+        keep = one.predictions.lasso_masks_WNI[w][:, : len(sizes)].astype(float)
+        spread = keep.std(axis=0)
+        x, y = (keep - keep.mean(axis=0)) / spread, one.lasso_loss_WN[w] - one.lasso_loss_WN[w].mean()
+        beta = np.zeros(len(sizes))
+        for _ in range(2000):
+            for i in range(len(sizes)):
+                partial = x[:, i] @ (y - x @ beta + x[:, i] * beta[i]) / MASKS
+                beta[i] = np.sign(partial) * max(abs(partial) - LASSO_ALPHA, 0.0)
+        assert scores[w, : len(sizes)] == pytest.approx(-beta / spread, abs=2e-3)
+
+
+def test_random_is_uniform_over_the_groups_of_a_window(model: OLMoWithPositions) -> None:
+    num = 2000
+    tokens_WT, targets_W = windows(num)
+    evaluator = make_evaluator(model, "hidden", None, "compact")
+    batch = WindowBatch(
+        tokens_WT,
+        targets_W,
+        window_ids_W=np.arange(num),
+        context="real",
+        seed=0,
+        groups=TokenGroups(np.repeat(GROUPS.groups_WM[[0]], num, axis=0)),
+    )
+    one = WindowScores(Predictions(evaluator, batch, log_p_short_WV=torch.zeros(num, VOCAB)), max_k=1)
+    first_W = rank(SCORERS["random"].score(one))[:, 0]
+    assert np.bincount(first_W, minlength=5) == pytest.approx(np.full(5, num / 5), abs=5 * np.sqrt(num / 5))
+
+
+@DEFINITIONS
+@pytest.mark.parametrize("path", ["compact", "plain"])
+def test_losses_of_chosen_groups_are_those_of_their_tokens(
+    model: OLMoWithPositions, path: str, visibility: str, anchor_id: Optional[int]
+) -> None:
+    one = scores_of(make_evaluator(model, visibility, anchor_id, path))
+    truth = all_subsets(model, visibility, anchor_id)
+    measured = measure_context(one, SETTINGS)
+    for w, sizes in enumerate(SIZES):
+        everything = set(range(len(sizes)))
+        assert measured.loss_long_W[w] == pytest.approx(truth.loss(w, everything), abs=1e-5)
+        for outcome in measured.outcomes.values():
+            chosen = outcome.groups_WS[w].tolist()
+            expected = rank(outcome.scores_WI)[w].tolist()[: min(len(sizes), max(KS))]
+            assert chosen == expected + [-1] * (max(KS) - len(expected))
+            assert outcome.kl_sparse_WK is not None
+            for n, k in enumerate(KS):
+                visible = set(chosen[:k]) - {-1}
+                assert len(visible) == min(k, len(sizes))  # a window with fewer than k groups shows all of them
+                assert outcome.loss_sparse_WK[w, n] == pytest.approx(truth.loss(w, visible), abs=2e-5)
+                assert outcome.kl_sparse_WK[w, n] == pytest.approx(truth.kl(w, visible), abs=2e-5)
+    assert measured.loss_single_WI is not None
+    for w, sizes in enumerate(SIZES):
+        expected_losses = [truth.loss(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
+        assert measured.loss_single_WI[w].tolist() == pytest.approx(expected_losses, abs=2e-5, nan_ok=True)
+
+
+@DEFINITIONS
+def test_luck_of_the_best_group(model: OLMoWithPositions, visibility: str, anchor_id: Optional[int]) -> None:
+    one = scores_of(make_evaluator(model, visibility, anchor_id, "compact"))
+    truth = all_subsets(model, visibility, anchor_id)
+    luck_W = one.predictions.singles(one.evaluator).luck_W
+    assert luck_W is not None
+    for w, sizes in enumerate(SIZES):
+        log_short_V = truth.log_p[w, ()]
+        best_V = np.max([truth.log_p[w, (i,)] for i in range(len(sizes))], axis=0)
+        assert luck_W[w] == pytest.approx((np.exp(log_short_V) * (best_V - log_short_V)).sum(), abs=2e-5)
+
+
+def test_a_drawn_label_has_its_own_losses(model: OLMoWithPositions) -> None:
+    one = scores_of(make_evaluator(model, "hidden", None, "compact"))
+    truth, drawn = all_subsets(model, "hidden", None), one.of_label(1)
+    names = [name for name in SCORERS if SCORERS[name].sees_target]
+    outcomes = run_selectors(drawn, SETTINGS, selectors=names, with_kl=False)
+    for (w, sizes), (name, outcome) in itertools.product(enumerate(SIZES), outcomes.items()):
+        label = int(drawn.labels_W[w])
+        for n, k in enumerate(KS):
+            visible = set(outcome.groups_WS[w, :k].tolist()) - {-1}
+            assert outcome.loss_sparse_WK[w, n] == pytest.approx(truth.loss(w, visible, label), abs=2e-5), name
+        best = min(range(len(sizes)), key=lambda i: truth.loss(w, {i}, label))
+        assert name not in ("unmask-one", "greedy") or outcome.groups_WS[w, 0] == best
+
+
+@pytest.mark.parametrize("ranking", ["gradient", "unmask-one"])
+def test_screening_keeps_the_best_groups_and_reports_what_it_lost(model: OLMoWithPositions, ranking: str) -> None:
+    screening = ScreeningSettings(4, ranking=ranking)
+    settings = dataclasses.replace(SETTINGS, screen=4)
+    one = scores_of(make_evaluator(model, "hidden", None, "compact"), screening=screening)
+    exact = scores_of(make_evaluator(model, "hidden", None, "compact"))
+    estimates_WI = exact.gradient_WI if ranking == "gradient" else -exact.loss_single_WI
+    for w, sizes in enumerate(SIZES):
+        kept = sorted(rank(estimates_WI)[w, : min(4, len(sizes))].tolist())
+        assert np.flatnonzero(np.isfinite(one.loss_single_WI[w])).tolist() == kept
+        assert one.loss_single_WI[w, kept] == pytest.approx(exact.loss_single_WI[w, kept], abs=1e-5)
+    measured, truth = measure_context(one, settings), measure_context(exact, settings)
+    check = check_screening(one, measured, settings=settings)
+    assert check.sample_w.tolist() == list(range(W))
+    for name, cost in check.costs.items():
+        for (w, sizes), (n, k) in itertools.product(enumerate(SIZES), enumerate(KS)):
+            chosen, best = (set(of.outcomes[name].groups_WS[w, :k].tolist()) - {-1} for of in (measured, truth))
+            assert cost.recall_wK[w, n] == pytest.approx(len(chosen & best) / min(k, len(sizes)))
+            lost = measured.outcomes[name].loss_sparse_WK[w, n] - truth.outcomes[name].loss_sparse_WK[w, n]
+            assert cost.gain_lost_wK[w, n] == pytest.approx(lost, abs=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_groups_of_one_token_are_tokens_bit_for_bit(model: OLMoWithPositions, path: str) -> None:
+    evaluator = make_evaluator(model, "hidden", None, path)
+    whole = [measure_context(scores_of(evaluator, groups), SETTINGS) for groups in (None, single_tokens(W, M))]
+    tokens, blocks = whole
+    assert np.array_equal(tokens.loss_single_WI, blocks.loss_single_WI)  # type: ignore[arg-type]
+    for name, outcome in tokens.outcomes.items():
+        for field in dataclasses.fields(outcome):
+            assert np.array_equal(getattr(outcome, field.name), getattr(blocks.outcomes[name], field.name)), name
+
+
+def test_full_length_is_what_groups_and_local_tokens_add_up_to() -> None:
+    assert all(sum(sizes) == M == FULL - LOCAL for sizes in SIZES)

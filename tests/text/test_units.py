@@ -1,0 +1,192 @@
+"""Which tokens make a word or a sentence: cases written by hand, and tokenizers of several kinds."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from olmo_sparsity.config.units import block_size, check_unit
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, word_starts
+from olmo_sparsity.text.vocabulary import train_bpe
+
+
+def byte_level(pieces: list[str]) -> Tokenizer:
+    """Return a byte-level tokenizer whose entries are all bytes, then ``pieces``."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    of_bytes = [_byte_level_text(piece.encode()) for piece in pieces]
+    entries = list(dict.fromkeys([*alphabet, *of_bytes]))
+    tokenizer = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, unk_token=entries[0]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _byte_level_text(data: bytes) -> str:
+    """Return the characters that stand for bytes in byte-level vocabularies (as GPT-2 defines them)."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in plain]
+    table = {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+    return "".join(table[b] for b in data)
+
+
+def ids(tokenizer: Tokenizer, pieces: list[str | bytes]) -> list[int]:
+    texts = [_byte_level_text(piece if isinstance(piece, bytes) else piece.encode()) for piece in pieces]
+    found = [tokenizer.token_to_id(text) for text in texts]
+    assert None not in found
+    return [int(i) for i in found if i is not None]
+
+
+def groups(pieces: list[str | bytes], unit: str, *, num_long_range: int | None = None) -> list[int]:
+    """Return the group of each piece of a text."""
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    several = [piece for piece in pieces if isinstance(piece, bytes) and len(piece) > 1]
+    tokenizer = byte_level(texts)
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {
+                **tokenizer.get_vocab(),
+                **{_byte_level_text(p): tokenizer.get_vocab_size() + i for i, p in enumerate(several)},
+            },
+            unk_token="!",
+        )
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokens_1T = np.array([ids(tokenizer, pieces)])
+    number = len(pieces) if num_long_range is None else num_long_range
+    return group_numbers(tokenizer, tokens_1T, num_long_range=number, unit=unit)[0].tolist()  # type: ignore[no-any-return]
+
+
+WORDS: list[tuple[list[str | bytes], list[int]]] = [
+    (["The", " cat", " sat", "."], [0, 1, 2, 2]),  # punctuation belongs to its word
+    (["ing", " un", "believ", "able", "!"], [0, 1, 1, 1, 1]),  # the window's start cuts a word
+    (["A", " ", "b", "\n\n", "c"], [0, 0, 1, 1, 2]),  # white space alone goes with what is before it
+    ([" ", "\n", "a", " b"], [0, 0, 0, 1]),  # or, at the start, with what comes
+    (["well", "-", "known", " don", "'t"], [0, 0, 0, 1, 1]),
+    (["he said", " no", "w"], [0, 1, 1]),  # a token of two words belongs to the first
+    (["他", "来了", "。", " ok"], [0, 1, 2, 3]),  # every ideograph is a word; a token of two belongs to the first
+    ([" ", b"\xf0\x9f", b"\x98", b"\x80", " hi"], [0, 0, 0, 0, 1]),  # one character of three tokens
+    (["so", b" \xf0\x9f", b"\x98\x80", "!", " x"], [0, 1, 1, 1, 2]),  # a token of a space and a part of a character
+    ([b"\x98", b"\x80", " hi"], [0, 0, 1]),  # the window's start cuts a character
+    (["caf", b"\xc3", b"\xa9", "s", " au"], [0, 0, 0, 0, 1]),
+    ([b"\xe4\xbd", b"\xa0\xe5", b"\xa5\xbd", " x"], [0, 0, 1, 2]),  # two characters of three tokens
+]
+
+SENTENCES: list[tuple[list[str | bytes], list[int]]] = [
+    (["He", " left", ".", " She", " stayed", "."], [0, 0, 0, 1, 1, 1]),
+    (["Dr", ".", " Jones", " came", ".", " \n", "Yes", "!"], [0, 0, 0, 0, 0, 0, 1, 1]),
+    (["Title", "\n\n", "One", " line", ".", "\n\n", "\n\n", "Two", "."], [0, 0, 1, 1, 1, 1, 1, 2, 2]),
+    (["of", " it", ".", " It", " cost", " $", "3", ".", "50", "."], [0, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
+    (["他来了。", "她走了\uff01", " The", " end"], [0, 1, 2, 2]),
+    (["Oh", b" \xf0\x9f", b"\x98\x80", ".", " So", "."], [0, 0, 0, 0, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("pieces", "expected"), WORDS)
+def test_words(pieces: list[str | bytes], expected: list[int]) -> None:
+    assert groups(pieces, "word") == expected
+
+
+@pytest.mark.parametrize(("pieces", "expected"), SENTENCES)
+def test_sentences(pieces: list[str | bytes], expected: list[int]) -> None:
+    assert groups(pieces, "sentence") == expected
+
+
+def test_the_border_to_the_local_tokens_cuts_a_group() -> None:
+    pieces: list[str | bytes] = ["It", " is", " un", "believ", "able", ".", " Dr", ".", " Li", "."]
+    for border in range(1, len(pieces)):
+        assert groups(pieces, "word", num_long_range=border) == [0, 1, 2, 2, 2, 2, 3, 3, 4, 4][:border]
+        assert groups(pieces, "sentence", num_long_range=border) == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1][:border]
+    # the local tokens tell that the full stop is that of an abbreviation
+    assert groups(["He", " saw", " Dr", ".", " Li"], "sentence", num_long_range=4) == [0, 0, 0, 0]
+
+
+def test_blocks_are_counted_from_the_windows_start() -> None:
+    pieces: list[str | bytes] = list("abcdefghij")
+    assert groups(pieces, "block:4", num_long_range=9) == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert groups(pieces, "block:1") == groups(pieces, "token") == list(range(10))
+    assert groups(pieces, "block:99") == [0] * 10
+
+
+def test_starts_in_a_text() -> None:
+    text = '  One two.\tThree\n"Four"  他们 ガ'
+    assert [text[i] for i in word_starts(text)] == ["O", "t", "T", '"', "他", "们", "ガ"]
+    assert sentence_starts("").tolist() == []
+    assert sentence_starts(" \n\n ").tolist() == []
+    text = '"Is it?" he asked. No. \n\nA line'
+    assert [text[i:][:2] for i in sentence_starts(text)] == ['"I', "No", "A "]
+
+
+@pytest.mark.parametrize("text", ["naïve café \u2013 他们说 “好”。 😀😀 done.\nNext", "a\ufffd b", "\t\r\n x"])
+def test_every_token_has_its_own_bytes(text: str) -> None:
+    """A byte-level tokenizer of single bytes: the characters of a token are those that its byte is in."""
+    tokenizer = byte_level([])
+    data = text.encode()
+    decoded = decode_tokens(tokenizer, ids(tokenizer, [data[i : i + 1] for i in range(len(data))]))
+    assert decoded.text == text
+    if "\ufffd" in text:  # which parts make a replacement character that the text itself holds cannot be told
+        return
+    of_byte = [i for i, character in enumerate(text) for _ in character.encode()]
+    assert decoded.begins_T.tolist() == of_byte
+    assert decoded.ends_T.tolist() == [i + 1 for i in of_byte]
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_bytes_cut_at_any_place(cut: int) -> None:
+    """Two tokens, cut between any bytes: each has the characters that it holds a byte of."""
+    text = "é😀你"
+    data = text.encode()
+    parts = [data[:cut], data[cut:]]
+    tokenizer = byte_level([])
+    vocabulary = {**tokenizer.get_vocab(), **{_byte_level_text(p): 256 + i for i, p in enumerate(parts)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
+    tokenizer.decoder = decoders.ByteLevel()
+    decoded = decode_tokens(tokenizer, ids(tokenizer, list(parts)))
+    of_byte = [i for i, character in enumerate(text) for _ in character.encode()]
+    assert decoded.text == text
+    assert list(zip(decoded.begins_T.tolist(), decoded.ends_T.tolist(), strict=True)) == [
+        (of_byte[0], of_byte[cut - 1] + 1),
+        (of_byte[cut], of_byte[-1] + 1),
+    ]
+
+
+def test_a_tokenizer_as_of_sentencepiece() -> None:
+    """Entries with the mark of a space, bytes as a fallback, and a decoder that takes the first space away."""
+    entries = ["<unk>", "▁The", "▁c", "at", ".", "▁", "▁Then", "<0xE4>", "<0xBD>", "<0xA0>", "▁end"]
+    tokenizer = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokens = [entries.index(e) for e in ["▁The", "▁c", "at", ".", "▁Then", "<0xE4>", "<0xBD>", "<0xA0>", "▁end", "."]]
+    decoded = decode_tokens(tokenizer, tokens)
+    assert decoded.text == " The cat. Then你 end."
+    assert decoded.begins_T[5:8].tolist() == [14, 14, 14]
+    tokens_1T = np.array([tokens])
+    assert group_numbers(tokenizer, tokens_1T, num_long_range=10, unit="word")[0].tolist() == [
+        *(0, 1, 1, 1, 2, 3, 3, 3, 4, 4)
+    ]
+    assert group_numbers(tokenizer, tokens_1T, num_long_range=10, unit="sentence")[0].tolist() == [0] * 4 + [1] * 6
+
+
+def test_groups_of_a_trained_tokenizer_are_those_of_the_text() -> None:
+    """Cut at every character that a token begins with: the same words as by ``str.split``."""
+    text = "The quick brown fox -- jumps, over\tthe lazy dog.\nIt's 3.5 km away; naïve été! " * 3
+    tokenizer = train_bpe([text], 320, eos_token="<eos>")
+    tokens = tokenizer.encode(text).ids
+    of_token = group_numbers(tokenizer, np.array([tokens]), num_long_range=len(tokens), unit="word")[0]
+    words = [
+        tokenizer.decode([token for token, _ in members])
+        for _, members in itertools.groupby(zip(tokens, of_token.tolist(), strict=True), key=lambda pair: pair[1])
+    ]
+    assert [word.strip() for word in words] == text.split()
+
+
+def test_units_have_names() -> None:
+    for unit in ("token", "word", "sentence", "block:1", "block:16"):
+        check_unit(unit)
+    assert [block_size(unit) for unit in ("token", "block:16")] == [None, 16]
+    for unit in ("tokens", "block", "block:0", "block:-1", "block:1.5", "block: 2", "", "Word"):
+        with pytest.raises(UserError, match=r"influence\.unit = .*: must be token, word, sentence, or block:N"):
+            check_unit(unit)
