@@ -91,7 +91,7 @@ def explain(
         note=None if target is None else several_places_words(encoded, place, target),
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(
-            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, lengths.local_len, measured)
+            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, unit, lengths.local_len, measured)
             for name in dict.fromkeys(selectors)
         ),
         window_row=window_row,

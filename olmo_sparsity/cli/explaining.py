@@ -19,6 +19,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SelectorOption,
+    UnitOption,
     VisibilityOption,
     definition,
     parse_k,
@@ -57,6 +58,7 @@ def explain(
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),
     ] = None,
+    unit: UnitOption = None,
     local_len: LocalLenOption = None,
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
@@ -103,6 +105,7 @@ def explain(
             k=ks,
             seed=seed,
             source=text.name,
+            unit=unit,
         )
     if as_json:
         print_json(explanation.to_json())

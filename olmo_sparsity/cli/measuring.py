@@ -25,6 +25,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorOption,
     ShardOption,
+    UnitOption,
     VisibilityOption,
     definition,
     parse_k,
@@ -51,6 +52,7 @@ def influence(
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those.", show_default=False),
     ] = None,
+    unit: UnitOption = None,
     num_windows: NumWindowsOption = None,
     selector: SelectorOption = None,
     seed: Annotated[Optional[int], typer.Option("--seed", help="Seed of the windows and the controls.")] = None,
@@ -100,6 +102,7 @@ def influence(
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     given: dict[str, Any] = {
         "k": None if k is None else parse_k(k),
+        "unit": unit,
         "num_windows": num_windows,
         "selectors": selector_names(selector),
         "seed": seed,

@@ -75,6 +75,14 @@ ModelOption = Annotated[
 RevisionOption = Annotated[
     Optional[str], typer.Option("--revision", metavar="REV", help="Branch, tag or commit of --model on the hub.")
 ]
+UnitOption = Annotated[
+    Optional[str],
+    typer.Option(
+        "--unit",
+        metavar="UNIT",
+        help="What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
+    ),
+]
 VisibilityOption = Annotated[
     Optional[VisibilityName],
     typer.Option(

@@ -10,22 +10,23 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.stats import rankdata
 
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, window_rows
-from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
+from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many of the k chosen positions two selectors share.
+    """How many of the k chosen positions, or groups, two selectors share.
 
     Attributes:
-        k: number of chosen positions.
-        chance: k / M, the mean share of two random choices.
-        share: mean share of common positions.
+        k: number of chosen positions or groups.
+        chance: the mean share of two random choices: k / M; of groups the mean over windows of k over their number, at most 1.
+        share: mean share of common positions or groups.
     """
 
     k: int
@@ -41,7 +42,7 @@ class Agreement:
         selectors: their names.
         context: ``real`` or ``null``.
         overlap: one entry for each k.
-        rank_correlation: mean over windows of Spearman's correlation of the M scores; None where no window has one.
+        rank_correlation: mean over windows of Spearman's correlation of the scores; None where no window has one.
         num_windows_left_out: windows without a rank correlation, since one of the two scores all positions equally.
     """
 
@@ -62,7 +63,7 @@ class _PairKey:
 
 @dataclass(frozen=True)
 class _Common(_PairKey):
-    """Share of common positions among the k chosen."""
+    """Share of common positions or groups among the k chosen."""
 
     k: int
 
@@ -77,15 +78,20 @@ class _Correlation(_PairKey):
     """Rank correlation."""
 
 
-def _standard_ranks(scores_WM: np.ndarray) -> np.ndarray:
+def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarray:
     """Return the ranks of each window's scores (ties get their mean), shifted to mean 0 and scaled to length 1.
 
-    The product of two windows' ranks is then Spearman's correlation. Float [W, M]; NaN where all scores of a window are equal.
+    The product of two windows' ranks is then Spearman's correlation. Float [W, I], 0 where a window has no more groups; NaN
+    where all scores of a window are equal, or one is missing.
     """
-    ranks_WM = rankdata(scores_WM, axis=1)
-    ranks_WM -= ranks_WM.mean(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(ranks_WM / np.linalg.norm(ranks_WM, axis=1, keepdims=True))
+    ranks_WI = np.zeros(scores_WI.shape)
+    for num_groups in np.unique(num_groups_W).tolist():
+        rows_w = np.flatnonzero(num_groups_W == num_groups)
+        ranks_wI = rankdata(scores_WI[rows_w, :num_groups], axis=1)
+        ranks_wI -= ranks_wI.mean(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            ranks_WI[rows_w, :num_groups] = ranks_wI / np.linalg.norm(ranks_wI, axis=1, keepdims=True)
+    return ranks_WI
 
 
 def _agreement_of_part(
@@ -97,29 +103,47 @@ def _agreement_of_part(
         The windows' rows in the measurement, int [w], and for each pair of selectors the share of common positions, whether
         there is a rank correlation, and the rank correlation (0 where there is none); each [w].
     """
-    windows_R, positions_RK = window_rows(measurement.windows, part["window_id"]), list_rows(part["positions"])
-    scores_RM = list_rows(part["scores"])
+    windows_R = window_rows(measurement.windows, part["window_id"])
+    scores_RI, num_groups_R = padded_rows(part["scores"], np.nan), pc.list_value_length(part["scores"]).to_numpy()
+    chosen_RS = padded_rows(part[_chosen_column(measurement)], -1)
+    width = measurement.lengths.num_long_range
     windows_w = np.unique(windows_R[windows_R >= 0])
     chosen_of: dict[tuple[str, int], np.ndarray] = {}
     ranks_of: dict[str, np.ndarray] = {}
+    num_groups_w = np.empty(0, dtype=np.int64)  # the same for all selectors
     for selector, context_of_rows, rows_r in rows_by_choice(part):
         rows_r = rows_r[windows_R[rows_r] >= 0]
         if context_of_rows != context or selector not in measurement.selectors:
             continue
         rows_r = rows_r[np.argsort(windows_R[rows_r])]
-        ranks_of[selector] = _standard_ranks(scores_RM[rows_r])
+        num_groups_w = num_groups_R[rows_r]
+        ranks_of[selector] = _standard_ranks(scores_RI[rows_r], num_groups_w)
         for k in measurement.ks:
-            chosen_wM = np.zeros((len(windows_w), scores_RM.shape[1]), dtype=bool)
-            np.put_along_axis(chosen_wM, positions_RK[rows_r, :k], True, axis=1)
-            chosen_of[selector, k] = chosen_wM
+            chosen_wM = np.zeros((len(windows_w), width + 1), dtype=bool)  # the last place: no more groups
+            np.put_along_axis(chosen_wM, chosen_RS[rows_r, :k] % (width + 1), True, axis=1)
+            chosen_of[selector, k] = chosen_wM[:, :width]
     terms: dict[_PairKey, np.ndarray] = {}
     for a, b in combinations(measurement.selectors, 2):
         for k in measurement.ks:
-            terms[_Common(a, b, k)] = (chosen_of[a, k] & chosen_of[b, k]).sum(axis=1) / k
+            common_w = (chosen_of[a, k] & chosen_of[b, k]).sum(axis=1)
+            terms[_Common(a, b, k)] = common_w / np.minimum(k, num_groups_w)
         correlation_w = (ranks_of[a] * ranks_of[b]).sum(axis=1)
         terms[_Ranked(a, b)] = np.isfinite(correlation_w)
         terms[_Correlation(a, b)] = np.nan_to_num(correlation_w)
     return windows_w, terms
+
+
+def _chosen_column(measurement: Measurement) -> str:
+    """Return the column of ``selections`` that tells the chosen ones apart: each group has one first position."""
+    return "positions" if measurement.unit == "token" else "group_first"
+
+
+def _chance(measurement: Measurement, k: int, *, context: str) -> float:
+    """Return the mean share of k random groups that k other random groups hold."""
+    if measurement.unit == "token":
+        return k / measurement.lengths.num_long_range
+    num_groups_W = measurement.windows["num_groups" if context == "real" else "null_num_groups"].to_numpy()
+    return float(np.average(np.minimum(k / num_groups_W, 1.0), weights=measurement.weights_W))
 
 
 def agreement(folder: Path, measurement: Measurement, *, context: str = "real") -> list[Agreement]:
@@ -143,7 +167,8 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
     for a, b in pairs:
         for key in (*(_Common(a, b, k) for k in ks), _Ranked(a, b), _Correlation(a, b)):
             sums[key] = units.zeros()
-    for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "positions", "scores"]):
+    columns = ["window_id", "selector", "context", _chosen_column(measurement), "scores"]
+    for part in read_parts(folder, "selections", columns=columns):
         windows_w, terms = _agreement_of_part(part, measurement, context=context)
         for key, values_w in terms.items():
             # A part has few windows, and the units are many.
@@ -158,12 +183,13 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
             values[_Correlation(a, b)] = totals[_Correlation(a, b)] / totals[_Ranked(a, b)]
         return values
 
-    estimate_of, num_long_range = estimates(sums, means), measurement.lengths.num_long_range
+    estimate_of = estimates(sums, means)
+    chance_of = {k: _chance(measurement, k, context=context) for k in ks}
     return [
         Agreement(
             (a, b),
             context,
-            tuple(Overlap(k, k / num_long_range, estimate_of[_Common(a, b, k)]) for k in ks),
+            tuple(Overlap(k, chance_of[k], estimate_of[_Common(a, b, k)]) for k in ks),
             estimate_of[_Correlation(a, b)],
             num_windows - num_ranked[_Ranked(a, b)],
         )

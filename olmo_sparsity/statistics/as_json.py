@@ -65,6 +65,8 @@ def selection_json(selection: SelectionSummary) -> Json:
         "k": selection.k,
         "sees_target": selection.info.sees_target,
         "num_evaluations": selection.info.num_evaluations,
+        "mean_tokens": selection.mean_tokens,
+        "all_visible_share": selection.all_visible_share,
         **{name: estimate_json(selection.estimate(name)) for name in ESTIMATES},
         "figure4": {
             "ols_slope": estimate_json(selection.figure4.ols_slope),
@@ -93,6 +95,7 @@ def summary_json(summary: Summary) -> Json:
         "is_fragile": summary.is_fragile,
         "estimand": summary.estimand,
         "null_context": summary.null_context,
+        "unit": summary.unit,
         "num_windows": summary.num_windows,
         "num_documents": summary.num_documents,
         "overlap_percent": summary.overlap_percent,

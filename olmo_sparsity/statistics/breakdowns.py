@@ -15,7 +15,7 @@ from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Lengths, Measurement, SelectionKey, window_rows
 from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
+from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8
 SMALLEST_SIZE = 100
@@ -71,7 +71,7 @@ class DistanceBin:
         from_tokens: smallest distance of the bin, in tokens.
         to_tokens: largest distance of the bin, in tokens.
         uniform: share of a random choice that lies in the bin.
-        share: share of the chosen tokens of all windows that lies in the bin.
+        share: share of the chosen tokens of all windows (of groups: of all their tokens) that lies in the bin.
     """
 
     from_tokens: int
@@ -197,7 +197,7 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
     edges = _edges_of_distances(lengths)
 
     def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: totals[key] / (key.selection.k * totals["weight"]) for key in totals if key != "weight"}
+        return {key: totals[key] / totals[key.selection] for key in totals if isinstance(key, _BinOfSelection)}
 
     share_of = estimates(_counts_by_distance(folder, measurement, edges=edges), shares)
     bounds = list(pairwise(edges.tolist()))
@@ -228,26 +228,30 @@ def _keys_by_distance(measurement: Measurement) -> list[SelectionKey]:
 
 
 def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.ndarray) -> dict[Any, np.ndarray]:
-    """Sum the ``weight`` of the windows, and of the chosen tokens in each bin of distance, in every unit; float64 [U]."""
+    """Sum the weights of the chosen tokens of each selection, and in each bin of distance, in every unit; float64 [U]."""
     num_bins = len(edges) - 1
     units, weights_W = document_units(measurement.windows["doc_id"]), measurement.weights_W
-    counts: dict[Any, np.ndarray] = {"weight": units.sums(weights_W)}
+    counts: dict[Any, np.ndarray] = {key: units.zeros() for key in _keys_by_distance(measurement)}
     counts |= {
         _BinOfSelection(key, b): units.zeros() for key in _keys_by_distance(measurement) for b in range(num_bins)
     }
-    for part in read_parts(folder, "selections", columns=["window_id", "selector", "context", "distance_tokens"]):
-        windows_R, distances_RK = (
-            window_rows(measurement.windows, part["window_id"]),
-            list_rows(part["distance_tokens"]),
-        )
-        bins_RK = np.digitize(distances_RK, edges, right=True) - 1
+    has_groups = measurement.unit != "token"
+    columns = ["window_id", "selector", "context", "distance_tokens", *(["num_tokens"] if has_groups else [])]
+    for part in read_parts(folder, "selections", columns=columns):
+        windows_R = window_rows(measurement.windows, part["window_id"])
+        bins_RS = np.digitize(padded_rows(part["distance_tokens"]), edges, right=True) - 1
+        place_S = np.arange(bins_RS.shape[1])
+        num_tokens_RK = list_rows(part["num_tokens"]) if has_groups else np.tile(measurement.ks, (len(part), 1))
         for selector, context, rows_r in rows_by_choice(part):
             rows_r = rows_r[windows_R[rows_r] >= 0]
             if selector not in measurement.selectors:
                 continue
-            for k in measurement.ks:
+            units_r, weights_r = units.unit_W[windows_R[rows_r]], weights_W[windows_R[rows_r]]
+            for i, k in enumerate(measurement.ks):
+                selection, num_tokens_r = SelectionKey(selector, context, k), num_tokens_RK[rows_r, i]
+                np.add.at(counts[selection], units_r, weights_r * num_tokens_r)
+                is_chosen_rS = place_S < num_tokens_r[:, None]
                 for b in range(num_bins):
-                    key = _BinOfSelection(SelectionKey(selector, context, k), b)
-                    in_bin_r = (bins_RK[rows_r, :k] == b).sum(axis=1)
-                    np.add.at(counts[key], units.unit_W[windows_R[rows_r]], weights_W[windows_R[rows_r]] * in_bin_r)
+                    in_bin_r = ((bins_RS[rows_r] == b) & is_chosen_rS).sum(axis=1)
+                    np.add.at(counts[_BinOfSelection(selection, b)], units_r, weights_r * in_bin_r)
     return counts

@@ -53,7 +53,7 @@ class SelectionKey(NamedTuple):
     Attributes:
         selector: name of the selector.
         context: ``real``, ``null`` or ``mimicry``.
-        k: number of unmasked long-range tokens.
+        k: number of unmasked long-range tokens, or groups of them.
     """
 
     selector: str
@@ -67,7 +67,7 @@ class SelectorInfo:
 
     Attributes:
         sees_target: True if its scores depend on the target, so that part of its gain is selection luck.
-        num_evaluations: cost of one window's scores, in forward passes over one row.
+        num_evaluations: cost of one window's scores, in forward passes over one row; of groups the mean, rounded.
     """
 
     sees_target: bool
@@ -129,6 +129,8 @@ class Measurement:
             It is the sparse gain on resampled targets, mean over the draws; of `unmask-one` at k = 1 its expectation.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
+        num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``. None where the unit is a token: it is k.
+            ``windows`` then has the columns num_groups and null_num_groups.
     """
 
     windows: pd.DataFrame
@@ -137,6 +139,7 @@ class Measurement:
     lucks: pd.DataFrame
     selectors: dict[str, SelectorInfo]
     manifest: dict[str, Any]
+    num_tokens: Optional[pd.DataFrame] = None
 
     @cached_property
     def keys(self) -> list[SelectionKey]:
@@ -157,6 +160,24 @@ class Measurement:
     def setup(self) -> ModelSetup:
         """The model, the definition of visible and the first token."""
         return ModelSetup.from_manifest(self.manifest)
+
+    @property
+    def unit(self) -> str:
+        """What is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``."""
+        return unit_of(self.manifest)
+
+    def mean_tokens(self, key: SelectionKey) -> float:
+        """Return the mean number of tokens of J_k."""
+        if self.num_tokens is None:
+            return float(key.k)
+        return float(np.average(self.num_tokens[key].to_numpy(np.float64), weights=self.weights_W))
+
+    def all_visible_share(self, key: SelectionKey) -> float:
+        """Return the share of the windows that have no more than k groups, so that J_k is all long-range tokens."""
+        if self.unit == "token":
+            return float(key.k >= self.lengths.num_long_range)
+        column = "num_groups" if key.context == "real" else "null_num_groups"
+        return float(np.average(self.windows[column].to_numpy() <= key.k, weights=self.weights_W))
 
     @cached_property
     def weights_W(self) -> np.ndarray:
@@ -188,6 +209,7 @@ class Measurement:
             gains=self.gains[keep],
             divergences=self.divergences[keep],
             lucks=self.lucks[keep],
+            num_tokens=None if self.num_tokens is None else self.num_tokens[keep],
         )
 
     def restrict_selectors(self, names: dict[str, str]) -> Measurement:
@@ -202,8 +224,15 @@ class Measurement:
             gains=kept(self.gains),
             divergences=kept(self.divergences),
             lucks=kept(self.lucks),
+            num_tokens=None if self.num_tokens is None else kept(self.num_tokens),
             selectors={new: self.selectors[old] for old, new in names.items()},
         )
+
+
+def unit_of(manifest: dict[str, Any]) -> str:
+    """Return the unit that a manifest names; older ones do not, and are of tokens."""
+    unit: str = manifest.get("influence", {}).get("unit", "token")
+    return unit
 
 
 def window_rows(windows: pd.DataFrame, window_ids: Any) -> np.ndarray:
@@ -224,14 +253,17 @@ def load(folder: Path) -> Measurement:
         UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.
     """
     manifest = read_manifest(folder)
-    windows = _load_windows(folder)
+    has_groups = unit_of(manifest) != "token"
+    windows = _load_windows(folder, has_groups=has_groups)
     if Lengths.from_manifest(manifest).train_len is None:
         windows = windows.drop(columns=list(OF_ROW))
     single_luck_W = windows.pop("single_luck_nats")
-    gathered = _Gathered(len(windows), columns=("gain_sparse_nats", "kl_sparse_nats"))
+    of_groups = ("num_tokens",) if has_groups else ()
+    gathered = _Gathered(len(windows), columns=("gain_sparse_nats", "kl_sparse_nats", *of_groups))
     lucks = _Gathered(len(windows), columns=("gain_sparse_nats",))
-    selectors: dict[str, SelectorInfo] = {}
-    for part in read_parts(folder, "selections", columns=SELECTION_COLUMNS):
+    sees_target: dict[str, bool] = {}
+    costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each
+    for part in read_parts(folder, "selections", columns=[*SELECTION_COLUMNS, *of_groups]):
         resampled = part.filter(pc.field("context") == "resampled")
         measured = part.filter(pc.field("context") != "resampled")
         try:
@@ -242,9 +274,9 @@ def load(folder: Path) -> Measurement:
                 f"{folder}: its parts belong to different measurements; measure again with --overwrite"
             ) from None
         for choice in rows_by_choice(measured):
-            first = int(choice.rows_r[0])
-            info = SelectorInfo(measured["sees_target"][first].as_py(), measured["num_evaluations"][first].as_py())
-            selectors.setdefault(choice.selector, info)
+            sees_target[choice.selector] = measured["sees_target"][int(choice.rows_r[0])].as_py()
+            cost = pc.mean(measured["num_evaluations"].take(pa.array(choice.rows_r))).as_py()
+            costs.setdefault(choice.selector, []).append(cost)
     if not (gathered.is_complete and lucks.is_complete):
         raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
     luck_frame = lucks.frame("gain_sparse_nats", windows["window_id"]).droplevel("context", axis=1)
@@ -255,8 +287,9 @@ def load(folder: Path) -> Measurement:
         gathered.frame("gain_sparse_nats", windows["window_id"]),
         gathered.frame("kl_sparse_nats", windows["window_id"]),
         luck_frame,
-        selectors,
+        {name: SelectorInfo(sees, round(float(np.mean(costs[name])))) for name, sees in sees_target.items()},
         manifest,
+        gathered.frame("num_tokens", windows["window_id"]) if has_groups else None,
     )
 
 
@@ -324,7 +357,7 @@ class _Gathered:
         )
 
 
-def _load_windows(folder: Path) -> pd.DataFrame:
+def _load_windows(folder: Path, *, has_groups: bool) -> pd.DataFrame:
     """Return ``Measurement.windows`` and the column single_luck_nats (NaN where it was not measured).
 
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
@@ -332,10 +365,14 @@ def _load_windows(folder: Path) -> pd.DataFrame:
     """
     names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", "train_overlap"]
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
-    for part in read_parts(folder, "windows", columns=names):
+    groups = {"num_groups": "group_first", "null_num_groups": "null_group_first"} if has_groups else {}
+    numbers_of: dict[str, list[np.ndarray]] = {name: [] for name in groups}
+    for part in read_parts(folder, "windows", columns=[*names, *groups.values()]):
+        for name, numbers in numbers_of.items():
+            numbers.append(pc.list_value_length(part[groups[name]]).to_numpy())
         for name, chunks in chunks_of.items():
             chunks += part[name].chunks if name in ("doc_id", *CLASS_COLUMNS) else [part[name].to_numpy()]
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = {name: np.concatenate(numbers) for name, numbers in numbers_of.items()}
     for name in names:
         chunks = chunks_of.pop(name)
         if name == "doc_id":

@@ -11,6 +11,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_name
+from olmo_sparsity.statistics.wording_of_units import different_units_words
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
@@ -132,6 +133,7 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     """Return whether two measurements are paired, and the sentence to print about it."""
     if same_windows(first, second):
         words = f"paired, window by window: both hold the same {len(first.windows)} windows"
+        words += different_units_words(first.unit, second.unit)
         return Pairing(True, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
@@ -144,6 +146,7 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
         words += "; the lengths differ, so long gains belong to different contexts"
     if first.estimand != second.estimand:
         words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
+    words += different_units_words(first.unit, second.unit)
     return Pairing(False, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
 
 

@@ -65,7 +65,9 @@ class SelectionSummary:
         selector: name of the selector.
         context: ``real``; ``null``; or ``mimicry``, for tokens of the null context that were chosen to imitate the real
             prediction: a floor for D(k).
-        k: number of unmasked long-range tokens.
+        k: number of unmasked long-range tokens, or groups of them.
+        mean_tokens: mean number of tokens of J_k; k where the unit is a token.
+        all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
         info: whether the selector sees the target, and what it costs.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
@@ -83,6 +85,8 @@ class SelectionSummary:
     selector: str
     context: str
     k: int
+    mean_tokens: float
+    all_visible_share: float
     info: SelectorInfo
     gain_sparse_nats: Optional[Estimate]
     recovered_fraction: Optional[Estimate]
@@ -115,7 +119,7 @@ class PredictionRecovered:
 
     Attributes:
         real: D(k).
-        random: D(k) of as many random tokens.
+        random: D(k) of as many random tokens, or groups.
         null: D(k) of the selector under the null context.
         mimicry: D(k) of foreign tokens that were chosen to imitate the real prediction.
         mimicry_selector: the selector that chose them: the same one if it did, else `greedy-kl` or `kl`.
@@ -142,6 +146,7 @@ class Summary:
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
         null_context: what the long-range tokens of the null context are.
+        unit: what is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``.
         num_windows: number of windows.
         num_documents: number of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
@@ -169,6 +174,7 @@ class Summary:
     is_fragile: bool
     estimand: Estimand
     null_context: NullContext
+    unit: str
     num_windows: int
     num_documents: int
     overlap_percent: Optional[float]
@@ -336,9 +342,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
 
     long_gain = of_windows("long_gain_nats")
     gate = gate_of(long_gain)
-    selections = [
-        _selection_summary(key, measurement.selectors[key.selector], numbers=numbers) for key in measurement.keys
-    ]
+    selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
     if gate == "failed":
         selections = [selection.without_recovered_fraction() for selection in selections]
     manifest = measurement.manifest
@@ -348,6 +352,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         is_fragile=is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
+        unit=measurement.unit,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
@@ -372,7 +377,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
 
 
 def _selection_summary(
-    key: SelectionKey, info: SelectorInfo, *, numbers: Mapping[Key, Optional[Estimate]]
+    key: SelectionKey, measurement: Measurement, *, numbers: Mapping[Key, Optional[Estimate]]
 ) -> SelectionSummary:
     def estimate(name: str) -> Optional[Estimate]:
         return numbers.get(SelectionNumber(key, name))
@@ -381,7 +386,9 @@ def _selection_summary(
         selector=key.selector,
         context=key.context,
         k=key.k,
-        info=info,
+        mean_tokens=measurement.mean_tokens(key),
+        all_visible_share=measurement.all_visible_share(key),
+        info=measurement.selectors[key.selector],
         gain_sparse_nats=estimate("gain_sparse_nats"),
         recovered_fraction=estimate("recovered_fraction"),
         gain_over_random_nats=estimate("gain_over_random_nats"),

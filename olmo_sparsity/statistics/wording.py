@@ -12,6 +12,7 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, setup_words
+from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
 NO_LONG_GAIN = "this model does not profit from the long context"
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
@@ -26,13 +27,6 @@ ABOUT_SELECTION = (
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
 ESTIMAND_WORDS = {"targets": "mean over eligible targets", "documents": "mean over documents"}
-BLIND_CAPTION = (
-    "Means at the smallest and the largest k alike. These selectors choose without the target, so their gain over random has no "
-    "selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to the "
-    "long context that k tokens reproduce, useful or not; no evidence that the context helps. null context: D of the same "
-    "selector there. mimicry: D of tokens of the null context that were chosen to imitate the real prediction. cost: evaluations "
-    "of the model for the scores of one window."
-)
 SEEING_CAPTION = (
     "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
     "the selector chooses again for each."
@@ -229,9 +223,50 @@ def length_words(lengths: Lengths) -> str:
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
 
 
-def tokens_words(k: int) -> str:
-    """Return ``one token``, or ``8 tokens``."""
-    return "one token" if k == 1 else f"{k} tokens"
+def chosen_words(summary: Summary, k: int) -> str:
+    """Return what k counts: ``one token``, ``8 sentences``."""
+    return counted_words(summary.unit, k)
+
+
+def blind_caption(summary: Summary) -> str:
+    """Return what a reader of the table of selectors that do not see the target must know."""
+    units, of_units = unit_words(summary.unit), units_words(summary)
+    return (
+        "Means at the smallest and the largest k alike. These selectors choose without the target, so their gain over random has "
+        "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
+        f"the long context that k {units} reproduce, useful or not; no evidence that the context helps. null "
+        f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
+        "imitate the real prediction. cost: evaluations of the model for the scores of one window."
+        + (f" {of_units}" if of_units else "")
+    )
+
+
+def units_words(summary: Summary) -> str:
+    """Return what a reader of k must know where it does not count tokens, in one or two sentences; empty where it does.
+
+    They say how many tokens the chosen ones hold, and in how many windows J_k is all long-range tokens.
+    """
+    if summary.unit == "token":
+        return ""
+    name, random = summary.selectors[0], "random" in summary.selectors
+    name = next(iter(summary.blind_selectors), name)
+    clauses = []
+    for k in summary.end_ks:
+        at = summary.at(name, "real", k)
+        of_random = (
+            f" ({summary.at('random', 'real', k).mean_tokens:.1f} of random)" if random and name != "random" else ""
+        )
+        clauses.append(f"{counted_words(summary.unit, k)} of {name}: {at.mean_tokens:.1f} tokens on average{of_random}")
+    all_tokens = f"{summary.lengths.num_long_range} long-range tokens in all"
+    words = f"k counts {unit_words(summary.unit)}; {'; '.join(clauses)}; {all_tokens}."
+    shares = {k: summary.at(name, "real", k).all_visible_share for k in summary.ks}
+    whole = [f"{share:.1%} at k = {k}" for k, share in shares.items() if share > 0]
+    if not whole:
+        return words
+    return (
+        f"{words} Share of the windows that have no more than k {unit_words(summary.unit)}, so that J_k is all of the long "
+        f"context: {', '.join(whole)}."
+    )
 
 
 def value_words(summary: Summary) -> str:
@@ -250,13 +285,12 @@ def blind_words(summary: Summary, selector: str) -> str:
     alike: gain over random, and R(k) where the gate passed."""
     clauses = []
     for k in summary.end_ks:
-        entry = summary.at(selector, "real", k)
-        over = entry.gain_over_random_nats
+        entry, chosen = summary.at(selector, "real", k), chosen_words(summary, k)
+        over, gain = entry.gain_over_random_nats, f"{chosen} gain{'s' if k == 1 else ''}"
         gained = (
-            f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+            f"{gain} {interval(entry.gain_sparse_nats, 3)} nats"
             if over is None
-            else f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(over, 3)} nats over {tokens_words(k)} at random, "
-            f"{against_zero(over)}"
+            else f"{gain} {interval(over, 3)} nats over {chosen} at random, {against_zero(over)}"
         )
         recovered = entry.recovered_fraction
         clauses.append(gained if recovered is None else f"{gained}, R({k}) = {recovered_words(summary, recovered)}")
@@ -270,7 +304,7 @@ def seeing_words(summary: Summary, selector: str) -> str:
     clauses = []
     for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
-        gained = f"{tokens_words(k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+        gained = f"{chosen_words(summary, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
         rest = entry.real_minus_luck_nats
         if rest is None:
             clauses.append(f"{gained}, of which an unknown part is luck")
@@ -301,7 +335,9 @@ def prediction_words(summary: Summary, selector: str) -> str:
 def headline(summary: Summary) -> list[str]:
     """Return the result in sentences: the value of the long context, what each selector that does not see the target finds,
     and what is left of the first one that does."""
-    sentences = [value_words(summary), *(blind_words(summary, name) for name in summary.blind_selectors)]
+    of_units = units_words(summary)
+    sentences = [value_words(summary), *([of_units] if of_units else [])]
+    sentences += [blind_words(summary, name) for name in summary.blind_selectors]
     return sentences + [seeing_words(summary, name) for name in summary.seeing_selectors[:1]]
 
 

@@ -127,6 +127,15 @@ def list_rows(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.list_flatten(column).to_numpy().reshape(len(column), -1))
 
 
+def padded_rows(column: pa.ChunkedArray, missing: float = 0) -> np.ndarray:
+    """Convert a column of lists to one array [R, length of the longest]; ``missing`` stands behind the shorter ones."""
+    lengths_R = pc.list_value_length(column).to_numpy()
+    values = pc.list_flatten(column).to_numpy()
+    rows = np.full((len(column), int(lengths_R.max(initial=0))), missing, dtype=values.dtype)
+    rows[np.arange(rows.shape[1]) < lengths_R[:, None]] = values
+    return rows
+
+
 class ChoiceRows(NamedTuple):
     """The rows of one selector and context in a part of ``selections``."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,6 +22,7 @@ from olmo_sparsity.tables.reading import read_parts, read_windows
 
 CONTROLS = ("random", "nearest")
 SINGLE = "unmask-one"
+GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
 SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck
 
 
@@ -29,23 +31,37 @@ class Choice:
     """What one selector chose in one window and context.
 
     Attributes:
-        positions: the chosen long-range positions, the most influential first; J_k are the first k.
-        scores: the score of every long-range position; None where screening left it out.
+        positions: the chosen long-range positions, the most influential first; of groups all positions of each.
+        ranks: the rank of each of these, or of its group, from 1; J_k are those of rank k or less.
+        scores: the score of every long-range position, or of its group; None where screening left it out.
         ks: the measured k.
         loss_sparse_nats: loss with the local tokens and J_k visible, one a k.
         gain_sparse_nats: sparse gain, one a k.
     """
 
     positions: list[int]
+    ranks: list[int]
     scores: list[Optional[float]]
     ks: list[int]
     loss_sparse_nats: list[float]
     gain_sparse_nats: list[float]
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Choice:
-        """Read a choice from its row of the table ``selections``."""
-        return cls(row["positions"], row["scores"], row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"])
+    def from_row(cls, row: dict[str, Any], group_first: Optional[list[int]], *, num_long_range: int) -> Choice:
+        """Read a choice from its row of the table ``selections``.
+
+        Args:
+            row: the row.
+            group_first: first position of each group of the window; None: every token is one.
+            num_long_range: M.
+        """
+        scores, ranks = row["scores"], list(range(1, len(row["positions"]) + 1))
+        if group_first is not None:
+            sizes = [end - begin for begin, end in pairwise([*group_first, num_long_range])]
+            scores = [score for score, size in zip(scores, sizes, strict=True) for _ in range(size)]
+            chosen = [last - first + 1 for first, last in zip(row["group_first"], row["group_last"], strict=True)]
+            ranks = [rank for rank, size in enumerate(chosen, start=1) for _ in range(size)]
+        return cls(row["positions"], ranks, scores, row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"])
 
     def loss_at(self, k: int) -> Optional[float]:
         """Return the loss at this k, or None where it was not measured."""
@@ -185,7 +201,9 @@ def excerpt_of_rows(row: dict[str, Any], selections: list[dict[str, Any]], *, te
         gain_long_nats=row["gain_long_nats"],
         null_gain_long_nats=row["null_gain_long_nats"],
         selections={
-            (choice["selector"], choice["context"]): Choice.from_row(choice)
+            (choice["selector"], choice["context"]): Choice.from_row(
+                choice, row.get(GROUP_FIRST[choice["context"]]), num_long_range=len(row["null_token_ids"])
+            )
             for choice in selections
             if choice["context"] in LONG_GAIN
         },

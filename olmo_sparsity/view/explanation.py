@@ -18,10 +18,11 @@ from olmo_sparsity.statistics.as_json import setup_json
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import setup_words
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.statistics.wording_of_windows import GAINS_CAPTION, GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import Excerpt
-from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
+from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking
 
 HEAT_STEPS = 9  # shades of a score
 FRAME_HEIGHT = 640  # of the page in a notebook, in pixels
@@ -33,7 +34,7 @@ class Gains:
 
     Attributes:
         selector: name of the selector.
-        k: number of visible long-range tokens.
+        k: number of visible long-range tokens, or groups of them.
         loss_sparse_nats: L_short,sparse(k).
         gain_sparse_nats: L_short minus that.
         gain_over_random_nats: sparse gain minus that of `random`; None for `random` itself.
@@ -102,6 +103,7 @@ class Explanation:
             "note": self.note,
             "gate": GATE_NOT_ASSESSED,
             "null_context": self.null_context,
+            "unit": shown.unit,
             "local_len": shown.local_len,
             "full_len": len(self.excerpt.token_texts),
             "target_text": self.excerpt.target_text,
@@ -130,8 +132,9 @@ class Explanation:
             local=lambda window: [printable(text) for text in window.local_texts],
             target=printable(self.excerpt.target_text),
             gains_of=gains_of,
-            ranking=_ranking,
+            ranking=ranking,
             nats=_nats,
+            unit_words=unit_words,
         )
 
     def save_html(self, out: str | Path, *, overwrite: bool = False) -> Path:
@@ -229,20 +232,6 @@ def _tokens(window: ShownWindow) -> list[_Token]:
         title = f"{distance} tokens before the target, score {'unknown' if score is None else format(score, '.3g')}"
         tokens.append(_Token(printable(text), classes, window.ranks.get(position), title))
     return tokens
-
-
-def _ranking(window: ShownWindow) -> list[tuple[int, int, str, str]]:
-    """Return rank, distance to the target, score and text of each visible token."""
-    far = window.long_range_texts
-    return [
-        (
-            rank,
-            len(far) + window.local_len - position,
-            f"{window.score(position):.3g}",
-            printable(far[position]).strip() or "␣",
-        )
-        for position, rank in window.ranks.items()
-    ]
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from rich.text import Text
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.wording_of_models import setup_words
+from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 
 WIDTH = 100
@@ -38,8 +39,9 @@ class ShownWindow:
         selector: name of the selector.
         sees_target: True if the selector sees the target.
         context: ``real`` or ``null``.
-        k: number of visible long-range tokens.
+        k: number of visible long-range tokens, or groups of them.
         ks: the measured k.
+        unit: what k counts: ``token``, ``word``, ``sentence`` or ``block:N``.
         local_len: number of local tokens.
         measured: the run or model, the definition of visible and the anchor, in words.
     """
@@ -50,6 +52,7 @@ class ShownWindow:
     context: str
     k: int
     ks: list[int]
+    unit: str
     local_len: int
     measured: str
 
@@ -72,8 +75,25 @@ class ShownWindow:
 
     @property
     def ranks(self) -> dict[int, int]:
-        """Rank of each visible long-range position, from 1."""
-        return {position: rank for rank, position in enumerate(self.choice.positions[: self.k], start=1)}
+        """Rank of each visible long-range position, or of its group, from 1."""
+        ranked = zip(self.choice.positions, self.choice.ranks, strict=True)
+        return {position: rank for position, rank in ranked if rank <= self.k}
+
+    @property
+    def visible_groups(self) -> list[list[int]]:
+        """The positions of each visible token or group, the most influential first."""
+        groups: dict[int, list[int]] = {}
+        for position, rank in self.ranks.items():
+            groups.setdefault(rank, []).append(position)
+        return list(groups.values())
+
+    @property
+    def visible_words(self) -> str:
+        """How much is visible, such as ``8``, or ``2 sentences of 31 tokens``."""
+        if self.unit == "token":
+            return str(self.k)
+        number = len(self.visible_groups)
+        return f"{number} {unit_words(self.unit, number)} of {counted_words('token', len(self.ranks))}"
 
     def score(self, position: int) -> float:
         """Return the score of a chosen position; screening leaves out only positions that are not chosen."""
@@ -102,7 +122,7 @@ def show_window(
         window_id: number of the window.
         console: where to print.
         selector: whose choice to show; None: the one that the report shows first.
-        k: how many tokens are visible; None: the largest measured number.
+        k: how many tokens or groups are visible; None: the largest measured number.
         context: ``real`` or ``null``.
 
     Raises:
@@ -145,7 +165,9 @@ def _read_window(
     sees_target = measurement.selectors[selector].sees_target
     measured = setup_words(measurement.manifest["run"], measurement.setup)
     local_len = measurement.lengths.local_len
-    return ShownWindow(excerpt, selector, sees_target, context, k, measurement.ks, local_len, measured)
+    return ShownWindow(
+        excerpt, selector, sees_target, context, k, measurement.ks, measurement.unit, local_len, measured
+    )
 
 
 def _print_heading(window: ShownWindow, console: Console) -> None:
@@ -159,7 +181,9 @@ def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> No
     """Print the long-range tokens, the local tokens and the target."""
     far = window.long_range_texts
     foreign = "" if window.context == "real" else f", null context: of document {window.excerpt.null_doc_id}"
-    title = f"{len(far)} long-range tokens{foreign}; {window.k} visible, numbered by rank, the others masked:"
+    title = (
+        f"{len(far)} long-range tokens{foreign}; {window.visible_words} visible, numbered by rank, the others masked:"
+    )
     console.print(Text(title, style="italic"))
     console.print(Padding(_long_range_line(window, coloured=coloured), INDENT, expand=False))
     console.print()
@@ -186,14 +210,16 @@ def _long_range_line(window: ShownWindow, *, coloured: bool) -> Text:
     for index, text in enumerate(window.long_range_texts):
         space, word = _split_space(text)
         line.append(space if index else "")
+        begins, ends = (ranks.get(index) != ranks.get(beside) for beside in (index - 1, index + 1))
         if index not in ranks:
             line.append(word, style="dim" if coloured else "")
         elif coloured:
             colour = HEAT[round(window.heat(index) * (len(HEAT) - 1))]
             line.append(f"{word or '␣'}", style=f"bold #000000 on {colour}")
-            line.append(f"{ranks[index]}", style="bold reverse")
+            if ends:
+                line.append(f"{ranks[index]}", style="bold reverse")
         else:
-            line.append(f"[{ranks[index]}:{word or '␣'}]")
+            line.append(f"[{ranks[index]}:" if begins else "").append(word or "␣").append("]" if ends else "")
     return line
 
 
@@ -226,14 +252,36 @@ def _bar(name: str, loss: float, *, longest: float, style: str) -> Text:
 
 
 def _print_ranking(window: ShownWindow, console: Console) -> None:
-    """Print the visible tokens by rank, with their distances to the target and scores."""
-    far = window.long_range_texts
+    """Print the visible tokens or groups by rank, with their distances to the target and scores."""
     console.print()
-    console.print(Text(f"  {'rank':>4}  {'distance':>11}  {'score':>9}  token", style="bold"))
-    for position, rank in window.ranks.items():
-        distance = len(far) + window.local_len - position
-        word = printable(far[position]).strip() or "␣"
-        console.print(Text(f"  {rank:>4}  {distance:>11}  {window.score(position):>9.3g}  {word}"))
+    name = unit_words(window.unit, 1)
+    console.print(Text(f"  {'rank':>4}  {'distance':>11}  {'score':>9}  {name}", style="bold"))
+    for row in ranking(window):
+        console.print(Text(f"  {row.rank:>4}  {row.distance:>11}  {row.score:>9}  {row.text}", overflow="ellipsis"))
+
+
+@dataclass(frozen=True)
+class RankedRow:
+    """One visible token or group: its rank, the distance of its last token to the target, its score and its text."""
+
+    rank: int
+    distance: int
+    score: str
+    text: str
+
+
+def ranking(window: ShownWindow) -> list[RankedRow]:
+    """Return the visible tokens or groups, the most influential first."""
+    far = window.long_range_texts
+    return [
+        RankedRow(
+            rank,
+            len(far) + window.local_len - positions[-1],
+            f"{window.score(positions[0]):.3g}",
+            printable("".join(far[position] for position in positions)).strip() or "␣",
+        )
+        for rank, positions in enumerate(window.visible_groups, start=1)
+    ]
 
 
 def terminal() -> Console:

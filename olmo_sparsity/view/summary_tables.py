@@ -8,8 +8,9 @@ from olmo_sparsity.statistics.agreement import Agreement
 from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
-from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import BLIND_CAPTION, EVERY_CAPTION, SEEING_CAPTION, classes_caption
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.wording import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption, units_words
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Cell,
     Column,
@@ -50,6 +51,15 @@ def loss_table(summary: Summary) -> ResultTable:
     return ResultTable("losses", (*keys("quantity"), *in_nats("mean")), tuple(rows))
 
 
+def _token_columns(summary: Summary) -> tuple[Column, ...]:
+    """Return the column of how many tokens J_k has; none where k counts tokens."""
+    return () if summary.unit == "token" else plain("tokens of J_k")
+
+
+def _token_cells(selection: SelectionSummary, *, unit: str) -> tuple[Cell, ...]:
+    return () if unit == "token" else (rounded(selection.mean_tokens, ".1f"),)
+
+
 def _overlap_columns(summary: Summary) -> tuple[Column, ...]:
     is_compared = REFERENCE in summary.selectors and len(summary.selectors) > 1
     return plain(f"overlap with {REFERENCE}") if is_compared else ()
@@ -72,6 +82,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
     company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
     columns = (
         *keys("selector", "k"),
+        *_token_columns(summary),
         *plain("cost"),
         *in_nats("gain over random"),
         *company,
@@ -85,6 +96,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
             rows.append(
                 (
                     *words(name, str(k)),
+                    *_token_cells(entry, unit=summary.unit),
                     number(entry.info.num_evaluations),
                     estimated(entry.gain_over_random_nats, 3),
                     recovered(summary, entry.recovered_fraction),
@@ -92,7 +104,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
                     *_overlap_cells(summary, name, k=k, pairs=pairs),
                 )
             )
-    return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", BLIND_CAPTION)
+    return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", blind_caption(summary))
 
 
 def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
@@ -105,6 +117,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
     gains = in_nats("real minus luck", "sparse gain", "luck")
     columns = (
         *keys("selector", "k"),
+        *_token_columns(summary),
         *plain("cost"),
         *gains,
         *plain("R(k), includes luck"),
@@ -117,6 +130,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
             rows.append(
                 (
                     *words(name, str(k)),
+                    *_token_cells(entry, unit=summary.unit),
                     number(entry.info.num_evaluations),
                     estimated(entry.real_minus_luck_nats, 3),
                     estimated(entry.gain_sparse_nats, 3),
@@ -158,6 +172,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
     """Return one row a selector, context and k."""
     columns = (
         *keys("selector", "context", "k"),
+        *_token_columns(summary),
         *in_nats("sparse gain"),
         *plain("R(k)"),
         *in_nats("over random", "excess gain", "luck", "real minus luck"),
@@ -166,6 +181,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
     rows = [
         (
             *words(selection.selector, selection.context, str(selection.k)),
+            *_token_cells(selection, unit=summary.unit),
             estimated(selection.gain_sparse_nats, 3),
             recovered(summary, selection.recovered_fraction),
             estimated(selection.gain_over_random_nats, 3),
@@ -176,7 +192,9 @@ def every_selection_table(summary: Summary) -> ResultTable:
         )
         for selection in summary.selections
     ]
-    return ResultTable("every k", columns, tuple(rows), "every k", EVERY_CAPTION)
+    return ResultTable(
+        "every k", columns, tuple(rows), "every k", " ".join(filter(None, (EVERY_CAPTION, units_words(summary))))
+    )
 
 
 def figure4_table(summary: Summary) -> ResultTable:
@@ -197,9 +215,10 @@ def effective_sparsity_table(summary: Summary) -> ResultTable:
         (*words(entry.selector, f"{entry.fraction:.0%}"), smallest(entry.smallest_k, entry.max_k))
         for entry in summary.effective_sparsity
     )
+    of_units = "" if summary.unit == "token" else f", {unit_words(summary.unit)}"
     return ResultTable(
         "effective sparsity",
-        (*keys("selector", "fraction"), *plain("smallest k")),
+        (*keys("selector", "fraction"), *plain(f"smallest k{of_units}")),
         rows,
         "effective sparsity: the smallest measured k whose R(k) is at least this fraction",
         "Of a selector that sees the target it includes luck.",
