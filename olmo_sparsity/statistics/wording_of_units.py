@@ -17,6 +17,17 @@ def counted_words(unit: str, k: int) -> str:
     return f"{'one' if k == 1 else k} {unit_words(unit, k)}"
 
 
+def unit_definition(unit: str) -> str:
+    """Return what one of a unit is, in one sentence."""
+    if unit == "word":
+        return "A word is a run of characters without white space, with its punctuation; what the border cuts is the part of it."
+    if unit == "sentence":
+        return "Sentences are those of sentencex; a sentence that the window's start or the local context cuts is the part of it."
+    if unit == "token":
+        return "A token is one entry of the tokenizer's vocabulary."
+    return "Blocks are counted from the first token of the window; the last one ends where the local context begins."
+
+
 def k_words(unit: str) -> str:
     """Return what k counts, as the label of an axis or column: ``k, unmasked sentences``."""
     return f"k, unmasked {unit_words(unit)}"

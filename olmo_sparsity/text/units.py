@@ -101,9 +101,9 @@ def sentence_starts(text: str) -> np.ndarray:
 def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range: int, unit: str) -> np.ndarray:
     """Return the number of the group that each long-range position is in, int64 [W, M]; from 0 on, rising by 0 or 1.
 
-    A token belongs to the word or sentence that holds its first character that is no white space; a token of white space alone
-    belongs to the group of the token before it. Blocks are counted from the window's first token. What is cut by the window's
-    start or by the local tokens is the part of it among the long-range tokens.
+    A token belongs to the word or sentence that holds its first character that is no white space. A token of white space alone
+    belongs to the word behind it, or to the sentence in front of it. Blocks are counted from the window's first token. What is
+    cut by the window's start or by the local tokens is the part of it among the long-range tokens.
 
     Args:
         tokenizer: of the windows.
@@ -118,23 +118,30 @@ def group_numbers(tokenizer: Tokenizer, tokens_WT: np.ndarray, *, num_long_range
     for w, tokens_T in enumerate(tokens_WT):
         decoded = decode_tokens(tokenizer, tokens_T.tolist())
         starts = word_starts(decoded.text) if unit == "word" else sentence_starts(decoded.text)
-        is_begin_M = _begins_group(decoded, starts, num_tokens=num_long_range)
-        groups_WM[w] = np.cumsum(is_begin_M) - 1
+        numbers_T = _numbers(decoded, starts, blank_goes_back=unit == "sentence")
+        groups_WM[w] = np.cumsum(np.diff(numbers_T[:num_long_range], prepend=numbers_T[0]) != 0)
     return groups_WM
 
 
-def _begins_group(decoded: DecodedTokens, starts: np.ndarray, *, num_tokens: int) -> np.ndarray:
-    """Return which of the first tokens begin a group, bool [num_tokens]; the first one does."""
-    is_begin = np.zeros(num_tokens, dtype=bool)
-    is_begin[0] = True
-    last = None  # the number of the word or sentence of the latest token that is not white space
-    for i, (begin, end) in enumerate(
-        zip(decoded.begins_T[:num_tokens].tolist(), decoded.ends_T[:num_tokens].tolist(), strict=True)
-    ):
-        own = decoded.text[begin:end]
-        if not own.strip():
-            continue
-        number = int(np.searchsorted(starts, begin + len(own) - len(own.lstrip()), side="right"))
-        is_begin[i] |= last is not None and number != last
-        last = number
-    return is_begin
+def _numbers(decoded: DecodedTokens, starts: np.ndarray, *, blank_goes_back: bool) -> np.ndarray:
+    """Return the number of the word or sentence that each token belongs to, int64 [T], not falling.
+
+    Args:
+        decoded: the tokens.
+        starts: where words or sentences begin in the text.
+        blank_goes_back: a token of white space alone belongs to what is in front of it, not behind it.
+    """
+    end = len(starts) + 1  # of white space at the end of the window
+    numbers, blank = [], 0  # the latest tokens of white space alone, which wait for what is behind them
+    for begin, stop in zip(decoded.begins_T.tolist(), decoded.ends_T.tolist(), strict=True):
+        own = decoded.text[begin:stop]
+        if own.strip():
+            first = begin + len(own) - len(own.lstrip())
+            number = int(np.searchsorted(starts, first, side="right"))
+            numbers += [number] * (blank + 1)
+            blank = 0
+        elif blank_goes_back and numbers:
+            numbers.append(numbers[-1])
+        else:
+            blank += 1
+    return np.array(numbers + [end] * blank, dtype=np.int64)

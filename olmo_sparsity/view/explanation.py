@@ -19,7 +19,7 @@ from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.statistics.wording_of_units import unit_words
-from olmo_sparsity.statistics.wording_of_windows import GAINS_CAPTION, GATE_NOT_ASSESSED, GATE_WORDS
+from olmo_sparsity.statistics.wording_of_windows import GATE_NOT_ASSESSED, GATE_WORDS, gains_caption
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import Excerpt
 from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking
@@ -83,6 +83,11 @@ class Explanation:
         return self.windows[0].excerpt
 
     @property
+    def unit(self) -> str:
+        """What k counts."""
+        return self.windows[0].unit
+
+    @property
     def measured(self) -> str:
         """The run or model, the definition of visible and the anchor, in words."""
         return setup_words(self.run, self.setup)
@@ -126,7 +131,7 @@ class Explanation:
             excerpt=self.excerpt,
             facts=_facts(self),
             gate=GATE_WORDS,
-            gains_caption=GAINS_CAPTION,
+            gains_caption=gains_caption(self.unit),
             sees=SEES_TARGET,
             tokens=_tokens,
             local=lambda window: [printable(text) for text in window.local_texts],
@@ -175,7 +180,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    console.print(Text(GAINS_CAPTION, style="italic"))
+    console.print(Text(style="italic"))
 
 
 def _gains_table(window: ShownWindow) -> Table:
@@ -214,23 +219,28 @@ def _nats(value: Optional[float]) -> str:
 
 @dataclass(frozen=True)
 class _Token:
-    """A long-range token as the page shows it: text, classes, its rank if it is visible, and words for a pointer."""
+    """A long-range token as the page shows it: text, classes, its rank if it is visible, and words for a pointer.
+
+    ``ends`` is True of the last token of a visible group, behind which the rank stands.
+    """
 
     text: str
     classes: str
     rank: Optional[int]
     title: str
+    ends: bool
 
 
 def _tokens(window: ShownWindow) -> list[_Token]:
-    tokens, far = [], window.long_range_texts
+    tokens, far, ranks = [], window.long_range_texts, window.ranks
     for position, text in enumerate(far):
         score = window.choice.scores[position]
         share = 0.0 if score is None else abs(score) / window.choice.largest_score
         classes = f"token heat-{round(share * HEAT_STEPS)}" + (" against" if score is not None and score < 0 else "")
         distance = len(far) + window.local_len - position
         title = f"{distance} tokens before the target, score {'unknown' if score is None else format(score, '.3g')}"
-        tokens.append(_Token(printable(text), classes, window.ranks.get(position), title))
+        ends = ranks.get(position) != ranks.get(position + 1)
+        tokens.append(_Token(printable(text), classes, ranks.get(position), title, ends))
     return tokens
 
 

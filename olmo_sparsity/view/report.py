@@ -18,8 +18,10 @@ from olmo_sparsity.statistics.wording import (
     multiplicity_words,
     null_words,
     overlap_words,
+    units_words,
 )
 from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
+from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
@@ -52,6 +54,9 @@ def render(report: Report) -> str:
         contrasts=[words for words in map(contrast_words, report.classes) if words],
         facts=_facts(report),
         null_words=null_words(report.summary),
+        units=unit_words(report.summary.unit),
+        units_words=units_words(report.summary),
+        unit_definition=unit_definition(report.summary.unit),
         subject=subject_name(report.summary.run, report.summary.setup),
         definitions=list(VISIBILITY_WORDS.items()),
         anchor=anchor_words(report.summary.setup.anchor),

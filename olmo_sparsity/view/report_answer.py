@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.wording import (
     overlap_words,
     recovered_words,
     seeing_words,
+    units_words,
     value_words,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
@@ -73,7 +74,14 @@ def answer(summary: Summary, first: str) -> Answer:
     sentences += [seeing_words(summary, name) for name in seeing[:1]]
     length = length_words(summary.lengths)
     data = f"{data_words(summary)}; {length}"
-    notes = [value_words(summary), fragile_words(summary), measured_words(summary), data, overlap_words(summary)]
+    notes = [
+        value_words(summary),
+        units_words(summary),
+        fragile_words(summary),
+        measured_words(summary),
+        data,
+        overlap_words(summary),
+    ]
     return Answer(
         gates=[(summary.gate, gate_words(summary)), (summary.beyond_gate, beyond_gate_words(summary))],
         warning=anchor_warning(summary.setup),

@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
 from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import (
     CONTROLS,
@@ -31,16 +32,16 @@ MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the s
 SCORE_STEPS = 99
 # The score of a position in words; the README gives the formulas.
 SELECTOR_WORDS = {
-    "unmask-one": "how far the loss of the target falls when this token alone is unmasked",
-    "mask-one": "how far the loss of the target rises when this token alone is masked",
-    "greedy": "forward selection: each step unmasks the token that lowers the loss of the target most",
+    "unmask-one": "how far the loss of the target falls when this {unit} alone is unmasked",
+    "mask-one": "how far the loss of the target rises when this {unit} alone is masked",
+    "greedy": "forward selection: each step unmasks the {unit} that lowers the loss of the target most",
     "gradient": "first-order estimate of unmask-one, from one backward pass",
-    "lasso": "weight of the token in a sparse linear model of the loss over random visible sets",
-    "kl": "how far this token alone moves the prediction towards the one under full context",
-    "greedy-kl": "forward selection: each step unmasks the token that moves the prediction most towards the full-context one",
-    "attention": "attention that the last token pays to this one under full context, mean over heads and layers",
+    "lasso": "weight of the {unit} in a sparse linear model of the loss over random visible sets",
+    "kl": "how far this {unit} alone moves the prediction towards the one under full context",
+    "greedy-kl": "forward selection: each step unmasks the {unit} that moves the prediction most towards the full-context one",
+    "attention": "attention that the last token pays to this {unit} under full context, mean over heads and layers",
     "random": "control: a random number",
-    "nearest": "control: the tokens next to the local context",
+    "nearest": "control: the {units} next to the local context",
 }
 SELECTOR_ORDER = tuple(SELECTOR_WORDS)
 
@@ -105,6 +106,7 @@ def read_report(tables: Path, *, num_windows: int = NUM_WINDOWS, seed: int = SEE
 def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
     measurement, summary = report.measurement, report.summary
+    one, units = unit_words(summary.unit, 1), unit_words(summary.unit)
     windows = [_window_json(excerpt, "sample", all_scores=report.has_all_scores) for excerpt in report.sample]
     windows += [_window_json(excerpt, "largest", all_scores=report.has_all_scores) for excerpt in report.largest]
     return {
@@ -117,7 +119,7 @@ def page_json(report: Report) -> Json:
                 "sees_target": measurement.selectors[name].sees_target,
                 "num_evaluations": measurement.selectors[name].num_evaluations,
                 "control": name in CONTROLS,
-                "words": SELECTOR_WORDS[name],
+                "words": SELECTOR_WORDS[name].format(unit=one, units=units),
             }
             for name in sorted(measurement.selectors, key=SELECTOR_ORDER.index)
         ],
@@ -129,6 +131,7 @@ def page_json(report: Report) -> Json:
             "no_prediction": NO_PREDICTION,
             "fragile": fragile_words(summary),
         },
+        "units": {"one": one, "many": units},
         "ks": measurement.ks,
         "shown_first": shown_first(measurement),
         "score_steps": SCORE_STEPS,
@@ -162,6 +165,7 @@ def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
     for (selector, context), choice in excerpt.selections.items():
         selections.setdefault(selector, {})[context] = {
             "positions": choice.positions,
+            "ranks": choice.ranks,
             "loss": _rounded(choice.loss_sparse_nats),
             "gain": _rounded(choice.gain_sparse_nats),
             **_scores_json(choice, all_scores=all_scores),

@@ -38,7 +38,12 @@ def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
         rows = [row for row in rows if row["context"] in ("real", "null")]
         assert excerpt.selections == {
             (row["selector"], row["context"]): Choice(
-                row["positions"], row["scores"], row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"]
+                row["positions"],
+                [*range(1, len(row["positions"]) + 1)],
+                row["scores"],
+                row["k"],
+                row["loss_sparse_nats"],
+                row["gain_sparse_nats"],
             )
             for row in rows
         }

@@ -74,7 +74,7 @@ function oneCurve(data, shown, state, width, curve) {
   const long = curve.longGain ? data.summary.long_gain_nats : null;
   const among = fraction ? [0, 1] : long ? [0, long.low ?? long.mean, long.high ?? long.mean] : [0];
   const area = areaOfK(data.ks, width, numbersOf(entries.map((e) => e[quantity])), among, fraction);
-  const parts = [axesOfK(area, curve.unit), ...levelLines(area, fraction, long)];
+  const parts = [axesOfK(data, area, curve.unit), ...levelLines(area, fraction, long)];
   names.forEach((name, number) => {
     const shift = 4 * (number - (names.length - 1) / 2);
     for (const context of contexts) {
@@ -105,8 +105,8 @@ function areaOfK(ks, width, values, among, fraction) {
   return { frame, x, y, height };
 }
 
-const axesOfK = ({ frame, x, y }, unit) =>
-  axes(frame, x, y, "k, unmasked long-range tokens", unit, (value) => String(Math.round(2 ** value)));
+const axesOfK = (data, { frame, x, y }, unit) =>
+  axes(frame, x, y, `k, unmasked long-range ${data.units.many}`, unit, (value) => String(Math.round(2 ** value)));
 
 /** Returns the level 0, of fractions also 1, and the long gain with its interval. */
 function levelLines({ frame, y }, fraction, long) {

@@ -2,7 +2,7 @@
 // Figure 4, window by window: points react to hovering, arrow keys and clicks. The numbers are those of `summarize`.
 
 const CONTEXTS = { real: "real context", null: "null context" };
-const tokens = (k) => (k === 1 ? "1 token" : `${k} tokens`);
+const counted = (data, k) => (k === 1 ? `1 ${data.units.one}` : `${k} ${data.units.many}`);
 
 /** Returns the entry of `selections` for a selector, context and k. */
 const entryOf = (selections, selector, context, k) =>
@@ -127,7 +127,7 @@ function scatter(data, limits, context, state, width, passes, open) {
           "the smallest sparse gain to the largest. Arrow keys move between them, Enter opens one.",
         onkeydown: walk,
       },
-      axes(frame, x, y, `sparse gain with ${tokens(k)}, nats`, "long gain, nats"),
+      axes(frame, x, y, `sparse gain with ${counted(data, k)}, nats`, "long gain, nats"),
       svg("line", { class: "zero", x1: x(0), x2: x(0), y1: frame.top, y2: frame.bottom }),
       svg("line", { class: "zero", x1: frame.left, x2: frame.right, y1: y(0), y2: y(0) }),
       svg("line", { class: "same", x1: x(from), y1: y(from), x2: x(to), y2: y(to) }),

@@ -10,7 +10,7 @@ function drawReaction(data, state, place) {
     place.replaceChildren(withoutDrawing("Prediction recovered, D(k)", missing));
     return;
   }
-  const lines = linesOfD(state.selector, imitator);
+  const lines = linesOfD(data, state.selector, imitator);
   const width = panelWidth(place);
   const seen = data.selectors.find((s) => s.name === state.selector).sees_target;
   place.replaceChildren(
@@ -51,12 +51,12 @@ function missingBesideD(data, imitator) {
 }
 
 /** Returns the lines of the chart of D(k): whose choice in which context, in words, and how it is drawn. */
-function linesOfD(selector, imitator) {
+function linesOfD(data, selector, imitator) {
   const lines = [
     { name: selector, context: "real", words: `${selector}, real context`, strong: true },
     { name: selector, context: "null", words: `${selector}, null context`, open: true, dash: "2 4" },
     { name: "random", context: "real", words: "random, real context" },
-    { name: imitator, context: "mimicry", words: `mimicry floor: tokens of the null context chosen by ${imitator}`, dash: "8 4" },
+    { name: imitator, context: "mimicry", words: `mimicry floor: ${data.units.many} of the null context chosen by ${imitator}`, dash: "8 4" },
   ];
   return selector === "random" ? lines.filter((line, at) => at !== 2) : lines;
 }
@@ -96,7 +96,7 @@ function fractionChart(data, width, quantity, title, subtitle, lines) {
     `At k = ${data.ks.at(-1)}: ${said}. The table below has every k.`,
     width,
     area.height,
-    [axesOfK(area, title.split(", ")[0].toLowerCase()), ...levelLines(area, true, null), ...drawn],
+    [axesOfK(data, area, title.split(", ")[0].toLowerCase()), ...levelLines(area, true, null), ...drawn],
   );
 }
 

@@ -21,12 +21,12 @@ function tokenNodes(texts, dress) {
 
 /** Returns the long-range tokens of a card, with the first k of the ranking visible. */
 function longRange(data, window, state) {
-  const { positions, scores } = window.selections[state.selector][state.context];
+  const { positions, ranks, scores } = window.selections[state.selector][state.context];
   const texts =
     state.context === "real"
       ? window.tokens.slice(0, window.tokens.length - data.summary.local_len)
       : window.null_tokens;
-  const rank = new Map(positions.slice(0, state.k).map((position, index) => [position, index + 1]));
+  const rank = new Map(positions.map((position, i) => [position, ranks[i]]).filter(([, r]) => r <= state.k));
   return html(
     "p",
     { class: "far" },
@@ -37,10 +37,17 @@ function longRange(data, window, state) {
       const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, text);
       node.style.setProperty("--heat-share", share.toFixed(2));
       node.title = scoreWords(data, window, state, index, score, texts.length);
-      if (chosen) node.append(html("sup", {}, html("span", { class: "hidden" }, " chosen as J_"), String(chosen)));
+      if (chosen && rank.get(index + 1) !== chosen) node.append(html("sup", {}, html("span", { class: "hidden" }, " chosen as J_"), String(chosen)));
       return node;
     }),
   );
+}
+
+/** Returns how much is visible: "8 of them", or "2 sentences of 31 tokens". */
+function visibleWords(data, window, state) {
+  if (data.summary.unit === "token") return `${state.k} of them`;
+  const shown = window.selections[state.selector][state.context].ranks.filter((r) => r <= state.k);
+  return `${counted(data, new Set(shown).size)} of ${shown.length} tokens`;
 }
 
 function scoreWords(data, window, state, index, score, numLongRange) {
@@ -86,7 +93,7 @@ function cardBody(data, window, state, longest) {
       html(
         "h4",
         {},
-        `${far} long-range tokens${foreign}, ${state.k} of them visible`,
+        `${far} long-range tokens${foreign}, ${visibleWords(data, window, state)} visible`,
       ),
       longRange(data, window, state),
       html(

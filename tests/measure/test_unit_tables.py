@@ -1,0 +1,226 @@
+"""The tables, statistics and views of a measurement of groups: words, sentences and blocks of the tiny run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.statistics.agreement import agreement
+from olmo_sparsity.statistics.breakdowns import by_distance
+from olmo_sparsity.statistics.measurement import SelectionKey, load
+from olmo_sparsity.statistics.subjects import pairing_of
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording import headline, units_words
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.units import group_numbers
+from olmo_sparsity.view.one_window import show_window
+from olmo_sparsity.view.report import write_report
+
+FULL, M = 20, 12
+SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "greedy-kl"]
+
+
+def settings_of(config: Config, **changes: Any) -> Config:
+    own = {"num_windows": 24, "k": [1, 2, 4], "selectors": SELECTORS, "save_candidates": True, **changes}
+    return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **own))
+
+
+@pytest.fixture(scope="module")
+def word_tables(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = settings_of(tiny_config, unit="word", screen=9, screen_sample=1.0)
+    return measure(config, tiny_run, out=tmp_path_factory.mktemp("units") / "words")
+
+
+def rows_of(tables: Path, table: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_table(tables, table).to_pylist()
+    return rows
+
+
+def test_groups_of_the_tables_are_the_words(word_tables: Path, tiny_run: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
+    for window in rows_of(word_tables, "windows"):
+        local = window["token_ids"][M:]
+        for tokens, firsts in (
+            (window["token_ids"], window["group_first"]),
+            (window["null_token_ids"] + local, window["null_group_first"]),
+        ):
+            numbers = group_numbers(tokenizer, np.array([tokens]), num_long_range=M, unit="word")[0].tolist()
+            assert firsts == [j for j in range(M) if j == 0 or numbers[j] != numbers[j - 1]]
+            ends = [*firsts[1:], M]
+            words = [tokenizer.decode(tokens[a:b]) for a, b in zip(firsts, ends, strict=True)]
+            assert all(" " not in word.strip() for word in words)
+            assert all(word.startswith(" ") for word in words[1:-1])
+
+
+def test_every_number_is_of_the_tokens_that_the_tables_name(word_tables: Path, tiny_run: Path) -> None:
+    model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))
+    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
+    num_whole = 0
+    for row in rows_of(word_tables, "selections"):
+        window = windows[row["window_id"]]
+        is_null = row["context"] in ("null", "mimicry")
+        firsts = window["null_group_first" if is_null else "group_first"]
+        bounds = list(zip(firsts, [end - 1 for end in [*firsts[1:], M]], strict=True))
+        chosen = list(zip(row["group_first"], row["group_last"], strict=True))
+        assert set(chosen) <= set(bounds)
+        assert len(set(chosen)) == len(chosen) == min(4, len(bounds))
+        assert row["positions"] == [j for first, last in chosen for j in range(first, last + 1)]
+        assert row["distance_tokens"] == [FULL - j for j in row["positions"]]
+        assert row["num_tokens"] == [sum(last - first + 1 for first, last in chosen[:k]) for k in row["k"]]
+        assert len(row["scores"]) == len(bounds)
+        num_whole += row["num_tokens"][-1] == M
+        if row["window_id"] > 1 or row["context"] == "resampled":
+            continue
+        tokens = window["null_token_ids"] + window["token_ids"][M:] if is_null else window["token_ids"]
+        for number, loss in zip(row["num_tokens"], row["loss_sparse_nats"], strict=True):
+            visible = set(row["positions"][:number]) | set(range(M, FULL))
+            expected = reference.target_loss(model, tokens, list(range(FULL)), visible, window["target_id"])
+            assert loss == pytest.approx(expected, abs=2e-5)
+    assert num_whole > 0  # some windows have fewer than 4 words
+
+
+def test_candidates_are_the_groups_of_their_context(word_tables: Path) -> None:
+    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
+    for row in rows_of(word_tables, "candidates"):
+        firsts = windows[row["window_id"]]["group_first" if row["context"] == "real" else "null_group_first"]
+        assert row["group_first"] == firsts
+        assert row["group_last"] == [end - 1 for end in [*firsts[1:], M]]
+        assert len(row["loss_single_nats"]) == len(firsts)
+
+
+def test_recall_of_screening_is_between_0_and_1(word_tables: Path) -> None:
+    rows = rows_of(word_tables, "screening")
+    assert rows
+    assert all(0 <= recall <= 1 for row in rows for recall in row["recall"])
+
+
+def test_statistics_are_of_the_tables(word_tables: Path) -> None:
+    measurement = load(word_tables)
+    summary = summarize(measurement)
+    assert measurement.unit == summary.unit == "word"
+    weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
+    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
+    rows = [row for row in rows_of(word_tables, "selections") if row["context"] in ("real", "null")]
+    for selector, context, (i, k) in itertools.product(("kl", "random"), ("real", "null"), enumerate((1, 2, 4))):
+        of = [row for row in rows if (row["selector"], row["context"]) == (selector, context)]
+        total = sum(weights[row["window_id"]] for row in of)
+        mean = sum(weights[row["window_id"]] * row["num_tokens"][i] for row in of) / total
+        column = "group_first" if context == "real" else "null_group_first"
+        whole = sum(weights[r["window_id"]] for r in of if len(windows[r["window_id"]][column]) <= k) / total
+        entry = summary.at(selector, context, k)
+        assert entry.mean_tokens == pytest.approx(mean)
+        assert entry.all_visible_share == pytest.approx(whole)
+        (shares,) = [
+            s for s in by_distance(word_tables, measurement) if (s.selector, s.context, s.k) == (selector, context, k)
+        ]
+        tokens = sum(weights[row["window_id"]] * row["num_tokens"][i] for row in of)
+        for entry_of_bin in shares.bins:
+            inside = sum(
+                weights[row["window_id"]]
+                for row in of
+                for distance in row["distance_tokens"][: row["num_tokens"][i]]
+                if entry_of_bin.from_tokens <= distance <= entry_of_bin.to_tokens
+            )
+            assert entry_of_bin.share is not None
+            assert entry_of_bin.share.mean == pytest.approx(inside / tokens)
+    assert measurement.mean_tokens(SelectionKey("kl", "real", 1)) > 1  # words of several tokens
+    assert 0 < summary.at("kl", "real", 4).all_visible_share < 1
+
+
+def test_agreement_counts_groups(word_tables: Path) -> None:
+    measurement = load(word_tables)
+    pair = next(p for p in agreement(word_tables, measurement) if p.selectors == ("kl", "nearest"))
+    weights = dict(zip(measurement.windows["window_id"], measurement.weights_W, strict=True))
+    windows = {row["window_id"]: row for row in rows_of(word_tables, "windows")}
+    of = {
+        (row["window_id"], row["selector"]): row["group_first"]
+        for row in rows_of(word_tables, "selections")
+        if row["context"] == "real"
+    }
+    for overlap in pair.overlap:
+        common, chance = [], []
+        for window, row in windows.items():
+            size = min(overlap.k, len(row["group_first"]))
+            shared = set(of[window, "kl"][: overlap.k]) & set(of[window, "nearest"][: overlap.k])
+            common.append(weights[window] * len(shared) / size)
+            chance.append(weights[window] * size / len(row["group_first"]))
+        assert overlap.share is not None
+        assert overlap.share.mean == pytest.approx(sum(common) / sum(weights.values()))
+        assert overlap.chance == pytest.approx(sum(chance) / sum(weights.values()))
+
+
+def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> None:
+    summary = summarize(load(word_tables))
+    sentences = " ".join(headline(summary))
+    assert "k counts words; one word of kl: " in sentences
+    assert "4 words gain" in sentences
+    for claim in ("one token gains", "8 tokens gain", "8 tokens at random"):
+        assert claim not in sentences
+    at = summary.at("kl", "real", 4)
+    assert f"4 words of kl: {at.mean_tokens:.1f} tokens on average" in units_words(summary)
+    assert f"{at.all_visible_share:.1%} at k = 4" in units_words(summary)
+    console = Console(width=100, record=True, file=open(tmp_path / "out", "w"), no_color=True)  # noqa: SIM115
+    show_window(word_tables, 0, console=console, k=2)
+    shown = console.export_text()
+    assert " visible, numbered by rank" in shown
+    assert "2 words of " in shown
+    assert write_report(word_tables, tmp_path / "report.html").is_file()
+
+
+def test_the_unit_is_part_of_the_setting(
+    word_tables: Path, tiny_tables: Path, tiny_config: Config, tiny_run: Path
+) -> None:
+    words, tokens = load(word_tables), load(tiny_tables)
+    assert read_json(word_tables / "manifest.json")["influence"]["unit"] == "word"
+    assert words.manifest["run_id"] != tokens.manifest["run_id"]
+    said = pairing_of(words, tokens).words
+    assert "NOT THE SAME SETTING: k counts words in one and tokens in the other" in said
+    assert "NOT THE SAME SETTING" not in pairing_of(tokens, tokens).words
+
+
+def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """Every column that both have is the same to the last bit."""
+    changes = {
+        "num_windows": 12,
+        "selectors": [*SELECTORS, "gradient", "attention", "lasso"],
+        "screen": 9,
+        "screen_sample": 1.0,
+    }
+    one, other = (
+        measure(settings_of(tiny_config, unit=unit, **changes), tiny_run, out=tmp_path / unit.replace(":", ""))
+        for unit in ("token", "block:1")
+    )
+    for table in ("windows", "selections", "candidates", "screening"):
+        tokens, blocks = (read_table(folder, table).to_pylist() for folder in (one, other))
+        assert set(tokens[0]) <= set(blocks[0])
+        for mine, of_blocks in zip(tokens, blocks, strict=True):
+            assert {name: of_blocks[name] for name in mine} == mine
+    assert [row["num_tokens"] for row in rows_of(other, "selections")] == [
+        row["k"] for row in rows_of(one, "selections")
+    ]
+
+
+def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mistake(tiny_config: Config) -> None:
+    blocks = settings_of(tiny_config, unit="block:5", k=[1, 3])
+    blocks.check_k()
+    with pytest.raises(
+        UserError, match=r"influence\.k = \[4\]: there are only 3 blocks of 5 among the M = 12 long-range"
+    ):
+        settings_of(tiny_config, unit="block:5", k=[1, 4]).check_k()
+    settings_of(tiny_config, unit="sentence", k=[1, 12]).check_k()
+    with pytest.raises(UserError, match="between the largest k, 1, and 3, the number of blocks"):
+        settings_of(tiny_config, unit="block:5", k=[1], screen=4).check_k()
