@@ -118,7 +118,9 @@ def main() -> None:
     windows = opened.windows(config, lengths.full_len)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     window_ids_W = np.arange(len(windows))
-    batches = batches_of_contexts(null_contexts, window_ids_W, seed=settings.seed, device=opened.device)
+    batches = batches_of_contexts(
+        null_contexts, window_ids_W, seed=settings.seed, device=opened.device, tokenizer=opened.tokenizer
+    )
     calls = stages(opened.evaluator(config), batches, settings=settings, draws=max(1, settings.resampled_draws))
     seconds = time_stages(calls, repeats=arguments.repeats, device=opened.device)
     title = (

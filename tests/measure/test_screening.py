@@ -80,8 +80,8 @@ def test_the_order_by_blocks_is_that_of_a_search_by_brute_force(num: int, num_fo
 def test_a_screen_that_leaves_nothing_out_is_exact(ranking: str) -> None:
     model = build(NORMED).eval()
     exact, screened = make_scores(model), make_scores(model, screening=ScreeningSettings(M, ranking=ranking))
-    assert screened.loss_single_WM == pytest.approx(exact.loss_single_WM, abs=1e-6)
-    assert screened.kl_single_WM == pytest.approx(exact.kl_single_WM, abs=1e-6)
+    assert screened.loss_single_WI == pytest.approx(exact.loss_single_WI, abs=1e-6)
+    assert screened.kl_single_WI == pytest.approx(exact.kl_single_WI, abs=1e-6)
 
 
 def screened_scores(
@@ -112,7 +112,7 @@ def test_a_hierarchy_unmasks_blocks_then_the_tokens_of_the_best(visibility: Visi
     blocks_WNS = torch.arange(M).view(4, 4).expand(3, -1, -1)
     masked = dataclasses.replace(ranks, path="masked")
     values = target_losses(masked, tokens_WT, targets_W=targets_W, visible_WNS=blocks_WNS, reference_WV=log_p_WV)
-    for value_WN, single_WM in zip(values, (scores.loss_single_WM, scores.kl_single_WM), strict=True):
+    for value_WN, single_WM in zip(values, (scores.loss_single_WI, scores.kl_single_WI), strict=True):
         assert value_WN is not None
         for w in range(3):
             first, second = value_WN[w].argsort()[:2].tolist()
@@ -137,11 +137,11 @@ def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) ->
     padded.lm_head.weight.data[-40:] = 0.0
     larger = Evaluator(transformers_models.TransformersModel(padded), LOCAL, anchor_id=3)
     ranked = screened_scores(evaluator, ranking=ranking, num_candidates=5, ranker=larger)
-    same = np.isfinite(ranked.loss_single_WM) == np.isfinite(alone.loss_single_WM)
+    same = np.isfinite(ranked.loss_single_WI) == np.isfinite(alone.loss_single_WI)
     assert same.mean() > 0.8  # 40 logits of 0 take a little of the probability
-    assert np.isfinite(ranked.kl_single_WM).sum(axis=1).tolist() == [5, 5, 5]
+    assert np.isfinite(ranked.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
     back = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator)
-    assert np.isfinite(back.kl_single_WM).sum(axis=1).tolist() == [5, 5, 5]
+    assert np.isfinite(back.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
 
 
 def test_log_probabilities_over_another_vocabulary() -> None:

@@ -344,7 +344,7 @@ def test_the_measurement_and_its_controls_agree_on_every_path(
     assert sum(len(outcomes) for outcomes, _ in pairs) == 4 + 4 + 2 + 2 + 1
     for outcomes, expected in pairs:
         for name, outcome in outcomes.items():
-            assert outcome.scores_WM == pytest.approx(expected[name].scores_WM, abs=2e-4, nan_ok=True)
+            assert outcome.scores_WI == pytest.approx(expected[name].scores_WI, abs=2e-4, nan_ok=True)
             assert (outcome.groups_WS == expected[name].groups_WS).all()
             assert outcome.loss_sparse_WK == pytest.approx(expected[name].loss_sparse_WK, abs=1e-5)
     if screen is not None:
