@@ -5,11 +5,18 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
+
+_on_tokens: ContextVar[Callable[[int], None] | None] = ContextVar(
+    "what is told how many tokens a model has run", default=None
+)
 
 SECONDS_BETWEEN_LINES = 30
 LINE_FORMAT = (
@@ -56,3 +63,19 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
         maxinterval=SECONDS_BETWEEN_LINES,
         bar_format=COUNT_FORMAT if total is None else LINE_FORMAT,
     )
+
+
+def tokens_ran(num_tokens: int) -> None:
+    """Tell that a model has run so many tokens more, to whoever asked for it with ``listening``."""
+    if (listener := _on_tokens.get()) is not None:
+        listener(num_tokens)
+
+
+@contextmanager
+def listening(on_tokens: Callable[[int], None]) -> Iterator[None]:
+    """Have a function called with the number of tokens of every forward pass of a measurement."""
+    token = _on_tokens.set(on_tokens)
+    try:
+        yield
+    finally:
+        _on_tokens.reset(token)

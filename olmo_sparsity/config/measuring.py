@@ -157,7 +157,11 @@ class InfluenceConfig:
     )
     save_candidates: bool = key(False, "Also write the loss of every single-token unmasking.")
     windows_per_part: int = key(
-        256, "Number of windows in one part file. An interruption loses at most one part.", least=1, most=10**6
+        256,
+        "Largest number of windows in one part file; fewer where they take more than about half a million tokens of work. An "
+        "interruption loses at most one part.",
+        least=1,
+        most=10**6,
     )
     batch_tokens: Optional[int] = key(
         None,

@@ -23,6 +23,7 @@ from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
 from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.work import part_size
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)
@@ -145,8 +146,9 @@ def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder:
 
     return PreparedMeasurement(
         num_windows=len(windows),
-        part_size=WINDOWS_PER_PART,
+        part_size=part_size(WINDOWS_PER_PART, sum(lengths)),
         measure_part=measure_part,
+        tokens_per_window=sum(lengths),
         manifest_entries={
             "sampling": config.influence.sampling,
             "num_visible_tokens": lengths,

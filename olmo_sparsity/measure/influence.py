@@ -16,9 +16,11 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
+from olmo_sparsity.measure.passes import windows_per_block
 from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
+from olmo_sparsity.measure.work import part_size, tokens_of_influence
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
@@ -162,11 +164,12 @@ def prepare_windows(
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     settings, windows = config.influence, null_contexts.windows
+    tokens_per_window = tokens_of_influence(settings, config.measured_lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
 
-    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+    def measure_block(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         batches = batches_of_contexts(
             null_contexts,
             window_ids_W,
@@ -184,10 +187,21 @@ def prepare_windows(
         )
         return tables.of_part(window_ids_W, part)
 
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        per_block = len(window_ids_W)
+        if settings.visibility == "contextual" and settings.path != "masked":
+            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
+            per_block = windows_per_block(evaluator, config.measured_lengths.full_len)
+        blocks = [
+            measure_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
+        ]
+        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
+
     return PreparedMeasurement(
         num_windows=len(windows),
-        part_size=settings.windows_per_part,
+        part_size=part_size(settings.windows_per_part, tokens_per_window),
         measure_part=measure_part,
+        tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": to_dict(settings),
             "num_documents": windows.num_documents,

@@ -33,11 +33,13 @@ from olmo_sparsity.measure.passes import (
 from olmo_sparsity.measure.visibility import gate_bias, with_anchor
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.gates import Estimate, first_order
+from olmo_sparsity.progress import tokens_ran
 
 LOG_GATE = (
     -23.0
 )  # of the gate that stands for 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 BACKWARD_MEMORY = 16  # a differentiated pass keeps at least this many times the activations of a forward pass
+BACKWARD_PASSES = 3  # forward passes that a pass forward and backward takes the time of, roughly
 GRADIENT_MEMORY = 4  # forward passes whose memory the local tokens take, run forward and backward
 FAR_TOKENS = 256  # long-range tokens whose keys and values are held at once; they run under a mask of this length
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
@@ -318,6 +320,7 @@ def _gradients_of_local_rows(
         )
         if states is None:
             return None
+        tokens_ran(BACKWARD_PASSES * len(tokens_wT) * evaluator.local_len)
         parts = []
         for begin in range(num_anchors, cut, FAR_TOKENS):
             block = slice(begin, min(begin + FAR_TOKENS, cut))
@@ -336,6 +339,7 @@ def _keys_values_alone(
     num_anchors = evaluator.num_anchors
     tokens_wP = torch.cat([tokens_wT[:, :num_anchors], tokens_wT[:, block]], dim=1)
     positions_wP = torch.cat([positions_wT[:, :num_anchors], positions_wT[:, block]], dim=1)
+    tokens_ran(tokens_wP.numel())
     allowed_PP = torch.eye(tokens_wP.shape[1], dtype=torch.bool, device=tokens_wP.device)
     allowed_PP[:, :num_anchors] = True
     far = evaluator.model.keys_values(tokens_wP, positions_wP, allowed_BPP=allowed_PP.expand(len(tokens_wP), -1, -1))
@@ -356,6 +360,7 @@ def _gradients_under_gates(
         bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility=evaluator.visibility)
         logits_wV = evaluator.model.last_logits(tokens_wT, positions_wT, bias_BTT=bias_wTT)
         (gradient_wT,) = torch.autograd.grad(loss(logits_wV.float()), log_gate_wT)
+    tokens_ran(BACKWARD_PASSES * tokens_wT.numel())
     return gradient_wT[:, long_range] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
 
 
@@ -366,9 +371,10 @@ def long_range_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch
     It is the mean over heads and layers.
     """
     num_windows, full_len = tokens_WT.shape
-    attention = [
-        evaluator.model.last_attention(*with_anchor(tokens_WT[windows], evaluator.anchor_id))
-        for windows in evaluator.batches(num_windows, evaluator.window_len(full_len))
-    ]
+    attention = []
+    for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
+        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+        attention.append(evaluator.model.last_attention(tokens_wT, positions_wT))
+        tokens_ran(tokens_wT.numel())
     first = evaluator.num_anchors
     return torch.cat(attention)[:, first : first + full_len - evaluator.local_len]

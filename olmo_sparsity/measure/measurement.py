@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
 import torch
+from tqdm import tqdm
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
@@ -27,7 +29,7 @@ from olmo_sparsity.measure.opened_model import OpenedModel, lengths_record
 from olmo_sparsity.measure.pretrained_folder import begin_folder
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
-from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import read_json, unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
@@ -80,12 +82,14 @@ class PreparedMeasurement:
         num_windows: windows to measure.
         part_size: windows of one part file.
         measure_part: measures the windows of one part.
+        tokens_per_window: about how many tokens the model runs for a window; it moves the bar within a part.
         manifest_entries: what the manifest holds beyond the entries that all kinds share.
     """
 
     num_windows: int
     part_size: int
     measure_part: MeasurePart
+    tokens_per_window: int
     manifest_entries: dict[str, Any]
 
 
@@ -134,6 +138,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         manifest_of(plan, prepared),
         part_size=prepared.part_size,
         measure_part=prepared.measure_part,
+        tokens_per_window=prepared.tokens_per_window,
         overwrite=overwrite,
         share=share,
     )
@@ -203,6 +208,7 @@ def measure_parts(
     *,
     part_size: int,
     measure_part: MeasurePart,
+    tokens_per_window: Optional[int] = None,
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> None:
@@ -213,6 +219,7 @@ def measure_parts(
         manifest: describes the measurement: ``kind``, ``run_id``, ``num_windows``, ``context`` and more.
         part_size: windows of one part; a measurement that was begun before keeps its own.
         measure_part: measures the windows of one part.
+        tokens_per_window: moves the bar within a part; None: it moves from part to part.
         overwrite: delete the folder's tables first; never with several processes.
         share: which of the parts this process measures.
 
@@ -237,12 +244,49 @@ def measure_parts(
     left = sum(len(windows_of(part)) for part in missing)
     with progress_bar(kind, " windows", total=total, initial=total - left) as bar:
         for part in missing:
-            tables = measure_part(windows_of(part))
+            within = WithinPart(bar, len(windows_of(part)), tokens_per_window)
+            with listening(within.tokens_ran):
+                tables = measure_part(windows_of(part))
+            tokens_per_window = within.tokens_per_window
             for table in reversed(TABLES[kind]):  # the first table last: its part vouches for the others
                 if table in tables:
                     write_part(folder, table, part=part, content=tables[table], metadata=metadata)
-            bar.update(len(windows_of(part)))
+            within.finish()
     finalize(folder)
+
+
+class WithinPart:
+    """Moves a bar of windows while a part is measured, by the tokens that the model has run so far.
+
+    Attributes:
+        tokens_per_window: about how many tokens a window takes; when the part is done, how many it took. None: not known.
+    """
+
+    def __init__(self, bar: tqdm[Any], num_windows: int, tokens_per_window: Optional[int]):
+        """Begin a part of so many windows."""
+        self._bar, self._num_windows, self._begin = bar, num_windows, bar.n
+        self._ran = 0
+        self.tokens_per_window = tokens_per_window
+
+    def tokens_ran(self, num_tokens: int) -> None:
+        """Move the bar; it reaches the end of the part only when the part is written."""
+        self._ran += num_tokens
+        if not self.tokens_per_window:
+            return
+        digits = 0 if self._num_windows >= 100 else 1 if self._num_windows >= 10 else 2
+        step: float = 10**-digits
+        windows = min(self._ran / self.tokens_per_window, self._num_windows - step)
+        done = self._begin + round(math.floor(windows / step) * step, digits)
+        if done > self._bar.n:
+            self._bar.update(done - self._bar.n)
+
+    def finish(self) -> None:
+        """Move the bar to the end of the part."""
+        end = self._begin + self._num_windows
+        self._bar.update(end - self._bar.n)
+        self._bar.n = end  # a sum of fractions may be off in its last digit
+        if self._ran and self.tokens_per_window:
+            self.tokens_per_window = max(1, self._ran // self._num_windows)
 
 
 def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite: bool) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from olmo_sparsity.measure.visibility import (
 )
 from olmo_sparsity.model import compact
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.progress import tokens_ran
 
 PREFIX_SHARE = 4  # the prefixes of a block of windows take this part of a forward pass's tokens; its rows take the rest
 Rows = Union[slice, torch.Tensor]  # which rows of a group: a slice, or int64 indices
@@ -45,6 +46,7 @@ def one_row_each(visible_WS: torch.Tensor) -> RowGroup:
 def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible_RS: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities of the next token, nats, fp32 [R, V], in one forward pass over rows of their own."""
     local_len, anchor_id = evaluator.local_len, evaluator.anchor_id
+    tokens_ran(len(tokens_RT) * evaluator.row_len(tokens_RT.shape[1], visible_RS.shape[1]))
     if evaluator.path == "masked":
         visible_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=anchor_id is not None)
         allowed_RTT = attention_mask(visible_RT, local_len=local_len, visibility=evaluator.visibility)
@@ -71,6 +73,7 @@ class _Block:
     def log_probs(self, rows: RowGroup) -> torch.Tensor:
         """Return log-probabilities of the next token in each row, nats, fp32 [R, V], in one forward pass."""
         windows_R = rows.windows_R
+        tokens_ran(len(windows_R) * self.evaluator.local_len)
         seen_RP = prefix_positions(rows.visible_RS, has_anchor=self.evaluator.anchor_id is not None)
         prefix = [
             (_gathered(k_WHPE, windows_R, seen_RP=seen_RP), _gathered(v_WHPE, windows_R, seen_RP=seen_RP))
@@ -92,6 +95,7 @@ def prefix_of_windows(evaluator: Evaluator, tokens_WT: torch.Tensor) -> KeysValu
     """Return the keys and values of the anchor and of all long-range tokens under causal attention; they are not kept."""
     cut = evaluator.window_len(tokens_WT.shape[1]) - evaluator.local_len
     tokens_WT, positions_WT = with_anchor(tokens_WT, evaluator.anchor_id)
+    tokens_ran(len(tokens_WT) * cut)
     return evaluator.model.keys_values(tokens_WT[:, :cut], positions_WT[:, :cut])
 
 
@@ -197,6 +201,7 @@ def log_probs_of_singles(
             local_len=evaluator.local_len,
             rows_per_pass=evaluator.rows_per_pass(evaluator.local_len),
         ):
+            tokens_ran(logits_wjV.shape[0] * logits_wjV.shape[1] * (evaluator.local_len + 1))
             yield windows, candidates, logits_wjV.log_softmax(dim=-1)
         return
     needs_prefix = evaluator.needs_prefix(1, full_len - evaluator.local_len)
@@ -244,6 +249,7 @@ def log_probs_of_all_but_one(
         else:
             parts = compact.all_but_one_logits(olmo, tokens_wT, num_long_range=num_long_range)
         for j, logits_wV in enumerate(parts):
+            tokens_ran(len(logits_wV) * (full_len - j - 1))
             yield windows, slice(j, j + 1), logits_wV.float().log_softmax(dim=-1)[:, None]
 
 

@@ -29,6 +29,7 @@ from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.solver import trained_solver
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.work import part_size, tokens_of_influence
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 from olmo_sparsity.text.vocabulary import token_texts
@@ -140,10 +141,15 @@ def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) ->
             "found": pa.Table.from_pylist(found_rows, schema=schema_of["found"]),
         }
 
+    of_validation = dataclasses.replace(
+        config.influence, selectors=settings.selectors, k=settings.k, screen=None, resampled_draws=0
+    )
+    tokens_per_window = tokens_of_influence(of_validation, lengths)
     return PreparedMeasurement(
         num_windows=num_windows * len(suites),
-        part_size=config.influence.windows_per_part,
+        part_size=part_size(config.influence.windows_per_part, tokens_per_window),
         measure_part=measure_part,
+        tokens_per_window=tokens_per_window,
         manifest_entries={
             "validation": to_dict(settings),
             "suites": [_suite_entry(suite.windows) for suite in suites],

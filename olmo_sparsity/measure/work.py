@@ -1,0 +1,90 @@
+"""How many tokens a model runs for a window, about: it sizes the parts of a measurement, and tells how far a part has come.
+
+The number is a function of the configuration alone, so that every process cuts a measurement into the same parts.
+"""
+
+from __future__ import annotations
+
+from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
+from olmo_sparsity.measure.hierarchy import BRANCHES, block_sizes
+from olmo_sparsity.measure.selectors import BACKWARD_COST, SCORERS, SCREENED
+
+TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
+
+
+def part_size(windows_per_part: int, tokens_per_window: int) -> int:
+    """Return the number of windows of one part: at least one."""
+    return max(1, min(windows_per_part, TOKENS_PER_PART // tokens_per_window))
+
+
+def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+    """Return about how many tokens the model runs for a window of ``olmo-sparsity influence``, under both contexts.
+
+    Args:
+        settings: what is measured.
+        lengths: of the windows.
+    """
+    seeing = [name for name in settings.selectors if SCORERS[name].sees_target]
+    blind = [name for name in settings.selectors if name not in seeing]
+    real = _tokens_of_choices(settings, lengths, settings.selectors)
+    prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
+    tokens = 2 * (real + lengths.full_len + prefix) + lengths.local_len
+    tokens += settings.resampled_draws * _tokens_of_choices(
+        settings, lengths, seeing, is_shared=settings.screen is None
+    )
+    mimics = [name for name in blind if name in ("kl", "greedy-kl")]
+    tokens += _tokens_of_choices(settings, lengths, mimics, is_shared=settings.screen is None)
+    if settings.screen is not None:
+        exact = lengths.num_long_range * (lengths.local_len + 1)
+        tokens += int(2 * settings.screen_sample * exact) if any(name in SCREENED for name in settings.selectors) else 0
+    return tokens
+
+
+def _tokens_of_choices(
+    settings: InfluenceConfig, lengths: MeasuredLengths, selectors: list[str], *, is_shared: bool = False
+) -> int:
+    """Return the tokens that selectors and the sets they choose take under one context, for one label.
+
+    Args:
+        settings: what is measured.
+        lengths: of the windows.
+        selectors: the selectors.
+        is_shared: the unmaskings of single tokens have been evaluated for another label.
+    """
+    local, many = lengths.local_len, lengths.num_long_range
+    tokens = {
+        "gradient": _tokens_of_estimates(settings, lengths),
+        "attention": lengths.full_len,
+        "random": 0,
+        "nearest": 0,
+        "mask-one": many * (lengths.full_len if settings.path == "masked" else lengths.full_len - many // 2),
+        "greedy": sum((many - taken) * (local + taken + 1) for taken in range(max(settings.k))),
+        "lasso": settings.lasso_masks * (local + many // 2),
+    }
+    tokens["greedy-kl"] = tokens["greedy"]
+    total = sum(tokens[name] for name in selectors if name not in SCREENED)
+    screened = [name for name in selectors if name in SCREENED]
+    if screened and settings.screen is None and not is_shared:
+        total += many * (local + 1)  # one pass serves all of them
+    elif settings.screen is not None:
+        total += len(screened) * (settings.screen * (local + 1) + _tokens_of_ranking(settings, lengths))
+    return total + len(selectors) * sum(local + k for k in settings.k)
+
+
+def _tokens_of_ranking(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+    """Return the tokens that ranking the candidates of a window takes."""
+    assert settings.screen is not None
+    local, many = lengths.local_len, lengths.num_long_range
+    if settings.screen_by == "proxy":
+        return many * (local + 1)
+    if settings.screen_by == "hierarchy":
+        sizes = block_sizes(many, settings.screen)
+        first = [-(-many // size) * (local + size) for size in sizes[:1]]
+        return sum(first) + sum(BRANCHES * -(-settings.screen // BRANCHES) * (local + size) for size in sizes[1:])
+    return _tokens_of_estimates(settings, lengths)
+
+
+def _tokens_of_estimates(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+    """Return the tokens of first-order estimates: the local ones back and forth, and the others where no prefix has them."""
+    far = 0 if settings.visibility == "contextual" else lengths.num_long_range
+    return far + (1 + BACKWARD_COST) * lengths.local_len
