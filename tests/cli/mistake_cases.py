@@ -6,9 +6,14 @@ The commands run in a folder with ``words.jsonl`` (400 documents), ``tiny.yaml``
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from mistakes import Case, file
 
 LONG = "x" * 300
@@ -293,4 +298,120 @@ OVERRIDES = [
         ("name=", "override 'name='"),
         ("x" * 5000 + "=1", "here; there are name, data, context"),
     ]
+]
+
+
+def documents(name: str, *texts: str) -> Callable[[], None]:
+    return file(name, "".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def parquet(values: pa.Array, column: str = "text") -> Callable[[], None]:
+    return lambda: pq.write_table(pa.table({column: values}), "t.parquet")
+
+
+def tokenizer(**changes: object) -> Callable[[], None]:
+    """Return what writes t.json, the run's tokenizer with changes."""
+
+    def make() -> None:
+        Path("t.json").write_text(json.dumps({**json.loads(Path("runs/tiny/tokenizer.json").read_text()), **changes}))
+
+    return make
+
+
+def replaced_by_pipe(path: str) -> Callable[[], None]:
+    def make() -> None:
+        os.remove(path)
+        os.mkfifo(path)
+
+    return make
+
+
+INVALID_UTF8 = pa.array([b"\xff\xfe words", b"words"], pa.binary()).view(pa.string())
+DATES = pa.array([datetime.date(2020, 1, 1)])
+
+TEXT = [
+    Case(f"{PREPARE} data.source=no.jsonl", "no.jsonl: no such file, folder or glob"),
+    Case(f"{PREPARE} data.source=", "override 'data.source='"),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl: the file is empty", file("t.jsonl")),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl:1: not JSON", file("t.jsonl", "words\n")),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl:1: no text in the field 'text'", file("t.jsonl", '{"a": 1}\n')),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl:1: no text in the field 'text'", file("t.jsonl", "[1]\n")),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl:1: not JSON", file("t.jsonl", b"\xff\n")),
+    Case(f"{PREPARE} data.source=t.jsonl", "it holds no document with text", documents("t.jsonl", "", " ")),
+    Case(f"{PREPARE} data.source=t.txt", "t.txt:1: not UTF-8 text", file("t.txt", b"\xff")),
+    Case(f"{PREPARE} data.source=t.jsonl.gz", "t.jsonl.gz:1: cannot read on", file("t.jsonl.gz", "words")),
+    Case(f"{PREPARE} data.source=t.jsonl.zst", "t.jsonl.zst:1: cannot read on", file("t.jsonl.zst", "words")),
+    Case(f"{PREPARE} data.source=t.parquet", "t.parquet: not a Parquet file", file("t.parquet", "words")),
+    Case(f"{PREPARE} data.source=t.parquet", "the text in column 'text' is not UTF-8", parquet(INVALID_UTF8)),
+    Case(f"{PREPARE} data.source=t.parquet", "no text in column 'text' (data.text_field), but date32", parquet(DATES)),
+    Case(f"{PREPARE} data.source=t.parquet data.on_error=skip", "holds no document with text", parquet(DATES)),
+    Case(f"{PREPARE} data.source=t.parquet", "t.parquet: no column 'text'", parquet(DATES, "\x1b[31mday")),
+    Case(f"{PREPARE} data.source=t.xyz", "t.xyz: unknown kind of file", file("t.xyz", "words")),
+    Case(f"{PREPARE} data.source=t.bin", "no tokenizer can be trained on those", file("t.bin", "words")),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl: this is a pipe or a device", lambda: os.mkfifo("t.jsonl")),
+    Case(f"{PREPARE} data.source=t.jsonl", "t.jsonl: no such file", lambda: os.symlink("t.jsonl", "t.jsonl")),
+    Case(f"{PREPARE} data.source=t.jsonl", "this folder holds no file that ends in", lambda: os.mkdir("t.jsonl")),
+    Case(
+        f"{PREPARE} data.source=folder",
+        "this name is not UTF-8",
+        lambda: (os.mkdir("folder"), Path(os.fsdecode(b"folder/\xff.txt")).write_text("words")),
+    ),
+    Case(f"{PREPARE} data.text_field=nope", "no text in the field 'nope'"),
+    Case(f"{PREPARE} data.tokenizer=t.json", "data.tokenizer = t.json: no such file, and neither bpe:N nor one of"),
+    Case(f"{PREPARE} data.tokenizer=t.json", "error: t.json: not a tokenizer.json", file("t.json", "words")),
+    Case(f"{PREPARE} data.tokenizer=t.json", "error: t.json: not a tokenizer.json", file("t.json", "{}")),
+    Case(f"{PREPARE} data.tokenizer=t.json", "t.json: not a tokenizer.json (not UTF-8 text)", file("t.json", b"\xff")),
+    Case(f"{PREPARE} data.tokenizer=t.json", "t.json: this is a pipe or a device", lambda: os.mkfifo("t.json")),
+    Case(f"{PREPARE} data.tokenizer=t.json", "data.tokenizer = t.json: no such file", lambda: os.mkdir("t.json")),
+    Case(
+        f"{PREPARE} data.tokenizer=t.json",
+        "error: t.json: this tokenizer fails (Precompiled",
+        tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ),
+    Case(
+        f"{PREPARE} data.tokenizer=t.json data.eos_token=none",
+        "data.eos_token = 'none': the tokenizer has no such token",
+        tokenizer(),
+    ),
+    Case(f"{EXPLAIN} --at 5", "document.txt: this is a pipe or a device", lambda: os.mkfifo("document.txt")),
+    Case(f"{EXPLAIN} --at 5", "document.txt: not UTF-8 text", file("document.txt", b"\xff")),
+    Case("explain --run runs/tiny --text words.jsonl --at 5", "words.jsonl: 400 documents, where one is expected"),
+    Case("config --config y.yaml", "y.yaml: this is a pipe or a device", lambda: os.mkfifo("y.yaml")),
+    Case("summary --tables tables", "tables: this folder exists and is no", replaced_by_pipe("tables/manifest.json")),
+    Case(
+        "summary --tables tables",
+        "tables/windows/part-00001.parquet: this is a pipe or a device",
+        replaced_by_pipe("tables/windows/part-00001.parquet"),
+    ),
+]
+
+
+def forbidden(path: str, mode: int = 0) -> Callable[[], None]:
+    return lambda: os.chmod(path, mode)
+
+
+PERMISSIONS = [
+    Case(
+        "config --config tiny.yaml",
+        "tiny.yaml: cannot read this configuration (Permission denied)",
+        forbidden("tiny.yaml"),
+    ),
+    Case("summary --tables tables", "tables/manifest.json: permission denied", forbidden("tables/manifest.json")),
+    Case("summary --tables tables", "tables: permission denied", forbidden("tables")),
+    Case("summary --run runs/tiny", "runs/tiny/config.yaml: permission denied", forbidden("runs/tiny")),
+    Case("report --tables tables --out new.html", "new.html: permission denied", forbidden(".", 0o555)),
+    Case("compare tables runs/tiny --out new.html", "new.html: permission denied", forbidden(".", 0o555)),
+    Case("figures --run runs/tiny", ": cannot make this folder (Permission denied)", forbidden("runs/tiny", 0o555)),
+    Case("export hf runs/tiny new", "cannot", forbidden(".", 0o555)),
+    Case(INFLUENCE, "runs/tiny/manifest.json: permission denied", forbidden("runs/tiny/manifest.json")),
+    Case(INFLUENCE, "runs/tiny/tokenizer.json: ", forbidden("runs/tiny/tokenizer.json")),
+    Case(INFLUENCE, "model.pt: permission denied", forbidden("runs/tiny/checkpoints/step12/model.pt")),
+    Case(f"{PREPARE} data.source=words.jsonl", "words.jsonl: permission denied", forbidden("words.jsonl")),
+    Case(
+        "explain --run runs/tiny --text words.jsonl --at 5", "words.jsonl: permission denied", forbidden("words.jsonl")
+    ),
+    Case(
+        f"{PREPARE} data.tokenizer=t.json", "t.json: permission denied", lambda: (tokenizer()(), os.chmod("t.json", 0))
+    ),
+    Case("prepare --config tiny.yaml data.validation_percent=20", "data", forbidden("data", 0o555)),
 ]
