@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     AnchorOption,
     ConfigOption,
@@ -233,10 +234,10 @@ def merge(
         result = check_tables(folder)
         problems += len(result.problems)
         for problem in result.problems[:MAX_PROBLEMS]:
-            typer.echo(problem, err=True)
+            print_line(problem, to_stderr=True)
         if len(result.problems) > MAX_PROBLEMS:
             logger.info(f"{folder}: and {len(result.problems) - MAX_PROBLEMS} more")
         if not result.problems:
-            print(result.summary)
+            print_line(result.summary)
     if problems:
         raise typer.Exit(2)

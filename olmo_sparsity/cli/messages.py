@@ -59,3 +59,8 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
         PACKAGE_LOGGER.removeHandler(earlier)
     PACKAGE_LOGGER.addHandler(handler)
     PACKAGE_LOGGER.setLevel(level)
+
+
+def print_line(result: object, *, to_stderr: bool = False) -> None:
+    """Print one result, such as a path, on a line of its own, without control characters."""
+    print(printable(str(result)), file=sys.stderr if to_stderr else sys.stdout, flush=to_stderr)

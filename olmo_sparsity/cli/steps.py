@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import Interrupted, UserError
 
@@ -74,7 +73,7 @@ def finish_share(tables: Path, share: Share) -> bool:
     num_missing = finalize(tables)
     progress = f"{tables}: share {share.index} of {share.count} is done"
     if num_missing:
-        typer.echo(f"{progress}; {num_missing} parts are left to the others", err=True)
+        print_line(f"{progress}; {num_missing} parts are left to the others", to_stderr=True)
     elif not share.is_leader:
-        typer.echo(f"{progress}, and with it all parts", err=True)
+        print_line(f"{progress}, and with it all parts", to_stderr=True)
     return not num_missing and share.is_leader

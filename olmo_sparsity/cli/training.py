@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import ConfigOption, Overrides, OverwriteOption, RunOption, resolve
 from olmo_sparsity.cli.steps import interruptible
 from olmo_sparsity.config.files import config_folder, to_yaml
@@ -26,7 +27,7 @@ def prepare(config: ConfigOption = None, run: RunOption = None, overrides: Overr
         folder = prepare_tokens(loaded.data)
     for line in describe(folder):
         logger.info(line)
-    print(folder)
+    print_line(folder)
 
 
 def train(
@@ -66,7 +67,7 @@ def export_hf(
         f"differ from those of the run by at most {exported.largest_logit_difference:.2g} "
         f"({exported.num_logits_compared:,} compared)"
     )
-    print(out)
+    print_line(out)
 
 
 def show_config(config: ConfigOption = None, run: RunOption = None, overrides: Overrides = None) -> None:

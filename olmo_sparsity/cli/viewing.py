@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     ConfigOption,
     ContextName,
@@ -108,7 +109,7 @@ def figures(
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder)
     for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
-        print(path)
+        print_line(path)
 
 
 def report(
@@ -141,7 +142,7 @@ def report(
         _, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
     page = out or default_out(tables, run)
-    print(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
+    print_line(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 
 
 def show(

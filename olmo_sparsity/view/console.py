@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.agreement import Agreement, agreement
 from olmo_sparsity.statistics.as_json import (
     agreement_json,
@@ -88,13 +89,18 @@ def print_in(form: Form, items: Sequence[Item], *, summary: Summary) -> None:
     Both gates are part of every form: CSV has them in columns, LaTeX in each caption.
     """
     if form is Form.csv:
-        print(csv_of(items, {"gate": summary.gate, "beyond_gate": summary.beyond_gate}), end="")
+        _print_lines(csv_of(items, {"gate": summary.gate, "beyond_gate": summary.beyond_gate}))
     elif form is Form.md:
-        print(markdown_of(items), end="")
+        _print_lines(markdown_of(items))
     elif form is Form.tex:
-        print(tex_of(items, gates_words(summary)), end="")
+        _print_lines(tex_of(items, gates_words(summary)))
     else:
         print_items(items, results_console())
+
+
+def _print_lines(text: str) -> None:
+    """Print lines without control characters."""
+    print("\n".join(map(printable, text.split("\n"))), end="")
 
 
 def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) -> None:

@@ -19,6 +19,7 @@ from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
+from olmo_sparsity.view.safe_console import SafeConsole
 
 WIDTH = 100
 BAR = 40
@@ -288,4 +289,4 @@ def terminal() -> Console:
     """Return a console on standard output, no wider than is easy to read; without colour where NO_COLOR is set or
     where it is not a terminal."""
     width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return SafeConsole(width=width, soft_wrap=False)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from olmo_sparsity.view.result_table import Column, Item, ResultTable
+from olmo_sparsity.view.safe_console import SafeConsole
 
 BORDER = 3  # columns of the terminal that a column of a table takes beside its text
 HEADER_LINES = 3  # of a column's header, where its words allow it
@@ -19,7 +20,7 @@ WIDEST_KEY = 22  # columns of the terminal; a longer key is wrapped where there 
 
 def results_console() -> Console:
     """Return where results are printed: as wide as the terminal; in a pipe or file as ``COLUMNS`` says, or 80 columns."""
-    return Console()
+    return SafeConsole()
 
 
 def print_items(items: Sequence[Item], console: Console) -> None:

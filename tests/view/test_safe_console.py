@@ -1,0 +1,55 @@
+"""What is printed holds no control characters, whatever the tables hold, and markup is text."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from olmo_sparsity.errors import printable
+from olmo_sparsity.view.safe_console import SafeConsole
+
+HOSTILE = "[bold]a[/bold] \x1b[31mred\x07 \u202eback \x9b2J :smile: b"
+
+
+def printed(*texts: str, **options: object) -> str:
+    file = io.StringIO()
+    console = SafeConsole(file=file, width=200, **options)
+    table = Table(*texts)
+    table.add_row(*texts)
+    for text in texts:
+        console.print(text)
+        console.print(Text(text))
+    console.print(table)
+    return file.getvalue()
+
+
+def test_names_from_tables_are_shown_as_they_are() -> None:
+    shown = printed(HOSTILE)
+    assert shown.count("[bold]a[/bold] \ufffd[31mred") == 4
+    assert ":smile: b" in shown
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_no_control_character_is_printed(text: str) -> None:
+    for character in printed(text):
+        assert character == "\n" or unicodedata.category(character)[0] != "C", ascii(character)
+
+
+def test_a_terminal_still_has_its_colours() -> None:
+    file = io.StringIO()
+    console = SafeConsole(file=file, width=80, force_terminal=True, color_system="standard", no_color=False)
+    console.print("a\x1b[8mb", style="bold red")
+    assert "\x1b[1;31m" in file.getvalue() and "\x1b[8m" not in file.getvalue()
+
+
+@given(st.text())
+def test_printable_text_is_one_line_and_stays_as_it_is(text: str) -> None:
+    shown = printable(text)
+    assert len(shown.splitlines()) <= 1
+    assert printable(shown) == shown
+    assert all(before == after for before, after in zip(text, shown, strict=True) if before.isprintable())
