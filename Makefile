@@ -11,6 +11,8 @@
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
+# make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
+#                (default 40), and list the changes that no test notices
 # make gallery   draw the pictures in docs/images/ from the existing runs
 # make docs      build the documentation site in site/
 # make format    correct lint and format
@@ -41,7 +43,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real figures report browser evidence sweep curve seeds bench gpu-check gallery docs test check format lock clean
+.PHONY: demo real figures report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -97,6 +99,12 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+
+mutants: ROOM ?= statistics
+mutants: NUMBER ?= 40
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,mutants]'
+	$(BIN)/python -m benchmarks.mutants --room $(ROOM) --number $(NUMBER)
 
 gpu-check: $(READY)
 	$(BIN)/python -W ignore -m benchmarks.gpu_check

@@ -48,7 +48,7 @@ from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
-KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 3, 10, 20, 2, 7, 0.6
+KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 4, 10, 20, 2, 7, 0.6
 CONTEXTS = ("real", "null")
 SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
 
@@ -75,7 +75,8 @@ def texts(tiny_run: Path, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPat
         json.loads(line)["text"]
         for line in write_corpus(tmp_path_factory.mktemp("new") / "x.jsonl", 40, seed=97).open()
     ]
-    long = [text for text in new if len(text.split()) > 40][:6]
+    # With quotation marks: whether one closes depends on how many the window holds before it.
+    long = [text.replace(" ", '" ') for text in new if len(text) > 220][:6]
     long[1] = f"{long[1]} {trained[1]}"
     return {"a.jsonl": [*long[:5], trained[0]] * 3, "b.jsonl": [*long[3:], trained[0]] * 2}
 
@@ -231,18 +232,20 @@ def test_the_windows_can_tell_one_definition_from_another(exact: Path, texts: di
     for column in ("weight", "source", "train_overlap", "target_class", "start_token"):
         assert len({window[column] for window in windows}) > 1, column
     assert {window["source"] for window in windows} == set(texts)
-    with_local = [
-        target_class(
-            window["token_ids"],
+
+    def class_of(window: dict[str, Any], ids: list[int], num_long_range: int) -> str:
+        return target_class(
+            ids,
             window["token_texts"],
             target_id=window["target_id"],
             target_text=window["target_text"],
-            num_long_range=LOCAL,
+            num_long_range=num_long_range,
         )
-        for window in windows
-    ]
-    assert with_local != [window["target_class"] for window in windows]
+
+    assert any(window["target_class"] != class_of(window, window["token_ids"], LOCAL) for window in windows)
     assert any(window["target_class"] != window["null_target_class"] for window in windows)
+    of_real_texts = [class_of(window, tokens_under(window, "null"), M) for window in windows]
+    assert of_real_texts != [window["null_target_class"] for window in windows]
     losses = [name for name in windows[0] if name.startswith(("loss_", "null_loss_", "gain_", "null_gain_"))]
     for first, second in ((a, b) for i, a in enumerate(losses) for b in losses[i + 1 :]):
         assert max(abs(window[first] - window[second]) for window in windows) > 1e-3, (first, second)

@@ -434,8 +434,17 @@ def test_a_broken_shard_that_is_read_ahead_counts_only_if_it_is_needed(shards: D
     (Path(shards.source) / "b.jsonl").write_text("{broken\n")  # needed in any case, whether it is read ahead or not
     with pytest.raises(UserError, match=r"b\.jsonl:1: not JSON"):
         prepare(dataclasses.replace(shards, max_documents=60))
-    with pytest.raises(UserError, match=r"[bd]\.jsonl:1: not JSON"):
+
+
+@pytest.mark.usefixtures("pool_of_threads")
+def test_without_a_limit_a_broken_shard_ends_the_preparation_at_once(shards: DataConfig) -> None:
+    """The largest shard comes first, with two others beside it; the rest is not begun."""
+    with open(Path(shards.source) / "e.jsonl", "a") as file:
+        file.write("{broken\n")
+    shards = dataclasses.replace(shards, processes=3)
+    with pytest.raises(UserError, match=r"e\.jsonl:45: not JSON"):
         prepare(shards)
+    assert len(list(store_folder(shards).glob("shards/*.record.json"))) <= 2
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
