@@ -72,7 +72,7 @@ def influence(
             "--screen",
             metavar="[RANKING:]N",
             help="Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: gradient, "
-            "patching, hierarchy, or proxy. Default: off.",
+            "patching, attention, hierarchy, or proxy. Default: off.",
         ),
     ] = None,
     precision: Annotated[

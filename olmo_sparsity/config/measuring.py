@@ -20,7 +20,7 @@ SELECTORS = (
     "greedy-kl",
     "lasso",
 )
-SCREEN_RANKINGS = ("gradient", "patching", "hierarchy", "proxy")
+SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
 CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 
@@ -122,10 +122,11 @@ class InfluenceConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    screen_by: Literal["gradient", "patching", "hierarchy", "proxy"] = key(
+    screen_by: Literal["gradient", "patching", "attention", "hierarchy", "proxy"] = key(
         "gradient",
         "How candidates are ranked for screening. gradient: by the derivative with respect to gates on their attention, for all "
-        "at once. patching: the same with every softmax exact (attribution patching). hierarchy: by unmasking blocks of tokens, "
+        "at once. patching: the same with every softmax exact (attribution patching). attention: by the attention that the local "
+        "tokens would pay to each if it alone were unmasked. hierarchy: by unmasking blocks of tokens, "
         "then smaller blocks within the best. proxy: by unmasking each with screen_proxy.",
     )
     screen_proxy: Optional[str] = key(

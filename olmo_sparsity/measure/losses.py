@@ -272,11 +272,11 @@ def gate_gradients(
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
         loss_function: sums the losses of some windows.
-        estimate: ``gate``: the derivative with respect to the gate, at gate 0; ``patching``: exact in each softmax, on every
-            path; of a model whose attention cannot be read, ``gate``.
+        estimate: ``gate``: the derivative with respect to the gate, at gate 0; the others are of ``olmo_sparsity.model.gates``,
+            on every path; of a model whose attention cannot be read, ``gate``.
     """
     num_windows, full_len = tokens_WT.shape
-    if evaluator.path != "masked" or estimate == "patching":
+    if evaluator.path != "masked" or estimate != "gate":
         batches = evaluator.batches(num_windows, GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len))
         found = [
             _gradients_of_local_rows(evaluator, tokens_WT, windows, loss_function=loss_function, estimate=estimate)

@@ -265,7 +265,8 @@ class WindowScores:
             return self._order_by_blocks(ranker, criterion, num_found=screening.num_candidates)
         if screening.ranker is None and criterion == "loss" and screening.ranking == "gradient":
             return -self.gradient_WI
-        return self._gate_gradients(ranker, criterion, "patching" if screening.ranking == "patching" else "gate")
+        estimate_of: dict[str, Estimate] = {"gradient": "gate", "patching": "patching", "attention": "attention"}
+        return self._gate_gradients(ranker, criterion, estimate_of[screening.ranking])
 
     def _order_by_blocks(self, ranker: Evaluator, criterion: Criterion, *, num_found: int) -> np.ndarray:
         def evaluate(rows: Sequence[Rows]) -> list[np.ndarray]:

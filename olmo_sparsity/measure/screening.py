@@ -26,8 +26,9 @@ class ScreeningSettings:
 
     Attributes:
         num_candidates: candidates that are unmasked one by one, the best of the ranking.
-        ranking: ``gradient`` and ``patching`` rank to first order (``olmo_sparsity.model.gates``); ``hierarchy`` unmasks blocks
-            of tokens, then smaller ones within the best (``olmo_sparsity.measure.hierarchy``); ``proxy`` unmasks every candidate.
+        ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.gates``); ``hierarchy``
+            unmasks blocks of tokens, then smaller ones within the best (``olmo_sparsity.measure.hierarchy``); ``proxy`` unmasks
+            every candidate.
         ranker: the model that ranks: a proxy, or the model in lower precision; None: the model whose losses are reported.
     """
 

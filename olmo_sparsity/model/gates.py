@@ -9,6 +9,8 @@ query's attention output, and G the derivative of the loss with respect to o.
 - ``gate``: the derivative of the loss with respect to the gate of j at gate 0 is the sum of exp(s - log_sum) G (v - o).
 - ``patching``: unmasking j alone moves o by sigmoid(s - log_sum) (v - o), if nothing before moves. The sum of G times that is
   the estimate of attribution patching (Nanda 2023): exact in each softmax, first order in the rest of the model.
+- ``attention``: minus the sum of sigmoid(s - log_sum), the attention that j would take. It ignores the loss, and so does not fail
+  where the loss is far from linear.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Literal
 
 import torch
 
-Estimate = Literal["gate", "patching"]
+Estimate = Literal["gate", "patching", "attention"]
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,14 @@ def first_order(
     Args:
         states: of each layer of the row.
         far: keys and values of the far tokens in each layer, [B, H, M, E] each.
-        estimate: ``gate`` or ``patching``; see the module.
+        estimate: ``gate``, ``patching`` or ``attention``; see the module. Of the last, only the order means something.
     """
     total_BM = torch.zeros(len(far[0][0]), far[0][0].shape[2], device=states[0].q_BHNE.device)
     for state, (k_BHME, v_BHME) in zip(states, far, strict=True):
         relative_BHNM = (state.q_BHNE @ k_BHME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]
+        if estimate == "attention":
+            total_BM -= relative_BHNM.sigmoid().sum(dim=(1, 2)).to(total_BM.device)
+            continue
         weight_BHNM = relative_BHNM.sigmoid() if estimate == "patching" else relative_BHNM.exp()
         through_BHNM = (state.gradient_BHNE @ v_BHME.transpose(2, 3)).float()
         lost_BHN = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)

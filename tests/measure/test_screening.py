@@ -160,7 +160,7 @@ def test_what_rankings_cost() -> None:
         return num_evaluations("unmask-one", 1984, settings=settings)
 
     assert {ranking: cost(ranking) - 65 for ranking in SCREEN_RANKINGS} == {
-        "gradient": 3, "patching": 3, "hierarchy": 31 + 64 + 64, "proxy": 1985,
+        "gradient": 3, "patching": 3, "attention": 3, "hierarchy": 31 + 64 + 64, "proxy": 1985,
     }  # fmt: skip
 
 
