@@ -53,7 +53,7 @@ class Definition:
         new = sorted({key for key in keys if key not in self._known}, key=lambda key: sorted(key[1]))
         if new:
             gates_RT = torch.zeros(len(new), len(tokens), dtype=torch.float64)
-            gates_RT[:, len(tokens) - self.local_len :] = 1
+            gates_RT[:, max(0, len(tokens) - self.local_len) :] = 1
             for row, (_, visible) in zip(gates_RT, new, strict=True):
                 row[list(visible)] = 1
             with torch.no_grad():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from brute_force import Definition, assert_same_row
 from conftest import Messages
 
 from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
@@ -18,7 +19,10 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.windows import sample_windows
 
 
 def test_lengths_hold_those_of_the_experiment() -> None:
@@ -45,6 +49,30 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     stock = load_model(latest, torch.device("cpu"))
     plain = Evaluator(stock, 1, path="plain", batch_tokens=50)
     assert losses_by_length(plain, rows, lengths=[20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
+
+
+def test_every_column_of_the_curve(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """By transformers, which sees the last tokens alone; at a seed that is not 0, with weights."""
+    settings = dataclasses.replace(tiny_config.influence, num_windows=40, seed=4, max_windows_per_document=1)
+    folder = measure_context_curve(
+        dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "curve"
+    )
+    definition = Definition(load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")), local_len=40)
+    store = open_store(Path(read_json(tiny_run / "manifest.json")["token_store"]), "validation")
+    drawn = sample_windows(store, 40, num_windows=40, max_per_document=1, seed=4)
+    lengths = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40]
+    rows = read_table(folder, "curve").to_pylist()
+    for w, (row, ids) in enumerate(zip(rows, drawn.tokens(np.arange(40)).tolist(), strict=True)):
+        losses = [-definition.log_q(ids[-1 - length : -1], [[]])[0, ids[-1]] for length in lengths]
+        expected = {
+            "window_id": w,
+            "doc_id": drawn.doc_ids(np.array([w]))[0],
+            "weight": float(drawn.weight_W[w]),
+            "num_visible_tokens": lengths,
+            "loss_nats": losses,
+        }
+        assert_same_row(row, expected)
+    assert len({row["weight"] for row in rows}) > 1
 
 
 def test_the_curve_end_to_end(messages: Messages, tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

@@ -153,6 +153,15 @@ def test_contextual_visibility_and_the_anchor_change_the_losses_and_the_name(
     assert max(differences) > 0.01
 
 
+def test_a_model_is_measured_in_the_precision_that_is_asked_for(config: Config, tables: Path, tmp_path: Path) -> None:
+    few = with_settings(config, precision="bf16", num_windows=5, selectors=["nearest"], resampled_draws=0)
+    folder = measure(few, tmp_path / "llama")
+    assert read_json(folder / "manifest.json")["precision"] == "bf16"
+    for column in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
+        low, high = (read_table(one, "windows")[column].to_numpy()[:5] for one in (folder, tables))
+        assert 1e-4 < np.abs(low - high).max() < 0.1  # bf16 has 8 bits
+
+
 def test_context_curve_goes_to_the_last_position(config: Config, results: Path, tables: Path) -> None:
     few = with_settings(config, num_windows=8)
     curve = measure_context_curve(few, results)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,19 @@ def test_bca_intervals_are_those_of_scipy() -> None:
     percentile = estimates({"x": x, "y": y}, ratio, num_resamples=500)["ratio"]
     assert percentile is not None and percentile.high is not None and ours.high is not None
     assert ours.high > percentile.high  # the long tail of x lies above
+
+
+def test_a_value_beyond_all_its_resamples_has_a_bca_interval() -> None:
+    """Minus the squared distance to the mean of all documents is 0 for all of them, and below 0 in every resample."""
+    x = np.random.default_rng(0).normal(0, 1, 60)
+
+    def distance(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"distance": -((totals["x"] / totals["n"] - x.mean()) ** 2)}
+
+    found = estimates({"x": x, "n": np.ones(60)}, distance, num_resamples=500, method="bca")["distance"]
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.mean == 0
+    assert -0.1 < found.low <= found.high < 0.0
 
 
 def test_a_quantity_without_variance_has_a_bca_interval_of_no_width() -> None:
