@@ -15,6 +15,7 @@ from olmo_sparsity.config.sections import ContextConfig as ContextConfig
 from olmo_sparsity.config.sections import DataConfig as DataConfig
 from olmo_sparsity.config.sections import ModelConfig as ModelConfig
 from olmo_sparsity.config.sections import PoseConfig as PoseConfig
+from olmo_sparsity.config.synthetic import SyntheticConfig as SyntheticConfig
 from olmo_sparsity.config.training import SCHEDULERS as SCHEDULERS
 from olmo_sparsity.config.training import TRACKERS as TRACKERS
 from olmo_sparsity.config.training import TrainingConfig as TrainingConfig

@@ -13,6 +13,7 @@ from olmo_sparsity.config.keys import check_values, key, require
 from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
+from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
 from olmo_sparsity.config.units import block_size
 
@@ -50,6 +51,7 @@ class Config:
     influence: InfluenceConfig = field(default_factory=InfluenceConfig)
     context_curve: ContextCurveConfig = field(default_factory=ContextCurveConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
 
     def __post_init__(self) -> None:
         check_values(self, "")

@@ -179,6 +179,11 @@ class ModelConfig:
     attention_layer_norm: bool = key(False, "Normalise queries and keys, as OLMo 2 does.")
     layer_norm_type: Literal["default", "low_precision", "rms"] = key("default", "Type of the layer norms.")
     layer_norm_with_affine: bool = key(False, "Learn the scale of the layer norms. OLMo 1 does not.")
+    position_embedding: Literal["rope", "absolute"] = key(
+        "rope",
+        "rope: rotary embeddings, as OLMo has them. absolute: a learned embedding of each position ID, added to that of the "
+        "token; for synthetic tasks.",
+    )
     rope_theta: int = key(10000, "Base of the rotary frequencies.", least=1, most=10**12)
     weight_tying: bool = key(True, "Use the embedding matrix as output matrix, too.")
     init_std: float = key(0.02, "Standard deviation of the initial weights.", least=0, most=10)

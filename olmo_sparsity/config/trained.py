@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from olmo_sparsity.config.experiment import Config, to_dict
 
-TRAINED_SECTIONS = ("data", "context", "pose", "model", "training")
+TRAINED_SECTIONS = ("data", "context", "pose", "model", "training", "synthetic")
 # Keys, as (section, key), that may differ from those of a run: when its training resumes, and when it is measured.
 FREE_TO_TRAIN = frozenset(
     {
@@ -20,6 +20,10 @@ FREE_TO_TRAIN = frozenset(
         ("training", "keep_checkpoints"),
         ("training", "keep_every"),
         ("training", "trackers"),
+        ("synthetic", "test_lengths"),
+        ("synthetic", "test_sparsity"),
+        ("synthetic", "test_rows"),
+        ("synthetic", "test_seed"),
     }
 )
 FREE_TO_MEASURE = FREE_TO_TRAIN | {

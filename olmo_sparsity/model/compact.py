@@ -32,7 +32,7 @@ from olmo_sparsity.model.olmo_layers import (
 
 def last_logits(model: OLMoWithPositions, tokens_RY: torch.Tensor, *, positions_RY: torch.Tensor) -> torch.Tensor:
     """Return logits after the last token of each row under plain causal attention, fp32 [R, V]."""
-    x_RYD = model.transformer.wte(tokens_RY)
+    x_RYD = model.embed(tokens_RY, positions_RY)
     return logits_of(model, last_hidden(model, x_RYD, tables=rotary_tables(model, positions_RY)))
 
 
@@ -40,7 +40,7 @@ def _keys_values_alone(
     model: OLMoWithPositions, tokens_RP: torch.Tensor, *, positions_RP: torch.Tensor
 ) -> list[LayerKeysValues]:
     """Return the keys and values in every layer of tokens that attend only to themselves; [R, P, H, E] each."""
-    x_RPD, tables = model.transformer.wte(tokens_RP), rotary_tables(model, positions_RP)
+    x_RPD, tables = model.embed(tokens_RP, positions_RP), rotary_tables(model, positions_RP)
     keys_values = []
     for block in model.transformer.blocks:
         _, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=x_RPD.shape[-2])
@@ -97,7 +97,7 @@ def single_logits(
     for begin in range(0, num_windows, windows_per_pass):
         windows = slice(begin, begin + windows_per_pass)
         tokens_wT, candidates_wJ = tokens_WT[windows], candidates_WJ[windows]
-        x_wLD = model.transformer.wte(tokens_wT[:, -local_len:])
+        x_wLD = model.embed(tokens_wT[:, -local_len:], local_L)
         q_wLHE, k_wLHE, v_wLHE = queries_keys_values(block, x_wLD, tables=tables, num_queries=local_len)
         among_wLHE, log_sum_wHL = _attend_with_sums(q_wLHE, k_wLHE, v_WYHE=v_wLHE)
         for first in range(0, num_candidates, rows_per_pass):
@@ -125,7 +125,7 @@ def all_but_one_logits(
     """
     positions_T = torch.arange(tokens_WT.shape[1], device=tokens_WT.device)
     sin_T1e, cos_T1e = rotary_tables(model, positions_T)
-    embedded_WTD = model.transformer.wte(tokens_WT)
+    embedded_WTD = model.embed(tokens_WT, positions_T)
     keys_values = all_keys_values(model, tokens_WT[:, :num_long_range], positions_RP=positions_T[:num_long_range])
     for j in range(num_long_range):
         hidden_WD = last_hidden(

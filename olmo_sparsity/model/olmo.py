@@ -10,8 +10,10 @@ import math
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from olmo import config as olmo_config
 from olmo.model import BufferCache, OLMo, RotaryEmbedding
+from torch import nn
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.causal_model import KeysValues
@@ -31,6 +33,17 @@ class _Rotation:
 
     sin_B1TE: Optional[torch.Tensor] = None
     cos_B1TE: Optional[torch.Tensor] = None
+
+
+class EmbeddingAtPositions(nn.Embedding):
+    """OLMo's learned embedding of absolute positions, at given position IDs instead of 0 .. T-1."""
+
+    positions_BT: Optional[torch.Tensor] = None  # of the current forward pass
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings [B, T, D] at the given position IDs; ``input``, which counts from 0, is not used."""
+        assert self.positions_BT is not None, "OLMoWithPositions.forward sets the positions"
+        return super().forward(self.positions_BT)
 
 
 class RotaryAtPositions(RotaryEmbedding):
@@ -54,19 +67,25 @@ class RotaryAtPositions(RotaryEmbedding):
 class OLMoWithPositions(OLMo):
     """An OLMo model that takes position IDs. It has the parameters of ``olmo.model.OLMo``, under the same names.
 
+    Positions are rotary (``config.rope``), or a learned embedding of absolute positions that is added to that of the tokens.
     With positions 0 .. T-1 its logits and gradients equal OLMo's, bit for bit. Position IDs must lie below
     ``config.max_sequence_length``. Tokens and positions are int64 [B, T].
     """
 
     def __init__(self, config: olmo_config.ModelConfig, init_params: bool = True):
         super().__init__(config, init_params)
-        assert config.rope and config.rope_full_precision and config.block_group_size == 1
+        assert config.rope_full_precision and config.block_group_size == 1 and not config.alibi
         self._rotation = _Rotation()
         cache = BufferCache()
-        for block in self.transformer.blocks:
-            block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
+        if config.rope:
+            for block in self.transformer.blocks:
+                block.rotary_emb = RotaryAtPositions(config, cache, rotation=self._rotation)
+        else:
+            self.transformer.wpe = EmbeddingAtPositions.from_pretrained(self.transformer.wpe.weight, freeze=False)
         table = RotaryEmbedding(config, cache)
         sin, cos = table.get_rotary_embedding(config.max_sequence_length, torch.device("cpu"))
+        if not config.rope:  # nothing is rotated
+            sin, cos = torch.zeros_like(sin), torch.ones_like(cos)
         # Buffers move to a device with the model. They are not persistent: the state dict stays OLMo's.
         self.register_buffer("_sin", sin[0, 0], persistent=False)
         self.register_buffer("_cos", cos[0, 0], persistent=False)
@@ -86,10 +105,37 @@ class OLMoWithPositions(OLMo):
             attention_bias: bool (True: may attend) or float (added to the scores), [B, 1, T, T]; None: causal attention.
             last_logits_only: skip the output projection of all tokens but the last.
         """
-        self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
-        self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
+        self._set_positions(positions_BT)
         output = super().forward(tokens_BT, attention_bias=attention_bias, last_logits_only=last_logits_only)
         return output.logits
+
+    def logits_and_position_logits(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, last_only: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits of the next token, [B, T, V], and of its position ID, [B, T, number of IDs]; causal attention.
+
+        The output matrix of position IDs is the embedding of the positions, so the model needs a learned one.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            last_only: of the last token only; then T is 1.
+        """
+        self._set_positions(positions_BT)
+        output = super().forward(tokens_BT, last_logits_only=last_only, output_hidden_states=True)
+        return output.logits, F.linear(output.hidden_states[-1], self.transformer.wpe.weight)
+
+    def embed(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return what the first layer reads, [..., D], of tokens at position IDs of a shape that broadcasts to theirs."""
+        embedded = self.transformer.wte(tokens)
+        return embedded if self.config.rope else embedded + self.transformer.wpe.weight[positions]
+
+    def _set_positions(self, positions_BT: torch.Tensor) -> None:
+        if not self.config.rope:
+            self.transformer.wpe.positions_BT = positions_BT
+            return
+        self._rotation.sin_B1TE = self._sin[positions_BT].unsqueeze(1)
+        self._rotation.cos_B1TE = self._cos[positions_BT].unsqueeze(1)
 
     @property
     def vocab_size(self) -> int:
@@ -125,7 +171,7 @@ class OLMoWithPositions(OLMo):
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, fp32; every token sees all of the prefix and those before it."""
         layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-        x_BYD = self.transformer.wte(tokens_BY)
+        x_BYD = self.embed(tokens_BY, positions_BY)
         return logits_of(self, last_hidden(self, x_BYD, tables=rotary_tables(self, positions_BY), prefix=layers))
 
     def attention_states(
@@ -138,7 +184,7 @@ class OLMoWithPositions(OLMo):
     ) -> list[AttentionState]:
         """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
         blocks, tables = self.transformer.blocks, rotary_tables(self, positions_BY)
-        x_BYD, probes = self.transformer.wte(tokens_BY), AttentionProbes()
+        x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
         with torch.enable_grad():
             for layer, block in enumerate(blocks):
                 num_queries = 1 if block is blocks[-1] else x_BYD.shape[1]
@@ -202,7 +248,7 @@ def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_c
         eos_token_id=eos_id,
         pad_token_id=eos_id,
         max_sequence_length=config.num_positions,
-        rope=True,
+        rope=model.position_embedding == "rope",
         rope_full_precision=True,
         activation_type=olmo_config.ActivationType.swiglu,
         block_type=olmo_config.BlockType.sequential,

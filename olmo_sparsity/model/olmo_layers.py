@@ -128,7 +128,7 @@ def all_keys_values(
     allowed_RPP: Optional[torch.Tensor] = None,
 ) -> list[LayerKeysValues]:
     """Return the keys and values in every layer of tokens, [R, P, H, E] each, under causal attention or to what is allowed."""
-    x_RPD, tables = model.transformer.wte(tokens_RP), rotary_tables(model, positions_RP)
+    x_RPD, tables = model.embed(tokens_RP, positions_RP), rotary_tables(model, positions_RP)
     blocks = model.transformer.blocks
     keys_values = []
     for block in blocks:

@@ -29,21 +29,25 @@ class Batch:
         positions_BT: int64, position IDs.
         targets_BT: int64, the token to predict; ``IGNORE_INDEX`` where none is trained.
         num_targets: the number of trained targets of the whole batch, not only of the share: the divisor of a summed loss.
+        target_positions_BT: int64, the position ID of each target, where the model learns to predict it, too; otherwise None.
     """
 
     tokens_BT: torch.Tensor
     positions_BT: torch.Tensor
     targets_BT: torch.Tensor
     num_targets: int
+    target_positions_BT: Optional[torch.Tensor] = None
+
+    @property
+    def fields(self) -> tuple[torch.Tensor, ...]:
+        """The tensors, in the order in which the loss takes them."""
+        fields = (self.tokens_BT, self.positions_BT, self.targets_BT)
+        return fields if self.target_positions_BT is None else (*fields, self.target_positions_BT)
 
     def pinned(self) -> Batch:
         """Return a copy in page-locked memory, from which a GPU copies while it computes."""
-        return Batch(
-            tokens_BT=self.tokens_BT.pin_memory(),
-            positions_BT=self.positions_BT.pin_memory(),
-            targets_BT=self.targets_BT.pin_memory(),
-            num_targets=self.num_targets,
-        )
+        tokens_BT, positions_BT, targets_BT, *others = (field.pin_memory() for field in self.fields)
+        return Batch(tokens_BT, positions_BT, targets_BT, self.num_targets, *others)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""The text of a training run: where training rows are drawn from, held-out rows, and batches prepared ahead of time."""
+"""What a run is trained on: batches, each a function of its step alone, drawn ahead of time, and held-out rows.
+
+``TrainingData`` is what the loop asks for. Here it is made from text; synthetic tasks make it from generators.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -16,7 +18,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.batches import Batch, RowSource, batch_at, row_source
+from olmo_sparsity.training.batches import Batch, batch_at, row_source
 from olmo_sparsity.training.evaluation import EvaluationRows
 from olmo_sparsity.training.processes import share_of_rows
 
@@ -26,28 +28,34 @@ VALIDATION_SEED = 1_000_003  # of held-out rows, so that their random numbers ar
 
 
 @dataclass(frozen=True)
-class TrainingText:
-    """The prepared text of a run.
+class TrainingData:
+    """What a run is trained on.
 
     Attributes:
-        folder: of the token files and the tokenizer.
         vocab_size: entries of the tokenizer.
         eos_id: the token that ends every document.
-        tokenizer_sha256: hash of the tokenizer.
-        tokens_sha256: hash of the training split.
-        num_documents: of the training split.
-        rows: where training rows are drawn from.
+        tokenizer_text: the run's ``tokenizer.json``.
+        manifest_entries: what the manifest of the run records of the data; ``tokens_sha256`` identifies it.
+        row_len: T, the tokens of a row, without a BOS in front.
+        num_bos: the number of tokens in front of every row, 1 or 0.
+        described: the rows, in words, for the log.
+        draw: returns this process's share of the batch of a step; a pure function.
         evaluation_rows: this process's share of the held-out rows.
     """
 
-    folder: Path
     vocab_size: int
     eos_id: int
-    tokenizer_sha256: str
-    tokens_sha256: str
-    num_documents: int
-    rows: RowSource
+    tokenizer_text: str
+    manifest_entries: dict[str, Any]
+    row_len: int
+    num_bos: int
+    described: str
+    draw: Callable[[int], Batch]
     evaluation_rows: EvaluationRows
+
+
+# Opens the data of an experiment for one process. Raises UserError where it is not usable.
+OpenData = Callable[[Config, ProcessInfo], TrainingData]
 
 
 def _evaluation_rows(held_out: TokenStore, config: Config, *, share: slice, bos_id: Optional[int]) -> EvaluationRows:
@@ -63,7 +71,7 @@ def _evaluation_rows(held_out: TokenStore, config: Config, *, share: slice, bos_
     return EvaluationRows(like_training, consecutive, num_bos=config.context.bos)
 
 
-def open_training_text(config: Config, process: ProcessInfo) -> TrainingText:
+def open_training_text(config: Config, process: ProcessInfo) -> TrainingData:
     """Prepare the text if it is not prepared yet, and open it.
 
     Raises:
@@ -72,29 +80,38 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingText:
     folder = prepare(config.data)
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")
     manifest = read_json(folder / "manifest.json")
-    share = share_of_rows(config.training.eval_rows, process, key="training.eval_rows")
     bos_id = manifest["eos_id"] if config.context.bos else None
-    return TrainingText(
-        folder=folder,
+    rows = row_source(store, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id)
+    num_rows = config.training.batch_rows
+    share = share_of_rows(num_rows, process, key="training.batch_rows")
+    eval_share = share_of_rows(config.training.eval_rows, process, key="training.eval_rows")
+
+    def draw(step: int) -> Batch:
+        return batch_at(rows, config.pose, num_rows=num_rows, seed=config.training.seed, step=step, rows=share)
+
+    return TrainingData(
         vocab_size=manifest["vocab_size"],
         eos_id=manifest["eos_id"],
-        tokenizer_sha256=manifest["tokenizer_sha256"],
-        tokens_sha256=store.tokens_sha256,
-        num_documents=store.num_documents,
-        rows=row_source(store, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id),
-        evaluation_rows=_evaluation_rows(held_out, config, share=share, bos_id=bos_id),
+        tokenizer_text=(folder / "tokenizer.json").read_text(encoding="utf-8"),
+        manifest_entries={
+            "token_store": str(folder.resolve()),
+            "tokens_sha256": store.tokens_sha256,
+            "tokenizer_sha256": manifest["tokenizer_sha256"],
+        },
+        row_len=config.context.row_len,
+        num_bos=int(config.context.bos),
+        described=f"rows of {config.context.row_len} tokens (from {len(rows.documents_g):,} of {store.num_documents:,} "
+        f"documents; the others are shorter){', a BOS in front' * config.context.bos}",
+        draw=draw,
+        evaluation_rows=_evaluation_rows(held_out, config, share=eval_share, bos_id=bos_id),
     )
 
 
-def training_batches(
-    config: Config, text: TrainingText, *, steps: range, process: ProcessInfo, device: torch.device
-) -> Iterator[Batch]:
+def training_batches(data: TrainingData, *, steps: range, device: torch.device) -> Iterator[Batch]:
     """Yield this process's share of the batch of each step. A thread draws the next batch while the current one is used."""
-    num_rows = config.training.batch_rows
-    share = share_of_rows(num_rows, process, key="training.batch_rows")
 
     def draw(step: int) -> Batch:
-        batch = batch_at(text.rows, config.pose, num_rows=num_rows, seed=config.training.seed, step=step, rows=share)
+        batch = data.draw(step)
         return batch.pinned() if device.type == "cuda" else batch
 
     if not steps:

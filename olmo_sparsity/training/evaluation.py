@@ -49,9 +49,8 @@ class Evaluation:
 
 
 def _passes(batch: Batch, *, rows_per_pass: int, device: torch.device) -> Iterator[tuple[torch.Tensor, ...]]:
-    fields = (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
     for begin in range(0, len(batch.tokens_BT), rows_per_pass):
-        yield tuple(field[begin : begin + rows_per_pass].to(device) for field in fields)
+        yield tuple(field[begin : begin + rows_per_pass].to(device) for field in batch.fields)
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.data import TrainingText, open_training_text, training_batches
+from olmo_sparsity.training.data import OpenData, TrainingData, open_training_text, training_batches
 from olmo_sparsity.training.evaluation import Evaluation, evaluate
 from olmo_sparsity.training.memory import check_memory
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
@@ -55,7 +55,14 @@ class _Due:
     stop: bool
 
 
-def train(config: Config, run: Path, *, overwrite: bool = False, process: ProcessInfo = SINGLE_PROCESS) -> None:
+def train(
+    config: Config,
+    run: Path,
+    *,
+    overwrite: bool = False,
+    process: ProcessInfo = SINGLE_PROCESS,
+    open_data: OpenData = open_training_text,
+) -> None:
     """Train the run in folder ``run``, or resume its training. Returns at once if the run is finished.
 
     Args:
@@ -63,6 +70,7 @@ def train(config: Config, run: Path, *, overwrite: bool = False, process: Proces
         run: the folder.
         overwrite: delete an existing run and start again.
         process: this process. All processes that train the run together call ``train`` with the same other arguments.
+        open_data: opens what the run is trained on.
 
     Raises:
         UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
@@ -82,18 +90,18 @@ def train(config: Config, run: Path, *, overwrite: bool = False, process: Proces
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
     check_memory(config, process, device)
-    text = open_training_text(config, process)
+    data = open_data(config, process)
     if resumes:
-        check_same_text(run, text.tokens_sha256)
+        check_same_text(run, data.manifest_entries["tokens_sha256"])
     with run_lock(run) if process.is_leader else nullcontext(), process_group(process, device), deterministic():
         # In a function of its own, because process_group must not exit while a variable refers to the model.
-        _train(config, run, text=text, process=process, device=device, overwrite=overwrite)
+        _train(config, run, data=data, process=process, device=device, overwrite=overwrite)
 
 
 def _train(
-    config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
+    config: Config, folder: Path, *, data: TrainingData, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> None:
-    run = prepare_run(config, folder, text=text, process=process, device=device, overwrite=overwrite)
+    run = prepare_run(config, folder, data=data, process=process, device=device, overwrite=overwrite)
     state = load_checkpoint(run)
     log_settings(run)
     _train_steps(run, state)
@@ -118,7 +126,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
         progress_bar("train", " steps", total=training.steps, initial=state.step) as bar,
     ):
         state.start_stretch()
-        for batch in training_batches(run.config, run.text, steps=steps, process=process, device=train_state.device):
+        for batch in training_batches(run.data, steps=steps, device=train_state.device):
             learning_rate = run.schedule.get_lr(training.learning_rate, state.step, training.steps)
             max_grad_norm = training.max_grad_norm
             nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=max_grad_norm)
@@ -133,7 +141,7 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
                 state.steps_per_second() * run.batch_tokens
             )  # read before the evaluation, which does not count
             if due.evaluate:
-                state.evaluation = evaluate(train_state, run.text.evaluation_rows)
+                state.evaluation = evaluate(train_state, run.data.evaluation_rows)
             metrics = StepMetrics(
                 step=state.step,
                 loss_nats=loss_nats,
@@ -205,7 +213,7 @@ def _save(run: TrainingRun, state: LoopState) -> None:
 def _finish(run: TrainingRun, state: LoopState) -> None:
     """Mark the run as complete."""
     if state.evaluation is None:  # resumed after the last step, from a process that was killed before it got here
-        state.evaluation = evaluate(run.train_state, run.text.evaluation_rows)
+        state.evaluation = evaluate(run.train_state, run.data.evaluation_rows)
     tokens, loss_nats = state.step * run.batch_tokens, state.evaluation.validation_loss_nats
     manifest = {
         **run.manifest,

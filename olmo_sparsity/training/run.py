@@ -18,7 +18,7 @@ from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.data import TrainingText
+from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.processes import all_reduce_sum, broadcast_from_leader, load_state
 from olmo_sparsity.training.run_folder import begin_run
@@ -41,7 +41,7 @@ class TrainingRun:
     Attributes:
         folder: of the run.
         config: the experiment.
-        text: where the batches come from.
+        data: what it is trained on.
         train_state: model and optimizer.
         schedule: the learning rate schedule.
         manifest: what is written to ``manifest.json``.
@@ -50,7 +50,7 @@ class TrainingRun:
 
     folder: Path
     config: Config
-    text: TrainingText
+    data: TrainingData
     train_state: TrainState
     schedule: Scheduler
     manifest: dict[str, Any]
@@ -59,7 +59,7 @@ class TrainingRun:
     @property
     def batch_tokens(self) -> int:
         """Tokens of a batch, over all processes."""
-        return self.config.training.batch_rows * self.config.context.row_len
+        return self.config.training.batch_rows * self.data.row_len
 
     def share_of_peak(self, tokens_per_second: float) -> float:
         """Return the operations per second at this speed, as a fraction of the measured peak of the devices."""
@@ -100,16 +100,22 @@ class LoopState:
 
 
 def prepare_run(
-    config: Config, folder: Path, *, text: TrainingText, process: ProcessInfo, device: torch.device, overwrite: bool
+    config: Config, folder: Path, *, data: TrainingData, process: ProcessInfo, device: torch.device, overwrite: bool
 ) -> TrainingRun:
     """Build model, optimizer and manifest, and create or open the folder of the run."""
     training = config.training
     precision, compiled = resolve_precision(training, device), resolve_compile(training, device)
-    model = build_model(olmo_model_config(config, vocab_size=text.vocab_size, eos_id=text.eos_id), training.seed)
+    model = build_model(olmo_model_config(config, vocab_size=data.vocab_size, eos_id=data.eos_id), training.seed)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    flops_per_token = training_flops_per_token(model, config.context.row_len, num_bos=config.context.bos)
+    flops_per_token = training_flops_per_token(model, data.row_len, num_bos=data.num_bos)
     train_state = build_train_state(
-        model, training, precision=precision, compiled=compiled, process=process, device=device
+        model,
+        training,
+        precision=precision,
+        compiled=compiled,
+        process=process,
+        device=device,
+        position_loss_weight=config.synthetic.position_loss_weight,
     )
     process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     peak = float(all_reduce_sum(torch.tensor(process_peak, dtype=torch.float64), process))
@@ -118,9 +124,7 @@ def prepare_run(
         "status": "running",
         "run_id": uuid.uuid4().hex[:12],
         "config": to_dict(config),
-        "token_store": str(text.folder.resolve()),
-        "tokens_sha256": text.tokens_sha256,
-        "tokenizer_sha256": text.tokenizer_sha256,
+        **data.manifest_entries,
         "num_parameters": num_parameters,
         "training_flops_per_token": flops_per_token,
         "device": device_name(device),
@@ -132,14 +136,14 @@ def prepare_run(
         "peak_flops_per_second": peak,
         "environment": environment(),
     }
-    tokenizer = text.folder / "tokenizer.json"
     manifest, checkpoint = broadcast_from_leader(
-        lambda: begin_run(config, folder, tokenizer=tokenizer, manifest=manifest, overwrite=overwrite), process
+        lambda: begin_run(config, folder, tokenizer_text=data.tokenizer_text, manifest=manifest, overwrite=overwrite),
+        process,
     )
     return TrainingRun(
         folder=folder,
         config=config,
-        text=text,
+        data=data,
         train_state=train_state,
         schedule=build_schedule(training),
         manifest=manifest,
@@ -167,9 +171,7 @@ def log_settings(run: TrainingRun) -> None:
     processes = "" if process.world_size == 1 else f" on {process.world_size} processes ({training.parallel})"
     logger.info(
         f"{run.folder}: {manifest['num_parameters'] / 1e6:.2f}M parameters, {training.steps} steps of {run.batch_tokens} "
-        f"tokens; rows of {config.context.row_len} tokens (from {len(run.text.rows.documents_g):,} of "
-        f"{run.text.num_documents:,} documents; the others are shorter){', a BOS in front' * config.context.bos}, positions "
-        f"below {config.num_positions}; "
+        f"tokens; {run.data.described}, positions below {config.num_positions}; "
         f"{device.type}{processes}, {manifest['precision']}, {'compiled' if manifest['compiled'] else 'not compiled'}"
     )
     logger.debug(

@@ -76,14 +76,14 @@ def run_lock(run: Path) -> AbstractContextManager[None]:
 
 
 def begin_run(
-    config: Config, run: Path, *, tokenizer: Path, manifest: dict[str, Any], overwrite: bool
+    config: Config, run: Path, *, tokenizer_text: str, manifest: dict[str, Any], overwrite: bool
 ) -> tuple[dict[str, Any], Optional[Path]]:
     """Create the folder of a run, or open an existing one to resume it.
 
     Args:
         config: the experiment.
         run: the folder.
-        tokenizer: the tokenizer file, which is copied.
+        tokenizer_text: the content of ``tokenizer.json``.
         manifest: of a new run; a run that is resumed keeps its ``run_id``.
         overwrite: delete an existing run.
 
@@ -102,7 +102,7 @@ def begin_run(
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (
         ("config.yaml", to_yaml(config)),
-        ("tokenizer.json", tokenizer.read_text(encoding="utf-8")),
+        ("tokenizer.json", tokenizer_text),
     ):
         if not (run / name).is_file():
             write_text(run / name, content)

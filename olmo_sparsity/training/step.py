@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -48,20 +49,48 @@ class SummedLoss(nn.Module):
 
     The objective is the cross-entropy plus ``z_loss`` times the square of log Z, where Z is the normalizer of the softmax.
     The second term keeps the logits from drifting (Chowdhery et al. 2022, arXiv 2204.02311, section 5; OLMo's
-    ``softmax_auxiliary_loss``).
+    ``softmax_auxiliary_loss``). Where a batch has the position IDs of its targets, the objective has their cross-entropy, too,
+    times ``position_loss_weight``.
     """
 
-    def __init__(self, model: OLMoWithPositions, precision: str, *, z_loss: float = 0.0):
+    def __init__(
+        self, model: OLMoWithPositions, precision: str, *, z_loss: float = 0.0, position_loss_weight: float = 1.0
+    ):
         super().__init__()
         self.model = model
         self._bf16 = precision == "bf16"
         self._z_loss = z_loss
+        self._position_loss_weight = position_loss_weight
 
     def forward(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, targets_BT: torch.Tensor
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        targets_BT: torch.Tensor,
+        target_positions_BT: Optional[torch.Tensor] = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (objective, cross-entropy in nats), both summed over the trained targets; fp32 scalars."""
+        """Return (objective, cross-entropy of the tokens in nats), both summed over the trained targets; fp32 scalars."""
+        if target_positions_BT is not None:
+            return self._with_positions(tokens_BT, positions_BT, targets_BT, target_positions_BT)
         logits_BTV = self.logits(tokens_BT, positions_BT)
+        return self._of_tokens(logits_BTV, targets_BT)
+
+    def _with_positions(
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        targets_BT: torch.Tensor,
+        target_positions_BT: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast(tokens_BT.device.type, torch.bfloat16, enabled=self._bf16):
+            logits_BTV, logits_BTI = self.model.logits_and_position_logits(tokens_BT, positions_BT)
+        objective, nats = self._of_tokens(logits_BTV.float(), targets_BT)
+        of_positions = F.cross_entropy(
+            logits_BTI.float().flatten(0, 1), target_positions_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+        )
+        return objective + self._position_loss_weight * of_positions, nats
+
+    def _of_tokens(self, logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         targets = targets_BT.flatten()
         nats = F.cross_entropy(logits_BTV.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="sum")
         if self._z_loss == 0:
@@ -144,6 +173,7 @@ def build_train_state(
     compiled: bool,
     process: ProcessInfo,
     device: torch.device,
+    position_loss_weight: float = 1.0,
 ) -> TrainState:
     """Move a new model to its device, shard or replicate it, compile it, and build its optimizer.
 
@@ -154,6 +184,7 @@ def build_train_state(
         compiled: whether to compile the step.
         process: this process.
         device: where to train.
+        position_loss_weight: of ``SummedLoss``.
 
     Raises:
         UserError: the rows of a batch cannot be divided as the configuration says.
@@ -167,7 +198,7 @@ def build_train_state(
         shard_model(model, device)
     else:
         model.to(device)
-    loss = SummedLoss(model, precision, z_loss=training.z_loss)
+    loss = SummedLoss(model, precision, z_loss=training.z_loss, position_loss_weight=position_loss_weight)
     replicated = replicate(loss, process, sharded=sharded)
     return TrainState(
         model=model,
@@ -196,13 +227,10 @@ def train_step(
     num_rows, losses = len(batch.tokens_BT), []
     for first in range(0, num_rows, train_state.rows_per_pass):
         rows = slice(first, first + train_state.rows_per_pass)
-        tokens_bT, positions_bT, targets_bT = (
-            tensor[rows].to(train_state.device, non_blocking=True)
-            for tensor in (batch.tokens_BT, batch.positions_BT, batch.targets_BT)
-        )
+        fields_bT = [field_BT[rows].to(train_state.device, non_blocking=True) for field_BT in batch.fields]
         last = rows.stop == num_rows
         with gradient_accumulation(train_state.replicated, train_state.model, last=last):
-            objective, nats = train_state.step_loss(tokens_bT, positions_bT, targets_bT)
+            objective, nats = train_state.step_loss(*fields_bT)
             (objective / divisor).backward()
         losses.append(nats.detach())
     grad_norm = full_tensor(torch.nn.utils.clip_grad_norm_(train_state.model.parameters(), max_grad_norm))

@@ -1,0 +1,113 @@
+"""The section of a configuration about synthetic tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
+
+QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """A synthetic task, trained and evaluated by ``olmo-sparsity synth``. The other commands do not use these keys."""
+
+    task: Literal["parity", "variables"] = key(
+        "parity",
+        "parity: the parity of planted bits. variables: the value of a name, found along a chain of assignments.",
+    )
+    scratchpad: bool = key(
+        False,
+        "The response holds every step (the parity of each prefix; each assignment of the chain), not the answer alone.",
+    )
+    positions: Literal["pose", "shifted", "coupled", "predicted"] = key(
+        "pose",
+        "Position IDs. pose: PoSE (pose.num_chunks, pose.max_position). shifted: consecutive, with a random shift. coupled: a "
+        "response token has the ID of the token that it reads, with a random shift; evaluation gives the true IDs, which tell "
+        "where to read. predicted: Predictive Position Coupling: as coupled, and the model predicts the ID of each response "
+        "token; evaluation gives the IDs of the prompt only, and a wrong ID is an error.",
+    )
+    max_sparsity: int = key(
+        4,
+        "K_train: the sparsity k of a training sequence is uniform from 1 to it. k: planted bits, or chained assignments.",
+    )
+    train_lengths: list[int] = key(
+        [8, 20],
+        "Shortest and longest training prompt, in tokens without the query; the length is uniform between them.",
+    )
+    num_noise: int = key(4, "parity: number of background tokens.")
+    num_names: int = key(64, "variables: number of names; a prompt of n assignments draws n of them.")
+    locality: Optional[int] = key(
+        None, "parity: all planted bits lie within so many consecutive tokens (null: anywhere in the prompt)."
+    )
+    spread: int = key(1, "parity: least distance between two planted bits, in tokens.")
+    hide_tokens: bool = key(
+        False,
+        "parity without scratchpad: leave random tokens out of training prompts, with a share that is drawn for each row. The "
+        "measurements of `synth bridge` hide tokens, and a model must have seen such rows to answer for them.",
+    )
+    position_loss_weight: float = key(
+        1.0, "positions predicted: weight of the cross-entropy of position IDs in the objective."
+    )
+    test_lengths: list[int] = key([20, 40, 60, 100], "Lengths of the evaluated prompts, in tokens without the query.")
+    test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.")
+    test_rows: int = key(400, "Number of evaluated sequences of each length and k.")
+    test_seed: int = key(0, "Seed of the evaluated sequences. They do not depend on training.seed.")
+
+    def __post_init__(self) -> None:
+        require_positive(self, "synthetic", names=("max_sparsity", "num_noise", "num_names", "spread", "test_rows"))
+        require_positive_or_null(self, "synthetic", names=("locality",))
+        require_rising("synthetic.test_lengths", self.test_lengths)
+        require_rising("synthetic.test_sparsity", self.test_sparsity)
+        lengths = list(self.train_lengths)
+        require(
+            len(lengths) == 2 and 0 < lengths[0] <= lengths[1],
+            f"synthetic.train_lengths = {lengths}: must be two positive numbers, the shortest and the longest prompt",
+        )
+        require(
+            self.scratchpad or self.positions in ("pose", "shifted"),
+            f"synthetic.positions = {self.positions}: couples the tokens of a scratchpad; set synthetic.scratchpad=true",
+        )
+        require(
+            not self.hide_tokens or (self.task == "parity" and not self.scratchpad),
+            "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad",
+        )
+        require(
+            0 <= self.position_loss_weight < float("inf"),
+            f"synthetic.position_loss_weight = {self.position_loss_weight}: must not be negative or infinite",
+        )
+        require(0 <= self.test_seed < 2**63, f"synthetic.test_seed = {self.test_seed}: must lie in [0, 2**63)")
+        require(
+            self.task == "parity" or (self.locality is None and self.spread == 1),
+            f"synthetic.locality = {self.locality}, synthetic.spread = {self.spread}: only for synthetic.task = parity",
+        )
+        require(
+            self.task == "parity" or max(lengths[1], self.test_lengths[-1]) // 2 <= self.num_names,
+            f"synthetic.num_names = {self.num_names}: the longest prompt assigns "
+            f"{max(lengths[1], self.test_lengths[-1]) // 2} names",
+        )
+        for name, length, k in (
+            ("train_lengths", lengths[0], self.max_sparsity),
+            ("test_lengths", self.test_lengths[0], self.test_sparsity[-1]),
+        ):
+            require(
+                self.tokens_needed(k) <= length,
+                f"synthetic.{name}: a prompt of {length} tokens has no room for k = {k}, which takes "
+                f"{self.tokens_needed(k)}",
+            )
+        require(
+            self.locality is None
+            or self.tokens_needed(max(self.max_sparsity, self.test_sparsity[-1])) <= self.locality,
+            f"synthetic.locality = {self.locality}: too few tokens for "
+            f"k = {max(self.max_sparsity, self.test_sparsity[-1])} with synthetic.spread = {self.spread}",
+        )
+
+    def tokens_needed(self, k: int) -> int:
+        """Return the tokens of the shortest prompt with sparsity ``k``, without the query."""
+        return (k - 1) * self.spread + 1 if self.task == "parity" else 2 * k
+
+    def row_len(self, length: int, k: int) -> int:
+        """Return the tokens of a prompt of ``length`` and its response."""
+        return length + QUERY_TOKENS[self.task] + (k if self.scratchpad else 1)

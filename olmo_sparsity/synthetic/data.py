@@ -1,0 +1,234 @@
+"""What a run is trained on where its text is a synthetic task: batches that are drawn, not read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
+from olmo_sparsity.config.keys import require
+from olmo_sparsity.config.synthetic import QUERY_TOKENS
+from olmo_sparsity.synthetic.position_ids import consecutive_ids, pose_ids, shifted_ids
+from olmo_sparsity.synthetic.sequences import (
+    EOS_ID,
+    Sequences,
+    parity_sequences,
+    parity_words,
+    variable_sequences,
+    variable_words,
+    word_tokenizer,
+)
+from olmo_sparsity.torchrun import ProcessInfo
+from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
+from olmo_sparsity.training.data import TrainingData
+from olmo_sparsity.training.evaluation import EvaluationRows
+from olmo_sparsity.training.processes import share_of_rows
+
+# Change it with the generators: a run does not resume on other sequences.
+GENERATOR_VERSION = 1
+# Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
+VALIDATION, EVALUATION = 1_000_003, 1_000_004
+
+
+@dataclass(frozen=True)
+class PlacedSequences:
+    """Sequences and their position IDs, int64 [B, T]."""
+
+    sequences: Sequences
+    ids_BT: np.ndarray
+
+
+def words_of(settings: SyntheticConfig) -> list[str]:
+    """Return the words of a task, by token ID."""
+    return parity_words(settings.num_noise) if settings.task == "parity" else variable_words(settings.num_names)
+
+
+def draw_sequences(
+    settings: SyntheticConfig, rng: np.random.Generator, *, length_B: np.ndarray, k_B: np.ndarray, row_len: int
+) -> Sequences:
+    """Draw sequences of a task with prompts of these lengths, without the query, and these sparsities."""
+    if settings.task == "variables":
+        return variable_sequences(
+            rng, length_B, k_B, num_names=settings.num_names, scratchpad=settings.scratchpad, row_len=row_len
+        )
+    return parity_sequences(
+        rng,
+        length_B,
+        k_B,
+        num_noise=settings.num_noise,
+        scratchpad=settings.scratchpad,
+        row_len=row_len,
+        locality=settings.locality,
+        spread=settings.spread,
+    )
+
+
+def _placed(config: Config, rng: np.random.Generator, sequences: Sequences, *, training: bool) -> PlacedSequences:
+    settings, max_position = config.synthetic, config.max_position
+    num_rows, row_len = sequences.tokens_BT.shape
+    length_B = sequences.prompt_len_B + sequences.response_len_B
+    if settings.positions == "pose" and training:
+        ids_BT = pose_ids(
+            rng, length_B=length_B, row_len=row_len, max_position=max_position, num_chunks=config.pose.num_chunks
+        )
+        return PlacedSequences(sequences, ids_BT)
+    if settings.positions == "pose":
+        return PlacedSequences(sequences, consecutive_ids(num_rows, row_len))
+    ids_BT = consecutive_ids(num_rows, row_len) if settings.positions == "shifted" else sequences.coupled_BT
+    return PlacedSequences(sequences, shifted_ids(rng, ids_BT, length_B=length_B, max_position=max_position))
+
+
+def evaluated_sequences(config: Config, length: int, k: int) -> PlacedSequences:
+    """Return the ``test_rows`` sequences of one length and sparsity; they depend on ``test_seed``, not on ``training.seed``."""
+    settings = config.synthetic
+    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k])
+    sequences = draw_sequences(
+        settings,
+        rng,
+        length_B=np.full(settings.test_rows, length),
+        k_B=np.full(settings.test_rows, k),
+        row_len=settings.row_len(length, k),
+    )
+    return _placed(config, rng, sequences, training=False)
+
+
+def training_sequences(config: Config, rng: np.random.Generator, *, num_rows: int) -> PlacedSequences:
+    """Draw training sequences: k uniform from 1 to ``max_sparsity``, lengths uniform between ``train_lengths``."""
+    settings = config.synthetic
+    shortest, longest = settings.train_lengths
+    length_B = rng.integers(shortest, longest + 1, num_rows)
+    k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
+    row_len = settings.row_len(longest, settings.max_sparsity)
+    sequences = draw_sequences(settings, rng, length_B=length_B, k_B=k_B, row_len=row_len)
+    placed = _placed(config, rng, sequences, training=True)
+    return with_hidden_tokens(rng, placed) if settings.hide_tokens else placed
+
+
+def with_hidden_tokens(rng: np.random.Generator, placed: PlacedSequences) -> PlacedSequences:
+    """Leave random tokens out of the prompts; those that stay keep their position IDs, so that gaps appear.
+
+    Background tokens are left out with a probability that is drawn for each row, uniform on [-0.5, 1]; planted tokens with
+    another one, uniform on [-3, 1], so that three rows in four keep all of them. The response stays the answer to the whole
+    prompt.
+    """
+    sequences = placed.sequences
+    num_rows, row_len = sequences.tokens_BT.shape
+    background_B1, planted_B1 = rng.uniform(-0.5, 1.0, (num_rows, 1)), rng.uniform(-3.0, 1.0, (num_rows, 1))
+    probability_BT = np.where(sequences.planted_BT, planted_B1, background_B1)
+    is_body_BT = np.arange(row_len) < sequences.prompt_len_B[:, None] - QUERY_TOKENS["parity"]
+    hidden_BT = is_body_BT & (rng.random((num_rows, row_len)) < probability_BT)
+    end_B = sequences.prompt_len_B + sequences.response_len_B
+    left_out_BT = hidden_BT | (np.arange(row_len) >= end_B[:, None])
+    order_BT = left_out_BT.argsort(axis=1, kind="stable")
+
+    def moved(values_BT: np.ndarray, filling: int) -> np.ndarray:
+        return np.take_along_axis(np.where(left_out_BT, filling, values_BT), order_BT, axis=1)
+
+    kept = dataclasses.replace(
+        sequences,
+        tokens_BT=moved(sequences.tokens_BT, EOS_ID),
+        coupled_BT=moved(sequences.coupled_BT, 0),
+        planted_BT=moved(sequences.planted_BT, 0).astype(bool),
+        prompt_len_B=sequences.prompt_len_B - hidden_BT.sum(axis=1),
+    )
+    return PlacedSequences(kept, moved(placed.ids_BT, 0))
+
+
+def synthetic_batch(config: Config, *, num_rows: int, seed: list[int], rows: slice = slice(None)) -> Batch:
+    """Return a batch of training sequences, or a process's share of it. The result depends on the arguments alone.
+
+    Targets are the response tokens. Where position IDs are predicted, the batch has those of the response tokens, too.
+
+    Args:
+        config: the experiment.
+        num_rows: B, the rows of the whole batch.
+        seed: of the random generator.
+        rows: the share of the rows that is returned.
+    """
+    placed = training_sequences(config, np.random.default_rng(seed), num_rows=num_rows)
+    is_target_BT = placed.sequences.is_response_BT[:, 1:]
+
+    def targets(values_BT: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.where(is_target_BT, values_BT[:, 1:], IGNORE_INDEX)[rows])
+
+    is_predicted = config.synthetic.positions == "predicted"
+    return Batch(
+        tokens_BT=torch.from_numpy(placed.sequences.tokens_BT[rows, :-1].copy()),
+        positions_BT=torch.from_numpy(placed.ids_BT[rows, :-1].copy()),
+        targets_BT=targets(placed.sequences.tokens_BT),
+        num_targets=int(is_target_BT.sum()),
+        target_positions_BT=targets(placed.ids_BT) if is_predicted else None,
+    )
+
+
+def check_synthetic(config: Config) -> None:
+    """Check that the task, the positions and the model of an experiment fit together.
+
+    Raises:
+        UserError: they do not.
+    """
+    settings = config.synthetic
+    embedding = config.model.position_embedding
+    require(
+        (embedding == "rope") == (settings.positions == "pose"),
+        f"model.position_embedding = {embedding}: synthetic.positions = {settings.positions} takes "
+        f"{'rope' if settings.positions == 'pose' else 'absolute'}",
+    )
+    require(
+        config.pose.method == "pose" and not config.context.bos,
+        f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have PoSE and no BOS",
+    )
+    longest = max(
+        settings.row_len(settings.train_lengths[1], settings.max_sparsity),
+        settings.row_len(settings.test_lengths[-1], settings.test_sparsity[-1]),
+    )
+    require(
+        longest <= config.max_position,
+        f"pose.max_position = {config.max_position}: the longest sequence has {longest} tokens, so as many positions are needed",
+    )
+    shortest = settings.row_len(settings.train_lengths[0], 1)
+    require(
+        config.pose.num_chunks <= shortest,
+        f"pose.num_chunks = {config.pose.num_chunks}: must be at most {shortest}, the tokens of the shortest training sequence",
+    )
+
+
+def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
+    """Return the training data of a synthetic task.
+
+    Raises:
+        UserError: the configuration is not usable.
+    """
+    check_synthetic(config)
+    settings, training = config.synthetic, config.training
+    words = words_of(settings)
+    tokenizer_text = word_tokenizer(words).to_str()
+    row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity) - 1
+    share = share_of_rows(training.batch_rows, process, key="training.batch_rows")
+    eval_share = share_of_rows(training.eval_rows, process, key="training.eval_rows")
+
+    def draw(step: int) -> Batch:
+        return synthetic_batch(config, num_rows=training.batch_rows, seed=[training.seed, step], rows=share)
+
+    held_out = synthetic_batch(config, num_rows=training.eval_rows, seed=[VALIDATION, 0], rows=eval_share)
+    generated = [settings.task, settings.scratchpad, settings.num_noise, settings.num_names, settings.locality]
+    return TrainingData(
+        vocab_size=len(words),
+        eos_id=EOS_ID,
+        tokenizer_text=tokenizer_text,
+        manifest_entries={
+            "synthetic_task": settings.task,
+            "tokens_sha256": fingerprint(GENERATOR_VERSION, *generated, settings.spread),
+            "tokenizer_sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
+        },
+        row_len=row_len,
+        num_bos=0,
+        described=f"{settings.task}{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, prompts of "
+        f"{settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
+        draw=draw,
+        evaluation_rows=EvaluationRows(held_out, consecutive=None, num_bos=0),
+    )
