@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.cli import explaining, measuring, training, viewing
+from olmo_sparsity.cli import explaining, measuring, synthetic, training, viewing
 from olmo_sparsity.cli.endings import run
 from olmo_sparsity.cli.messages import set_up_messages
 
@@ -42,6 +42,11 @@ app.command("compare")(viewing.compare)
 app.command("config")(training.show_config)
 app.add_typer(export, name="export")
 export.command("hf")(training.export_hf)
+synth = typer.Typer(help="Synthetic tasks, whose dependencies are known.", no_args_is_help=True)
+app.add_typer(synth, name="synth")
+synth.command("train")(synthetic.synth_train)
+synth.command("eval")(synthetic.synth_eval)
+synth.command("bridge")(synthetic.synth_bridge)
 
 
 def _print_version(asked: bool) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
+from olmo_sparsity.config.measuring import SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 
@@ -54,10 +55,17 @@ class SyntheticConfig:
     test_lengths: list[int] = key([20, 40, 60, 100], "Lengths of the evaluated prompts, in tokens without the query.")
     test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.")
     test_rows: int = key(400, "Number of evaluated sequences of each length and k.")
+    bridge_rows: int = key(50, "Number of sequences of each length and k that `synth bridge` measures.")
+    bridge_selectors: list[str] = key(
+        ["unmask-one", "kl", "mask-one", "greedy-kl", "attention", "random"],
+        "The selectors that search for the planted bits in `synth bridge`.",
+    )
     test_seed: int = key(0, "Seed of the evaluated sequences. They do not depend on training.seed.")
 
     def __post_init__(self) -> None:
-        require_positive(self, "synthetic", names=("max_sparsity", "num_noise", "num_names", "spread", "test_rows"))
+        require_positive(
+            self, "synthetic", names=("max_sparsity", "num_noise", "num_names", "spread", "test_rows", "bridge_rows")
+        )
         require_positive_or_null(self, "synthetic", names=("locality",))
         require_rising("synthetic.test_lengths", self.test_lengths)
         require_rising("synthetic.test_sparsity", self.test_sparsity)
@@ -77,6 +85,11 @@ class SyntheticConfig:
         require(
             0 <= self.position_loss_weight < float("inf"),
             f"synthetic.position_loss_weight = {self.position_loss_weight}: must not be negative or infinite",
+        )
+        unknown = [name for name in self.bridge_selectors if name not in SELECTORS]
+        require(
+            bool(self.bridge_selectors) and not unknown,
+            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(SELECTORS)}",
         )
         require(0 <= self.test_seed < 2**63, f"synthetic.test_seed = {self.test_seed}: must lie in [0, 2**63)")
         require(

@@ -24,6 +24,8 @@ FREE_TO_TRAIN = frozenset(
         ("synthetic", "test_sparsity"),
         ("synthetic", "test_rows"),
         ("synthetic", "test_seed"),
+        ("synthetic", "bridge_rows"),
+        ("synthetic", "bridge_selectors"),
     }
 )
 FREE_TO_MEASURE = FREE_TO_TRAIN | {

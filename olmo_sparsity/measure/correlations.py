@@ -1,7 +1,7 @@
 """Planted correlations: noise in which the target is a function of k tokens at random long-range positions.
 
-Source: Definition 3.2 of Golowich et al. (arXiv 2502.16792). A small model, the solver
-(``olmo_sparsity.measure.solver``), is trained on such sequences.
+Source: Definition 3.2 of Golowich et al. (arXiv 2502.16792), drawn by ``olmo_sparsity.synthetic.planted``. A small model, the
+solver (``olmo_sparsity.measure.solver``), is trained on such sequences.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from olmo_sparsity.config import ContextConfig
 from olmo_sparsity.measure.planted import PlantedWindows
+from olmo_sparsity.synthetic import sequences
+from olmo_sparsity.synthetic.planted import planted_positions
 
-EOS = "<|endoftext|>"
 NOISE = tuple(f"n{i}" for i in range(16))
 VALUES = tuple(f"v{i}" for i in range(4))
 LENGTHS = ContextConfig(local_len=8, full_len=32, train_len=32)
@@ -54,20 +55,17 @@ def sequence(rng: np.random.Generator, name: str) -> tuple[list[str], list[int]]
     task = TASKS[name]
     words = [NOISE[i] for i in rng.integers(0, len(NOISE), LENGTHS.full_len)]
     values_K = rng.integers(0, len(VALUES), task.k)
-    positions_K = rng.permutation(LENGTHS.num_long_range)[: task.k]
+    positions_K = planted_positions(rng, np.array([LENGTHS.num_long_range]), np.array([task.k]))[0]
     for value, position in zip(values_K, positions_K, strict=True):
         words[position] = VALUES[value]
     words[-1] = name
-    return [*words, task.answers[values_K.sum() % task.modulus]], sorted(positions_K.tolist())
+    return [*words, task.answers[values_K.sum() % task.modulus]], positions_K.tolist()
 
 
 def word_tokenizer() -> Tokenizer:
     """Return the tokenizer of the sequences: each word is one token."""
     answers = {answer for task in TASKS.values() for answer in task.answers}
-    words = [EOS, *NOISE, *VALUES, *TASKS, *sorted(answers)]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=EOS))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenizer
+    return sequences.word_tokenizer([sequences.EOS, *NOISE, *VALUES, *TASKS, *sorted(answers)])
 
 
 def correlated_windows(name: str, num_windows: int, *, seed: int) -> PlantedWindows:

@@ -55,6 +55,10 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
     Raises:
         UserError: the text is not usable, or the training text has changed.
     """
+    if "token_store" not in manifest:
+        raise UserError(
+            f"{run}: this run was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
+        )
     trained_on = _training_tokens(config, manifest)
     training_store = open_store(trained_on, "train")
     if training_store.tokens_sha256 != manifest["tokens_sha256"]:

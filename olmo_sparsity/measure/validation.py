@@ -31,6 +31,7 @@ from olmo_sparsity.measure.solver import trained_solver
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.work import part_size, tokens_of_influence
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.text.windows import Windows
@@ -94,6 +95,7 @@ def validate(
     opened = open_model(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,
+        GENERATOR_VERSION,
         to_dict(settings),
         identity(config, opened),
         opened.text.store.tokens_sha256,

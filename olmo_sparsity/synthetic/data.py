@@ -12,6 +12,7 @@ import torch
 from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.synthetic import QUERY_TOKENS
+from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.synthetic.position_ids import consecutive_ids, pose_ids, shifted_ids
 from olmo_sparsity.synthetic.sequences import (
     EOS_ID,
@@ -28,8 +29,6 @@ from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import EvaluationRows
 from olmo_sparsity.training.processes import share_of_rows
 
-# Change it with the generators: a run does not resume on other sequences.
-GENERATOR_VERSION = 1
 # Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
 VALIDATION, EVALUATION = 1_000_003, 1_000_004
 

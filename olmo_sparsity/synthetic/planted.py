@@ -18,6 +18,8 @@ from typing import Optional
 
 import numpy as np
 
+# Part of every fingerprint: increase it when a generator draws other sequences.
+GENERATOR_VERSION = 1
 # A key above every random number, for places that must not be drawn.
 LAST = 2.0
 

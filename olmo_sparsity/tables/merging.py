@@ -28,6 +28,7 @@ KEYS = {
     "selections": ["selector", "context", "draw"],
     "candidates": ["context"],
     "found": ["selector"],
+    "parities": ["selector"],
     "screening": ["selector", "context"],
 }
 SAMPLED = ("screening",)  # tables that hold a sample of the windows

@@ -18,8 +18,16 @@ TABLES = {
     "influence": ("windows", "selections", "candidates", "screening"),
     "context-curve": ("curve",),
     "validation": ("planted", "found"),
+    "synthetic": ("answers",),
+    "bridge": ("parities",),
 }
-COMMANDS = {"influence": "influence", "context-curve": "context-curve", "validation": "validate"}
+COMMANDS = {
+    "influence": "influence",
+    "context-curve": "context-curve",
+    "validation": "validate",
+    "synthetic": "synth eval",
+    "bridge": "synth bridge",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ ROW_MEANINGS = {
     "curve": "one window",
     "planted": "one planted window",
     "found": "one planted window and selector",
+    "answers": "one sequence of a synthetic task",
+    "parities": "one sequence of sparse parity and selector",
 }
 
 _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
@@ -62,6 +72,8 @@ _LOSS_SHORT = Column(
 )
 _LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
 _K = Column("k", _INT32S, "Numbers of unmasked tokens, or groups of them (`influence.unit`).")
+_LENGTH = Column("length_tokens", pa.int32(), "Tokens of the prompt, without the query.")
+_SPARSITY = Column("sparsity", pa.int32(), "k: planted bits, or assignments that the response depends on.")
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "windows": (
@@ -241,6 +253,34 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _WINDOW_ID,
         _SELECTOR,
         Column("ranked_positions", _INT32S, "All long-range positions, the most influential first."),
+    ),
+    "answers": (
+        _WINDOW_ID,
+        _LENGTH,
+        _SPARSITY,
+        Column("response_ids", _INT32S, "Token IDs that the model generated."),
+        Column("true_ids", _INT32S, "Token IDs of the true response."),
+        Column("response_positions", _INT32S, "Position IDs of the response: predicted, or given."),
+        Column("true_positions", _INT32S, "True position IDs of the response."),
+        Column("tokens_right", pa.bool_(), "True if every token of the response is right."),
+        Column("positions_right", pa.bool_(), "True if every position ID of the response is; null if they are given."),
+        Column("right", pa.bool_(), "True if every token is right and, where it is predicted, every position ID."),
+    ),
+    "parities": (
+        _WINDOW_ID,
+        _LENGTH,
+        _SPARSITY,
+        _SELECTOR,
+        Column("planted_positions", _INT32S, "Positions of the planted bits in the prompt, rising."),
+        Column("positions", _INT32S, "The k selected positions, the most influential first; k as in this row."),
+        Column("num_found", pa.int32(), "How many of the selected positions are planted."),
+        Column("right", pa.bool_(), "True if the answer with all tokens visible is right."),
+        _LOSS_SHORT,
+        _LOSS_LONG,
+        Column("loss_sparse_nats", pa.float32(), "Loss with the query and the selected positions visible."),
+        Column("loss_planted_nats", pa.float32(), "Loss with the query and the planted positions visible."),
+        Column("kl_short_nats", pa.float32(), "KL(p_all, p_{}): divergence with only the query visible."),
+        Column("kl_sparse_nats", pa.float32(), "KL(p_all, p_J): divergence with the selected positions visible."),
     ),
 }
 

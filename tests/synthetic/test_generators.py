@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Optional
 
 import numpy as np
@@ -34,7 +34,7 @@ def allowed_sets(length: int, k: int, *, locality: Optional[int], spread: int) -
         within = [
             chosen
             for chosen in combinations(range(start, start + width), k)
-            if all(b - a >= spread for a, b in zip(chosen, chosen[1:], strict=False))
+            if all(b - a >= spread for a, b in pairwise(chosen))
         ]
         for chosen in within:
             probability[chosen] += 1 / len(starts) / len(within)
@@ -65,7 +65,7 @@ def test_rows_of_several_lengths_and_sparsities_are_drawn_together() -> None:
     assert ((drawn_BK >= 0).sum(axis=1) == k_B).all()
     for row, length, k in zip(drawn_BK, length_B, k_B, strict=True):
         assert (row[k:] == -1).all()
-        assert 0 <= row[0] and row[k - 1] < length and row[k - 1] - row[0] < 6
+        assert row[0] >= 0 and row[k - 1] < length and row[k - 1] - row[0] < 6
         assert (np.diff(row[:k]) >= 2).all()
 
 

@@ -77,7 +77,12 @@ def test_pose_ids_cut_each_row_within_its_own_length() -> None:
 
 
 def config(**keys: object) -> Config:
-    settings: dict[str, object] = {"train_lengths": [6, 10], "test_lengths": [8, 12], "test_rows": 50, "max_sparsity": 3}
+    settings: dict[str, object] = {
+        "train_lengths": [6, 10],
+        "test_lengths": [8, 12],
+        "test_rows": 50,
+        "max_sparsity": 3,
+    }
     settings |= {"test_sparsity": [2, 3], **keys}
     embedding = "rope" if settings.get("positions", "pose") == "pose" else "absolute"
     return Config(
@@ -136,7 +141,9 @@ def test_hidden_tokens_leave_gaps_and_the_answer_to_the_whole_prompt() -> None:
     lost_bits = 0
     for row in range(500):
         end = int(before.sequences.prompt_len_B[row]) + 1
-        whole = list(zip(before.ids_BT[row, :end].tolist(), before.sequences.tokens_BT[row, :end].tolist(), strict=True))
+        whole = list(
+            zip(before.ids_BT[row, :end].tolist(), before.sequences.tokens_BT[row, :end].tolist(), strict=True)
+        )
         kept_end = int(after.sequences.prompt_len_B[row]) + 1
         kept = list(
             zip(after.ids_BT[row, :kept_end].tolist(), after.sequences.tokens_BT[row, :kept_end].tolist(), strict=True)

@@ -1,0 +1,154 @@
+"""The commands ``synth train``, ``synth eval`` and ``synth bridge``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.cli.options import (
+    RUNS,
+    ConfigOption,
+    Overrides,
+    OverwriteOption,
+    RunOption,
+    ShardOption,
+)
+from olmo_sparsity.cli.steps import finish_share, interruptible
+from olmo_sparsity.config import Config
+from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config.keys import require
+from olmo_sparsity.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Name of a configuration in configs/synthetic/, such as parity-cpu, or of your own with --config: its name.",
+    ),
+]
+OutOption = Annotated[
+    Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the table. Default: one inside the run.")
+]
+
+
+def resolve_task(
+    task: str, config: Optional[Path], run: Optional[Path], *, overrides: Optional[list[str]]
+) -> tuple[Config, Path]:
+    """Return (the configuration, the folder of the run) of a synthetic task.
+
+    Raises:
+        UserError: there is no such configuration, or it is of another task.
+    """
+    shipped = config_folder() / "synthetic"
+    folder = run or RUNS / "synthetic" / task
+    if config is None and (folder / "config.yaml").is_file():
+        config = folder / "config.yaml"
+    path = config or shipped / f"{task}.yaml"
+    if config is None and not path.is_file():
+        names = ", ".join(sorted(found.stem for found in shipped.glob("*.yaml")))
+        raise UserError(f"synth: no task is named {task!r}; there are {names}; or give a configuration with --config")
+    loaded = load_config(path, overrides or [])
+    require(
+        loaded.name == task,
+        f"{path}: this configuration is of {loaded.name!r}, not of {task!r}; name that, or choose another --run",
+    )
+    return loaded, folder
+
+
+def synth_train(
+    task: TaskArgument,
+    config: ConfigOption = None,
+    run: RunOption = None,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Train a model on a synthetic task, or resume its training. Its run is runs/synthetic/TASK, unless --run names another."""
+    loaded, folder = resolve_task(task, config, run, overrides=overrides)
+    from olmo_sparsity.synthetic.data import open_synthetic_data
+    from olmo_sparsity.torchrun import current_process
+    from olmo_sparsity.training.loop import train
+
+    with interruptible():
+        train(loaded, folder, overwrite=overwrite, process=current_process(), open_data=open_synthetic_data)
+
+
+def synth_eval(
+    task: TaskArgument,
+    config: ConfigOption = None,
+    run: RunOption = None,
+    out: OutOption = None,
+    shard: ShardOption = None,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
+    from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+    from olmo_sparsity.statistics.synthetic import accuracy_lines, read_accuracies
+
+    tables = _measure(
+        evaluate_synthetic, task, config, run, out=out, shard=shard, overwrite=overwrite, overrides=overrides
+    )
+    if tables is not None:
+        for line in accuracy_lines(read_accuracies([tables])):
+            print(line)
+
+
+def synth_bridge(
+    task: TaskArgument,
+    config: ConfigOption = None,
+    run: RunOption = None,
+    out: OutOption = None,
+    shard: ShardOption = None,
+    overwrite: OverwriteOption = False,
+    overrides: Overrides = None,
+) -> None:
+    """Let the selectors search for the planted bits of a parity model's prompts, and print what they find."""
+    from olmo_sparsity.measure.bridge import measure_bridge
+    from olmo_sparsity.statistics.synthetic import bridge_lines, read_bridge
+
+    tables = _measure(measure_bridge, task, config, run, out=out, shard=shard, overwrite=overwrite, overrides=overrides)
+    if tables is not None:
+        for line in bridge_lines(read_bridge([tables])):
+            print(line)
+
+
+def _measure(
+    measure: Callable[..., Path],
+    task: str,
+    config: Optional[Path],
+    run: Optional[Path],
+    *,
+    out: Optional[Path],
+    shard: Optional[str],
+    overwrite: bool,
+    overrides: Optional[list[str]],
+) -> Optional[Path]:
+    """Train first if necessary, measure a share, and return the folder of the table if this process should print it."""
+    loaded, folder = resolve_task(task, config, run, overrides=overrides)
+    from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.synthetic.data import open_synthetic_data
+    from olmo_sparsity.training.loop import train
+    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
+
+    share = share_of_process(shard, overwrite=overwrite)
+    with interruptible():
+        if is_trained(folder):
+            check_same_experiment(folder, loaded, measured=True)
+        elif share.count > 1:
+            raise UserError(
+                f"{folder}: this run is not trained yet; run `olmo-sparsity synth train {task}` first, alone"
+            )
+        else:
+            logger.info(f"{folder}: not trained yet; training first")
+            train(loaded, folder, open_data=open_synthetic_data)
+        tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
+    if share.count > 1 and not finish_share(tables, share):
+        return None
+    logger.info(f"{tables}")
+    return tables

@@ -1,0 +1,157 @@
+"""The bridge between synthetic tasks and influence: does the engine find the planted bits of a trained parity model?
+
+The window of a sequence is its prompt, of which the query is the only local token; the target is the answer. Each selector
+chooses as many positions as bits are planted. The loss and the prediction under what it chose give R(k) and D(k), as in every
+other measurement, and whether the answer with all tokens visible is right gives the accuracy on the same sequences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.batch_size import make_evaluator
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import short_log_probs
+from olmo_sparsity.measure.measurement import is_measured, measure_parts
+from olmo_sparsity.measure.predictions import Predictions
+from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.synthetic_accuracy import cells_of, cells_within, open_synthetic_run, synthetic_manifest
+from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.synthetic.data import evaluated_sequences
+from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
+
+logger = logging.getLogger(__name__)
+
+LOCAL_LEN = 1  # the query
+
+
+def measure_bridge(
+    config: Config, run: Path, *, out: Optional[Path] = None, overwrite: bool = False, share: Share = WHOLE
+) -> Path:
+    """Let the selectors search for the planted bits of a parity model's prompts, and return the folder of the table.
+
+    Args:
+        config: ``config.synthetic``; its lengths and sparsities are measured on ``bridge_rows`` sequences each.
+        run: folder of the trained run.
+        out: folder of the table; None: one inside the run.
+        overwrite: delete a finished table and measure again.
+        share: which of the parts this process measures.
+
+    Raises:
+        UserError: the run or the folder is not usable, or the task is not parity without a scratchpad.
+    """
+    settings = config.synthetic
+    if settings.task != "parity" or settings.scratchpad or settings.positions != "pose":
+        raise UserError(
+            f"synth bridge: synthetic.task = {settings.task}, synthetic.scratchpad = {settings.scratchpad}, "
+            f"synthetic.positions = {settings.positions}: the bridge is of parity without a scratchpad, with pose"
+        )
+    config = dataclasses.replace(config, synthetic=dataclasses.replace(settings, test_rows=settings.bridge_rows))
+    settings = config.synthetic
+    opened = open_synthetic_run(config, run)
+    run_id = fingerprint(
+        SCHEMA_VERSION,
+        GENERATOR_VERSION,
+        opened.checkpoint.model_sha256,
+        settings.test_lengths,
+        settings.test_sparsity,
+        settings.bridge_rows,
+        settings.test_seed,
+        settings.bridge_selectors,
+        config.influence.lasso_masks,
+    )
+    folder = out or run / "bridge" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
+    if is_folder_of_kind(folder, "bridge") and not overwrite and is_measured(folder, "bridge", run_id=run_id):
+        return folder
+    num_windows = len(cells_of(config)) * settings.test_rows
+    logger.info(f"{folder}: {num_windows} prompts, {', '.join(settings.bridge_selectors)}")
+    schema = schemas(settings.test_lengths[-1])["parities"]
+    hidden = dataclasses.replace(config.influence, visibility="hidden")
+
+    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        rows: list[dict[str, Any]] = []
+        for cell, rows_w in cells_within(config, window_ids_W):
+            evaluator = make_evaluator(opened.model, hidden, full_len=cell.length + LOCAL_LEN, local_len=LOCAL_LEN)
+            rows += bridge_rows(
+                config, evaluator, device=opened.device, length=cell.length, k=cell.k, rows_w=rows_w, first=cell.first
+            )
+        return {"parities": pa.Table.from_pylist(rows, schema=schema)}
+
+    manifest = synthetic_manifest(config, run, opened=opened, kind="bridge", run_id=run_id, num_windows=num_windows)
+    measure_parts(
+        folder,
+        {**manifest, "hide_tokens": settings.hide_tokens, "selectors": list(settings.bridge_selectors)},
+        part_size=settings.test_rows,
+        measure_part=measure_part,
+        overwrite=overwrite,
+        share=share,
+    )
+    return folder
+
+
+def bridge_rows(
+    config: Config, evaluator: Evaluator, *, device: torch.device, length: int, k: int, rows_w: np.ndarray, first: int
+) -> list[dict[str, Any]]:
+    """Return the rows of the table ``parities`` of some evaluated sequences of one length and sparsity.
+
+    Args:
+        config: ``config.synthetic``, and ``influence.lasso_masks``.
+        evaluator: the model.
+        device: where the model is.
+        length: tokens of the prompt, without the query.
+        k: planted bits.
+        rows_w: int64, which of the sequences.
+        first: number of the first sequence in the table.
+    """
+    sequences = evaluated_sequences(config, length, k).sequences
+    tokens_wT = torch.from_numpy(sequences.tokens_BT[rows_w, : length + LOCAL_LEN].copy()).to(device)
+    targets_w = torch.from_numpy(sequences.tokens_BT[rows_w, length + LOCAL_LEN].copy()).to(device)
+    planted_wk = np.stack([np.flatnonzero(row_T) for row_T in sequences.planted_BT[rows_w]])
+    predictions = Predictions(
+        evaluator,
+        WindowBatch(tokens_wT, targets_w, window_ids_W=first + rows_w, context="real", seed=config.synthetic.test_seed),
+        log_p_short_WV=short_log_probs(evaluator, tokens_wT),
+        num_lasso_masks=config.influence.lasso_masks,
+        with_kl=True,
+    )
+    scores = WindowScores(predictions, max_k=k)
+    right_w = (predictions.log_p_long_WV.argmax(dim=-1) == targets_w).cpu().numpy()
+    loss_planted_w = scores.losses(torch.from_numpy(planted_wk[:, None]).to(device))[:, 0]
+    rows = []
+    for name in config.synthetic.bridge_selectors:
+        chosen_wk = rank(SCORERS[name].score(scores))[:, :k]
+        sets_w1k = torch.from_numpy(chosen_wk[:, None].copy()).to(device)
+        loss_w, kl_w = scores.losses(sets_w1k)[:, 0], scores.divergences(sets_w1k)[:, 0]
+        for w, row in enumerate(rows_w.tolist()):
+            rows.append(
+                {
+                    "window_id": first + row,
+                    "length_tokens": length,
+                    "sparsity": k,
+                    "selector": name,
+                    "planted_positions": planted_wk[w],
+                    "positions": chosen_wk[w],
+                    "num_found": len(set(chosen_wk[w].tolist()) & set(planted_wk[w].tolist())),
+                    "right": bool(right_w[w]),
+                    "loss_short_nats": scores.loss_short_W[w],
+                    "loss_long_nats": scores.loss_long_W[w],
+                    "loss_sparse_nats": loss_w[w],
+                    "loss_planted_nats": loss_planted_w[w],
+                    "kl_short_nats": scores.kl_short_W[w],
+                    "kl_sparse_nats": kl_w[w],
+                }
+            )
+    return rows

@@ -1,0 +1,299 @@
+"""Accuracies on synthetic tasks, and what the engine finds in parity models, over sequences and seeds.
+
+All seeds of a model answer the same sequences, so sequences and seeds are crossed, as documents and seeds are elsewhere
+(``olmo_sparsity.statistics.seeds``). Intervals are cut off at 0 and 1 where the quantity cannot leave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.seeds import estimates_of_model
+from olmo_sparsity.tables.reading import read_manifest, read_table
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs of one line of a figure have in common: everything but the seed.
+
+    Attributes:
+        task: ``parity`` or ``variables``.
+        scratchpad: whether the response holds every step.
+        positions: how position IDs are given, ``synthetic.positions``.
+        max_sparsity: K_train.
+        train_lengths: shortest and longest training prompt, in tokens.
+        max_position: position IDs lie below this.
+    """
+
+    task: str
+    scratchpad: bool
+    positions: str
+    max_sparsity: int
+    train_lengths: tuple[int, int]
+    max_position: int
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of one setting at one length and sparsity.
+
+    Attributes:
+        setting: what was trained.
+        length: tokens of the prompt.
+        k: sparsity of the evaluated sequences.
+        right: share of right responses, the mean over the seeds, with its interval.
+        tokens_right: the same where wrong position IDs are forgiven.
+        of_seeds: share of right responses of each seed.
+    """
+
+    setting: Setting
+    length: int
+    k: int
+    right: Estimate
+    tokens_right: Estimate
+    of_seeds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BridgePoint:
+    """What one selector finds at one length and sparsity.
+
+    Attributes:
+        setting: what was trained.
+        length: tokens of the prompt.
+        k: planted bits, and selected positions.
+        selector: its name.
+        right: accuracy on the same sequences.
+        found: share of the planted bits that are among the selected positions.
+        found_all: share of the sequences in which all of them are.
+        recovered_fraction: R(k); None where the long gain has no interval above 0.
+        prediction_recovered: D(k).
+        recovered_by_planted: R with exactly the planted bits visible; None where R(k) is.
+        found_by_chance: expected share that a random choice finds, k / length.
+    """
+
+    setting: Setting
+    length: int
+    k: int
+    selector: str
+    right: Estimate
+    found: Estimate
+    found_all: Estimate
+    recovered_fraction: Optional[Estimate]
+    prediction_recovered: Optional[Estimate]
+    recovered_by_planted: Optional[Estimate]
+    found_by_chance: float
+
+
+def setting_of(manifest: Mapping[str, Any]) -> Setting:
+    """Return the setting that the manifest of a measurement records."""
+    first, last = manifest["train_lengths"]
+    return Setting(
+        task=manifest["task"],
+        scratchpad=manifest["scratchpad"],
+        positions=manifest["positions"],
+        max_sparsity=manifest["max_sparsity"],
+        train_lengths=(first, last),
+        max_position=manifest["context"]["max_position"],
+    )
+
+
+def _by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting, list[dict[str, np.ndarray]]]:
+    """Return the columns of the tables of each setting, one for each seed.
+
+    Raises:
+        UserError: a folder has no finished table, or two are of one setting and seed.
+    """
+    tables: dict[Setting, list[dict[str, np.ndarray]]] = {}
+    seen: dict[tuple[Setting, int], Path] = {}
+    for folder in folders:
+        manifest = read_manifest(folder, kind)
+        setting = setting_of(manifest)
+        key = (setting, manifest["training_seed"])
+        if key in seen:
+            raise UserError(f"{folder}: the same setting and seed as {seen[key]}; give one of them")
+        seen[key] = folder
+        frame = read_table(folder, table).to_pandas()
+        tables.setdefault(setting, []).append({name: frame[name].to_numpy() for name in frame.columns})
+    return tables
+
+
+def _same_windows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
+    keys = ("window_id", "length_tokens", "sparsity")
+    if any(not all(np.array_equal(seed[key], seeds[0][key]) for key in keys) for seed in seeds):
+        raise UserError(
+            f"{setting.task}, {setting.positions}: its seeds were measured on different sequences; measure them with the same "
+            "synthetic.test_lengths, test_sparsity and test_rows"
+        )
+
+
+def _bounded(estimate: Optional[Estimate]) -> Estimate:
+    """Return an estimate of a share with an interval that does not leave [0, 1]."""
+    assert estimate is not None
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return Estimate(estimate.mean, max(0.0, estimate.low), min(1.0, estimate.high), estimate.standard_error)
+
+
+def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: total / totals["num"] for name, total in totals.items() if name != "num"}
+
+
+def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
+    """Return the accuracy of every setting, length and sparsity, from folders of ``synth eval``.
+
+    Raises:
+        UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
+    """
+    accuracies = []
+    for setting, seeds in _by_setting(folders, "synthetic", "answers").items():
+        _same_windows(setting, seeds)
+        cells = sorted(set(zip(seeds[0]["length_tokens"].tolist(), seeds[0]["sparsity"].tolist(), strict=True)))
+        for length, k in cells:
+            in_cell_W = (seeds[0]["length_tokens"] == length) & (seeds[0]["sparsity"] == k)
+            sums = [
+                {
+                    "right": seed["right"][in_cell_W].astype(float),
+                    "tokens": seed["tokens_right"][in_cell_W].astype(float),
+                    "num": np.ones(int(in_cell_W.sum())),
+                }
+                for seed in seeds
+            ]
+            shares = estimates_of_model(sums, _shares)
+            accuracies.append(
+                Accuracy(
+                    setting=setting,
+                    length=length,
+                    k=k,
+                    right=_bounded(shares["right"]),
+                    tokens_right=_bounded(shares["tokens"]),
+                    of_seeds=tuple(float(of_seed["right"].mean()) for of_seed in sums),
+                )
+            )
+    return accuracies
+
+
+def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        "right": totals["right"] / totals["num"],
+        "found": totals["found"] / totals["planted"],
+        "found_all": totals["found_all"] / totals["num"],
+        "gain_long": totals["gain_long"] / totals["num"],
+        "recovered": totals["gain_sparse"] / totals["gain_long"],
+        "recovered_by_planted": totals["gain_planted"] / totals["gain_long"],
+        "prediction": 1 - totals["kl_sparse"] / totals["kl_short"],
+    }
+
+
+def _bridge_sums(table: dict[str, np.ndarray], chosen_R: np.ndarray) -> dict[str, np.ndarray]:
+    rows = {name: values[chosen_R] for name, values in table.items()}
+    return {
+        "num": np.ones(int(chosen_R.sum())),
+        "planted": rows["sparsity"].astype(float),
+        "right": rows["right"].astype(float),
+        "found": rows["num_found"].astype(float),
+        "found_all": (rows["num_found"] == rows["sparsity"]).astype(float),
+        "gain_long": (rows["loss_short_nats"] - rows["loss_long_nats"]).astype(float),
+        "gain_sparse": (rows["loss_short_nats"] - rows["loss_sparse_nats"]).astype(float),
+        "gain_planted": (rows["loss_short_nats"] - rows["loss_planted_nats"]).astype(float),
+        "kl_short": rows["kl_short_nats"].astype(float),
+        "kl_sparse": rows["kl_sparse_nats"].astype(float),
+    }
+
+
+def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
+    """Return what each selector finds at every length and sparsity, from folders of ``synth bridge``.
+
+    Raises:
+        UserError: a folder has no finished table, or the seeds of a setting were measured on different sequences.
+    """
+    points = []
+    for setting, seeds in _by_setting(folders, "bridge", "parities").items():
+        _same_windows(setting, seeds)
+        first = seeds[0]
+        rows = zip(first["length_tokens"].tolist(), first["sparsity"].tolist(), first["selector"].tolist(), strict=True)
+        for length, k, selector in dict.fromkeys(rows):
+            is_point_R = (first["length_tokens"] == length) & (first["sparsity"] == k) & (first["selector"] == selector)
+            found = estimates_of_model([_bridge_sums(seed, is_point_R) for seed in seeds], _bridge_quantities)
+            gain_long = found["gain_long"]
+            passes = gain_long is not None and gain_long.is_above_zero
+            points.append(
+                BridgePoint(
+                    setting=setting,
+                    length=length,
+                    k=k,
+                    selector=selector,
+                    right=_bounded(found["right"]),
+                    found=_bounded(found["found"]),
+                    found_all=_bounded(found["found_all"]),
+                    recovered_fraction=found["recovered"] if passes else None,
+                    prediction_recovered=found["prediction"],
+                    recovered_by_planted=found["recovered_by_planted"] if passes else None,
+                    found_by_chance=k / length,
+                )
+            )
+    return points
+
+
+def predicted_accuracy(accuracy: Accuracy) -> Optional[float]:
+    """Return the accuracy that the theory of arXiv 2502.16792 predicts for a point; None where it says nothing.
+
+    The theory guarantees length generalization where each token depends on no more tokens than in training, and those lie near
+    it, by the position IDs that the model reads. Both hold at every length for k up to K_train where position coupling brings
+    the tokens together, and for PoSE, where training meets all distances below ``max_position``: the accuracy is 1. For larger k,
+    and for position IDs beyond those of training, it guarantees nothing.
+    """
+    setting = accuracy.setting
+    if accuracy.k > setting.max_sparsity or setting.positions == "shifted":
+        return None
+    return 1.0 if accuracy.length < setting.max_position else None
+
+
+def words_of_setting(setting: Setting) -> str:
+    """Return a setting in words."""
+    scratchpad = "with" if setting.scratchpad else "without"
+    return f"{setting.task} {scratchpad} a scratchpad, positions {setting.positions}, K_train = {setting.max_sparsity}"
+
+
+def _in_words(estimate: Optional[Estimate]) -> str:
+    if estimate is None:
+        return "none"
+    bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
+    return f"{estimate.mean:.2f}{bounds}"
+
+
+def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
+    """Return the accuracies as lines of text: a title for each setting, a line for each k."""
+    lines: list[str] = []
+    for setting in dict.fromkeys(accuracy.setting for accuracy in accuracies):
+        own = [accuracy for accuracy in accuracies if accuracy.setting == setting]
+        seeds = len(own[0].of_seeds)
+        lines.append(
+            f"{words_of_setting(setting)}: accuracy by length (training: {setting.train_lengths[0]} to "
+            f"{setting.train_lengths[1]} tokens; {seeds} seed{'s' * (seeds > 1)})"
+        )
+        for k in sorted({accuracy.k for accuracy in own}):
+            points = [f"{one.length}: {_in_words(one.right)}" for one in own if one.k == k]
+            lines.append(f"  k = {k}: {'; '.join(points)}")
+    return lines
+
+
+def bridge_lines(points: list[BridgePoint]) -> list[str]:
+    """Return what the selectors found as lines of text."""
+    lines: list[str] = []
+    for setting in dict.fromkeys(point.setting for point in points):
+        lines.append(f"{words_of_setting(setting)}: planted bits found, R(k), D(k)")
+        for point in (point for point in points if point.setting == setting):
+            lines.append(
+                f"  {point.length} tokens, k = {point.k}, {point.selector}: found {_in_words(point.found)} (by chance "
+                f"{point.found_by_chance:.2f}), R {_in_words(point.recovered_fraction)}, D "
+                f"{_in_words(point.prediction_recovered)}, accuracy {_in_words(point.right)}"
+            )
+    return lines

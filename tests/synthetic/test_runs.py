@@ -1,0 +1,272 @@
+"""Runs of synthetic tasks: exact resume, any number of processes, parts and shards, and mistakes of the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+from watched_runs import metrics, weights
+
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig, TrainingConfig
+from olmo_sparsity.config.files import config_folder, load_config, to_yaml
+from olmo_sparsity.errors import Interrupted, UserError
+from olmo_sparsity.measure.bridge import measure_bridge
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.shares import Share
+from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, open_synthetic_data
+from olmo_sparsity.synthetic.evaluation import respond
+from olmo_sparsity.tables.merging import check_tables
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.torchrun import ProcessInfo
+from olmo_sparsity.training.data import TrainingData
+from olmo_sparsity.training.loop import train
+
+
+def tiny(positions: str = "predicted", **keys: Any) -> Config:
+    scratchpad = positions != "pose"
+    return Config(
+        name="tiny",
+        context=ContextConfig(local_len=2, full_len=24, train_len=8),
+        pose=PoseConfig(max_position=24),
+        model=ModelConfig(
+            d_model=16, n_heads=2, n_layers=1, mlp_ratio=2, position_embedding="absolute" if scratchpad else "rope"
+        ),
+        training=TrainingConfig(
+            steps=8,
+            batch_rows=8,
+            warmup_steps=2,
+            scheduler="linear_with_warmup",
+            checkpoint_every=3,
+            eval_every=4,
+            eval_rows=8,
+            log_every=1,
+            compile="never",
+            precision="fp32",
+            device="cpu",
+        ),
+        synthetic=SyntheticConfig(
+            scratchpad=scratchpad,
+            positions=positions,  # type: ignore[arg-type]
+            max_sparsity=3,
+            train_lengths=[4, 8],
+            test_lengths=[6, 12],
+            test_sparsity=[1, 3],
+            test_rows=10,
+            bridge_rows=6,
+            **keys,
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def predicted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("synthetic") / "predicted"
+    train(tiny(), run, open_data=open_synthetic_data)
+    return run
+
+
+@pytest.fixture(scope="module")
+def parity_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("synthetic") / "parity"
+    train(tiny("pose", hide_tokens=True), run, open_data=open_synthetic_data)
+    return run
+
+
+def stopping_after(steps: int) -> Callable[[Config, ProcessInfo], TrainingData]:
+    """Return an opener of data that stops the process, as a killed one does, when the batch of a step is drawn."""
+
+    def opened(config: Config, process: ProcessInfo) -> TrainingData:
+        data = open_synthetic_data(config, process)
+
+        def draw(step: int) -> Any:
+            if step >= steps:
+                raise Interrupted("killed")
+            return data.draw(step)
+
+        return dataclasses.replace(data, draw=draw)
+
+    return opened
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop: int) -> None:
+    run = tmp_path / "killed"
+    with pytest.raises(Interrupted):
+        train(tiny(), run, open_data=stopping_after(stop))
+    assert read_json(run / "manifest.json")["status"] == "running"
+    train(tiny(), run, open_data=open_synthetic_data)
+    assert metrics(run) == metrics(predicted_run)
+    resumed, uninterrupted = weights(run)["model.pt"], weights(predicted_run)["model.pt"]
+    assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
+
+
+def test_the_ids_are_trained_with_the_tokens(predicted_run: Path, tmp_path: Path) -> None:
+    """Without the weight of the position loss the run is another one, and its own metrics report the tokens alone."""
+    run = tmp_path / "without"
+    train(tiny(position_loss_weight=0.0), run, open_data=open_synthetic_data)
+    with_ids, without = metrics(predicted_run), metrics(run)
+    assert with_ids[0]["loss_nats"] == without[0]["loss_nats"]
+    assert with_ids[-1]["loss_nats"] != without[-1]["loss_nats"]
+
+
+def test_shares_of_processes_are_the_batches() -> None:
+    config = tiny()
+    whole = open_synthetic_data(config, ProcessInfo()).draw(4)
+    halves = [open_synthetic_data(config, ProcessInfo(rank=rank, world_size=2)).draw(4) for rank in range(2)]
+    for number, field in enumerate(whole.fields):
+        assert torch.equal(torch.cat([half.fields[number] for half in halves]), field)
+    assert [half.num_targets for half in halves] == [whole.num_targets] * 2
+
+
+def test_another_task_does_not_resume_a_run_and_evaluation_keys_are_free(predicted_run: Path) -> None:
+    with pytest.raises(UserError, match=r"synthetic\.max_sparsity = 3, not 2"):
+        train(
+            dataclasses.replace(tiny(), synthetic=dataclasses.replace(tiny().synthetic, max_sparsity=2)),
+            predicted_run,
+            open_data=open_synthetic_data,
+        )
+    free = dataclasses.replace(tiny().synthetic, test_lengths=[9], test_sparsity=[2], test_rows=3, test_seed=4)
+    train(dataclasses.replace(tiny(), synthetic=free), predicted_run, open_data=open_synthetic_data)
+
+
+def test_the_table_is_what_the_model_answers(predicted_run: Path, tmp_path: Path) -> None:
+    config = tiny()
+    folder = evaluate_synthetic(config, predicted_run, out=tmp_path / "whole")
+    frame = read_table(folder, "answers").to_pandas()
+    assert len(frame) == 40
+    from olmo_sparsity.measure.synthetic_accuracy import open_synthetic_run
+
+    model = open_synthetic_run(config, predicted_run).model
+    for length in (6, 12):
+        for k in (1, 3):
+            responses = respond(model, evaluated_sequences(config, length, k), predict_ids=True)
+            rows = frame[(frame.length_tokens == length) & (frame.sparsity == k)]
+            assert rows.right.tolist() == responses.right_W.tolist()
+            assert np.stack(rows.response_positions.tolist()).tolist() == responses.ids_WK.tolist()
+    accuracies = read_accuracies([folder])
+    for one in accuracies:
+        rows = frame[(frame.length_tokens == one.length) & (frame.sparsity == one.k)]
+        assert one.right.mean == pytest.approx(rows.right.mean())
+        assert one.tokens_right.mean == pytest.approx(rows.tokens_right.mean())
+
+
+def test_shards_make_the_same_table_and_a_rerun_does_only_what_is_missing(predicted_run: Path, tmp_path: Path) -> None:
+    config = tiny()
+    whole = evaluate_synthetic(config, predicted_run, out=tmp_path / "whole")
+    for index in (1, 0):
+        shared = evaluate_synthetic(config, predicted_run, out=tmp_path / "shared", share=Share(index, 2))
+    assert read_table(shared, "answers").equals(read_table(whole, "answers"))
+    assert not check_tables(shared).problems
+    parts = sorted((shared / "answers").iterdir())
+    assert len(parts) == 4
+    parts[2].unlink()
+    before = {path: path.stat().st_mtime_ns for path in parts if path.exists()}
+    evaluate_synthetic(config, predicted_run, out=tmp_path / "shared")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert read_table(shared, "answers").equals(read_table(whole, "answers"))
+    other = dataclasses.replace(config, synthetic=dataclasses.replace(config.synthetic, test_rows=7))
+    with pytest.raises(UserError, match="other settings"):
+        evaluate_synthetic(other, predicted_run, out=tmp_path / "shared")
+
+
+def test_the_bridge_counts_what_was_planted(parity_run: Path, tmp_path: Path) -> None:
+    config = tiny("pose", hide_tokens=True)
+    folder = measure_bridge(config, parity_run, out=tmp_path / "bridge")
+    frame = read_table(folder, "parities").to_pandas()
+    assert len(frame) == 4 * 6 * len(config.synthetic.bridge_selectors)
+    small = dataclasses.replace(config, synthetic=dataclasses.replace(config.synthetic, test_rows=6))
+    for row in frame.to_dict("records"):
+        length, k = row["length_tokens"], row["sparsity"]
+        sequences = evaluated_sequences(small, length, k).sequences
+        number = row["window_id"] % 6
+        bits = [i for i in range(length) if sequences.tokens_BT[number, i] in (2, 3)]
+        assert row["planted_positions"].tolist() == bits
+        assert len(set(row["positions"].tolist())) == k
+        assert row["num_found"] == len(set(bits) & set(row["positions"].tolist()))
+        if set(bits) == set(row["positions"].tolist()):
+            assert row["loss_sparse_nats"] == pytest.approx(row["loss_planted_nats"], abs=1e-5)
+    for point in read_bridge([folder]):
+        rows = frame[
+            (frame.length_tokens == point.length) & (frame.sparsity == point.k) & (frame.selector == point.selector)
+        ]
+        assert point.found.mean == pytest.approx(rows.num_found.sum() / (6 * point.k))
+        assert point.prediction_recovered is not None
+        expected = 1 - rows.kl_sparse_nats.sum() / rows.kl_short_nats.sum()
+        assert point.prediction_recovered.mean == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_bridge_is_of_parity_without_a_scratchpad(predicted_run: Path) -> None:
+    with pytest.raises(UserError, match="the bridge is of parity without a scratchpad"):
+        measure_bridge(tiny(), predicted_run)
+
+
+def test_a_run_of_text_is_not_evaluated_and_a_synthetic_run_has_no_text(
+    tiny_run: Path, parity_run: Path, tiny_config: Config
+) -> None:
+    with pytest.raises(UserError, match="trained on text"):
+        evaluate_synthetic(tiny("pose"), tiny_run)
+    with pytest.raises(UserError, match="synthetic task"):
+        measure(load_config(parity_run / "config.yaml"), parity_run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"synthetic.positions": "shifted"}, r"model\.position_embedding = rope: .* takes absolute"),
+        (
+            {"pose.max_position": "13", "context.full_len": "13"},
+            r"pose\.max_position = 13: the longest sequence has 14",
+        ),
+        ({"pose.num_chunks": "8"}, r"pose\.num_chunks = 8: must be at most 6"),
+        ({"context.bos": "true"}, "no BOS"),
+        ({"synthetic.test_lengths": "[2]"}, r"synthetic\.test_lengths: a prompt of 2 tokens has no room for k = 3"),
+        ({"synthetic.train_lengths": "[9, 4]"}, r"synthetic\.train_lengths = \[9, 4\]: must be two positive numbers"),
+        ({"synthetic.positions": "coupled"}, r"set synthetic\.scratchpad=true"),
+        ({"synthetic.task": "variables"}, r"synthetic\.hide_tokens = True: only for"),
+        ({"synthetic.locality": "2"}, r"synthetic\.locality = 2: too few tokens for k = 3"),
+        ({"synthetic.bridge_selectors": "[best]"}, r"must be some of unmask-one"),
+        ({"synthetic.task": "addition"}, "addition"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(to_yaml(tiny("pose", hide_tokens=True)))
+    with pytest.raises(UserError, match=message) as error:
+        check_synthetic(load_config(path, [f"{key}={value}" for key, value in changes.items()]))
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path, run = tmp_path / "tiny.yaml", tmp_path / "run"
+    path.write_text(to_yaml(tiny("pose", hide_tokens=True)))
+    options = ["--config", str(path), "--run", str(run)]
+    result = CliRunner().invoke(app, ["synth", "eval", "tiny", *options])
+    assert result.exit_code == 0, result.output
+    assert "parity without a scratchpad, positions pose, K_train = 3: accuracy by length" in result.output
+    assert re.search(r"k = 3: 6: [01]\.\d\d", result.output)
+    result = CliRunner().invoke(app, ["synth", "bridge", "tiny", "--run", str(run)])  # with the run's own configuration
+    assert result.exit_code == 0, result.output
+    assert "12 tokens, k = 3, greedy-kl: found" in result.output
+    result = CliRunner().invoke(app, ["synth", "train", "unknown"])
+    assert isinstance(result.exception, UserError) and "there are" in str(result.exception)
+    result = CliRunner().invoke(app, ["synth", "train", "parity-cpu", *options])
+    assert isinstance(result.exception, UserError) and "is of 'tiny', not of 'parity-cpu'" in str(result.exception)
+
+
+@pytest.mark.parametrize("path", sorted((config_folder() / "synthetic").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configurations_are_usable(path: Path) -> None:
+    config = load_config(path)
+    assert config.name == path.stem
+    check_synthetic(config)
