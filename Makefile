@@ -9,6 +9,7 @@
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
+# make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
@@ -43,7 +44,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real figures report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real figures figures-synthetic report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -80,6 +81,22 @@ seeds: $(READY)
 	$(call each_seed,influence,$(LADDER),runs/scale)
 	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
 	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
+
+# Figure 1 has a run for each K_train, the others a configuration for each way to give position IDs.
+K_TRAIN ?= 2 4
+SYNTHETIC = $(wildcard configs/synthetic/scratchpad-cpu-*.yaml configs/synthetic/variables-cpu-*.yaml)
+PARITY_RUNS = $(foreach seed,$(SEEDS),$(foreach k,$(K_TRAIN),runs/synthetic/parity-cpu-K$(k)-seed$(seed)))
+OTHER_RUNS = $(foreach seed,$(SEEDS),$(foreach config,$(SYNTHETIC) bridge-cpu,runs/synthetic/$(basename $(notdir $(config)))-seed$(seed)))
+
+figures-synthetic: SEEDS ?= 0
+figures-synthetic: $(READY)
+	@set -e; for seed in $(SEEDS); do \
+	for k in $(K_TRAIN); do $(BIN)/olmo-sparsity synth eval parity-cpu --run runs/synthetic/parity-cpu-K$$k-seed$$seed \
+	training.seed=$$seed synthetic.max_sparsity=$$k; done; \
+	for task in $(basename $(notdir $(SYNTHETIC))); do \
+	$(BIN)/olmo-sparsity synth eval $$task --run runs/synthetic/$$task-seed$$seed training.seed=$$seed; done; \
+	$(BIN)/olmo-sparsity synth bridge bridge-cpu --run runs/synthetic/bridge-cpu-seed$$seed training.seed=$$seed; done
+	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
 
 real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml

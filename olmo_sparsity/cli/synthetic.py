@@ -18,8 +18,7 @@ from olmo_sparsity.cli.options import (
     ShardOption,
 )
 from olmo_sparsity.cli.steps import finish_share, interruptible
-from olmo_sparsity.config import Config
-from olmo_sparsity.config.files import config_folder, load_config
+from olmo_sparsity.config import Config, files
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 
@@ -45,7 +44,7 @@ def resolve_task(
     Raises:
         UserError: there is no such configuration, or it is of another task.
     """
-    shipped = config_folder() / "synthetic"
+    shipped = files.config_folder() / "synthetic"
     folder = run or RUNS / "synthetic" / task
     if config is None and (folder / "config.yaml").is_file():
         config = folder / "config.yaml"
@@ -53,7 +52,7 @@ def resolve_task(
     if config is None and not path.is_file():
         names = ", ".join(sorted(found.stem for found in shipped.glob("*.yaml")))
         raise UserError(f"synth: no task is named {task!r}; there are {names}; or give a configuration with --config")
-    loaded = load_config(path, overrides or [])
+    loaded = files.load_config(path, overrides or [])
     require(
         loaded.name == task,
         f"{path}: this configuration is of {loaded.name!r}, not of {task!r}; name that, or choose another --run",

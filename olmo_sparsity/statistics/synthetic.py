@@ -245,15 +245,13 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
 def predicted_accuracy(accuracy: Accuracy) -> Optional[float]:
     """Return the accuracy that the theory of arXiv 2502.16792 predicts for a point; None where it says nothing.
 
-    The theory guarantees length generalization where each token depends on no more tokens than in training, and those lie near
-    it, by the position IDs that the model reads. Both hold at every length for k up to K_train where position coupling brings
-    the tokens together, and for PoSE, where training meets all distances below ``max_position``: the accuracy is 1. For larger k,
-    and for position IDs beyond those of training, it guarantees nothing.
+    The theory is of tokens that depend on few others (sparsity) near each other by their position IDs (locality): where training
+    meets both, the accuracy is 1, at any length. In these tasks the tokens that a response depends on lie anywhere in the prompt,
+    so their distances are those of training up to the longest training prompt only. What PoSE adds beyond it is empirical.
     """
     setting = accuracy.setting
-    if accuracy.k > setting.max_sparsity or setting.positions == "shifted":
-        return None
-    return 1.0 if accuracy.length < setting.max_position else None
+    meets = accuracy.k <= setting.max_sparsity and accuracy.length <= setting.train_lengths[1]
+    return 1.0 if meets else None
 
 
 def words_of_setting(setting: Setting) -> str:

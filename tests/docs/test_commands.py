@@ -22,6 +22,13 @@ from olmo_sparsity.config import files as config_files
 from olmo_sparsity.tables.reading import newest_finished
 
 ELSEWHERE = "c4-64-128"  # requires a GPU and C4
+TINY_PARITY = """
+name: {name}
+context: {{local_len: 2, full_len: 24}}
+model: {{d_model: 16, n_heads: 2, n_layers: 1, mlp_ratio: 2}}
+training: {{steps: 2, batch_rows: 4, warmup_steps: 1, eval_every: 2, eval_rows: 4, compile: never, device: cpu}}
+synthetic: {{train_lengths: [6, 8], test_lengths: [8, 12], test_rows: 4, bridge_rows: 3}}
+"""
 DOWNLOADED = ("EleutherAI/", ".gguf")  # models that are not here
 
 
@@ -77,6 +84,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if name == "demo-ceiling":
             twin = twin.replace("full_len: 40", "full_len: 40, train_len: 40")
         (configs / f"{name}.yaml").write_text(twin)
+    (configs / "synthetic").mkdir()
+    for name in ("parity-cpu", "bridge-cpu"):
+        (configs / "synthetic" / f"{name}.yaml").write_text(TINY_PARITY.format(name=name))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(config_files, "config_folder", lambda: configs)

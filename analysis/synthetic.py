@@ -1,0 +1,251 @@
+"""Figures of the synthetic tasks: accuracy against length (Figures 1 to 3 of arXiv 2502.16792), and the bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.synthetic import (
+    Accuracy,
+    BridgePoint,
+    Setting,
+    predicted_accuracy,
+    read_accuracies,
+    read_bridge,
+)
+from olmo_sparsity.tables.reading import newest_finished
+
+from .output import caption_text, save
+from .runs import script_of_runs
+from .style import LOOKS, band
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933")
+MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p")
+CHANCE = {"parity": 0.5, "variables": 0.1}
+TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+
+
+def _draw_line(axis: Axes, lengths: Sequence[int], estimates: Sequence[Estimate], *, look: dict[str, Any]) -> None:
+    axis.plot(lengths, [estimate.mean for estimate in estimates], linewidth=1.4, **look)
+    band(axis, lengths, estimates=estimates, color=look["color"], alpha=0.15)
+
+
+def _frame(axis: Axes, setting: Setting, lengths: Sequence[int]) -> None:
+    """Mark the training lengths, set the axes, and draw chance where one answer is asked for."""
+    axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
+    if not setting.scratchpad:
+        axis.axhline(CHANCE[setting.task], color="grey", linestyle=":", linewidth=1)
+    axis.set_ylim(-0.03, 1.05)
+    axis.set_xlim(0, max(lengths) * 1.03)
+    axis.set_xlabel("prompt length, tokens")
+
+
+def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
+    counts = sorted({len(one.of_seeds) for one in accuracies})
+    if counts == [1]:
+        return "One training seed, so the intervals (95%) hold the choice of sequences only"
+    numbers = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    return f"Bands: 95% intervals over sequences and, where there are several, training seeds ({numbers})"
+
+
+def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
+    """Draw Figure 1: a panel for each K_train, a line for each k."""
+    settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
+    sparsities = sorted({one.k for one in accuracies})
+    figure, axes = plt.subplots(
+        1, len(settings), figsize=(3.3 * len(settings) + 0.8, 3.4), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, setting in zip(axes[0], settings, strict=True):
+        own = [one for one in accuracies if one.setting == setting]
+        for number, k in enumerate(sparsities):
+            points = [one for one in own if one.k == k]
+            if points:
+                _draw_line(axis, [one.length for one in points], [one.right for one in points], look=_look(number))
+        lengths = [one.length for one in own]
+        guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
+        if guaranteed:
+            axis.plot(guaranteed, [1.015] * len(guaranteed), color="black", linestyle="--", linewidth=1)
+        _frame(axis, setting, lengths)
+        axis.set_title(f"K_train = {setting.max_sparsity}")
+    axes[0][0].set_ylabel("accuracy")
+    handles = [Line2D([], [], label=f"k = {k}", **_look(number)) for number, k in enumerate(sparsities)]
+    handles.append(Line2D([], [], color="black", linestyle="--", label="theory"))
+    handles.append(Line2D([], [], color="grey", linestyle=":", label="chance"))
+    first = settings[0]
+    caption_text(
+        figure,
+        f"Sparse parity: accuracy against the length of the prompt, for k planted bits; training has k uniform from 1 to K_train "
+        f"and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). RoPE with PoSE, position IDs below "
+        f"{first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
+        "predicts, not fitted; it gives none for larger k, nor at lengths where the planted bits are further apart than in training.",
+        handles=handles,
+    )
+    return save(figure, out, name="synthetic-parity")
+
+
+def _method(setting: Setting) -> str:
+    names = {
+        "predicted": "Predictive Position Coupling",
+        "coupled": "position coupling, true IDs given",
+        "shifted": "absolute, random shift",
+        "pose": "RoPE with PoSE",
+    }
+    return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
+
+
+def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list[Path]]:
+    def draw(accuracies: list[Accuracy], out: Path) -> list[Path]:
+        """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
+        order = ("predicted", "coupled", "shifted", "pose")
+        settings = sorted(
+            {one.setting for one in accuracies},
+            key=lambda setting: (not setting.scratchpad, order.index(setting.positions), setting.max_sparsity),
+        )
+        sparsities = sorted({one.k for one in accuracies})
+        figure, axes = plt.subplots(
+            1,
+            len(sparsities),
+            figsize=(3.9 * len(sparsities) + 1.2, 3.4),
+            sharey=True,
+            squeeze=False,
+            layout="constrained",
+        )
+        for axis, k in zip(axes[0], sparsities, strict=True):
+            for number, setting in enumerate(settings):
+                points = [one for one in accuracies if one.setting == setting and one.k == k]
+                look = _look(number) | {"linestyle": "-" if setting.scratchpad else "--"}
+                if not points:
+                    continue
+                lengths = [one.length for one in points]
+                _draw_line(axis, lengths, [one.right for one in points], look=look)
+                if setting.positions == "predicted":
+                    tokens = [one.tokens_right.mean for one in points]
+                    axis.plot(lengths, tokens, color=look["color"], linestyle=":", linewidth=1.2)
+            _frame(axis, settings[0], [one.length for one in accuracies])
+            axis.set_title(f"k = {k}")
+        axes[0][0].set_ylabel("accuracy of the whole response")
+        handles = [
+            Line2D([], [], label=_method(setting), linestyle="-" if setting.scratchpad else "--", **_look(number))
+            for number, setting in enumerate(settings)
+        ]
+        first = settings[0]
+        if any(setting.positions == "predicted" for setting in settings):
+            handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="the same, wrong IDs forgiven"))
+        caption_text(
+            figure,
+            f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
+            f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
+            "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an error; "
+            f"with the true IDs given, they tell where to read. {_seeds_words(accuracies)}.",
+            handles=handles,
+            columns=2,
+        )
+        return save(figure, out, name=name)
+
+    return draw
+
+
+def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
+    """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
+    selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
+    sparsities = sorted({point.k for point in points})
+    setting = points[0].setting
+    figure, axes = plt.subplots(
+        1, len(sparsities) + 2, figsize=(3.1 * (len(sparsities) + 2) + 0.6, 3.4), squeeze=False, layout="constrained"
+    )
+    for axis, k in zip(axes[0], sparsities, strict=False):
+        for name in selectors:
+            own = [point for point in points if point.k == k and point.selector == name]
+            look = {"markersize": 4, **LOOKS[name]}
+            _draw_line(axis, [point.length for point in own], [point.found for point in own], look=look)
+        lengths = sorted({point.length for point in points})
+        axis.plot(lengths, [k / length for length in lengths], color="black", linestyle=":", linewidth=1)
+        axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
+        axis.set_ylim(-0.03, 1.05)
+        axis.set_xlabel("prompt length, tokens")
+        axis.set_title(f"planted bits found, k = {k}")
+    measured: tuple[tuple[Axes, str, Callable[[BridgePoint], Optional[Estimate]]], ...] = (
+        (axes[0][-2], "D(k)", lambda point: point.prediction_recovered),
+        (axes[0][-1], "R(k)", lambda point: point.recovered_fraction),
+    )
+    for axis, label, value in measured:
+        for point in points:
+            estimate = value(point)
+            if estimate is None:
+                continue
+            beyond = point.length > setting.train_lengths[1]
+            axis.plot(
+                estimate.mean, point.right.mean, markersize=5, linestyle="none", **LOOKS[point.selector],
+                markerfacecolor=LOOKS[point.selector]["color"] if beyond else "white",
+            )  # fmt: skip
+        axis.set_xlabel(label)
+        axis.set_ylim(-0.03, 1.05)
+        low, high = axis.get_xlim()
+        axis.set_xlim(max(low, -2.0), min(high, 2.0))
+        axis.set_title(f"accuracy against {label}")
+    axes[0][0].set_ylabel("share found")
+    axes[0][-2].set_ylabel("accuracy, all tokens visible")
+    handles = [Line2D([], [], label=name, **LOOKS[name]) for name in selectors]
+    handles.append(Line2D([], [], color="black", linestyle=":", label="by chance"))
+    caption_text(
+        figure,
+        "The influence engine on trained parity models. Left: of the k positions that a selector chooses, the share that is "
+        "planted; dotted: a random choice. Right: accuracy with all tokens visible against D(k) and R(k) of the chosen "
+        "positions, a point for each length, k and selector; filled: beyond the training lengths; points outside [-2, 2] are "
+        "left out, and R(k) where the long gain has no interval above 0. Training: k uniform from 1 to "
+        f"{setting.max_sparsity}, {setting.train_lengths[0]} to {setting.train_lengths[1]} tokens (grey), some of them left out. "
+        "Bands: 95% intervals over sequences and seeds.",
+        handles=handles,
+        columns=7,
+    )
+    return save(figure, out, name="synthetic-bridge", one_column=1)
+
+
+def _tables(runs: list[Path], kind: str) -> list[Path]:
+    """Return the newest finished tables of one kind of the runs that have some."""
+    return [newest_finished(run, kind) for run in runs if (run / kind).is_dir()]
+
+
+def draw(runs: list[Path], out: Path) -> list[Path]:
+    """Draw the figures of the tasks that the runs were trained on.
+
+    Raises:
+        UserError: no run has a table.
+    """
+    accuracies, bridges = _tables(runs, "synthetic"), _tables(runs, "bridge")
+    if not accuracies and not bridges:
+        raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
+    pictures: list[Path] = []
+    # The runs of the bridge are trained on rows with tokens left out, so they are no points of Figure 1.
+    of_bridge = {folder.parents[1] for folder in bridges}
+    found = read_accuracies(folder for folder in accuracies if folder.parents[1] not in of_bridge)
+    parity = [one for one in found if one.setting.task == "parity"]
+    steps = [one for one in parity if one.setting.scratchpad]
+    lengths = {one.setting.train_lengths for one in steps}
+    beside = [one for one in parity if not one.setting.scratchpad and one.setting.train_lengths in lengths]
+    figures: tuple[tuple[list[Accuracy], Callable[[list[Accuracy], Path], list[Path]]], ...] = (
+        ([one for one in parity if one not in steps and one not in beside], _draw_parity),
+        (steps + beside, _draw_methods("parity", "synthetic-scratchpad")),
+        ([one for one in found if one.setting.task == "variables"], _draw_methods("variables", "synthetic-variables")),
+    )
+    for chosen, draw_figure in figures:
+        if chosen:
+            pictures += draw_figure(chosen, out)
+    if bridges:
+        pictures += _draw_bridge(read_bridge(bridges), out)
+    return pictures
+
+
+if __name__ == "__main__":
+    script_of_runs(draw)
