@@ -88,7 +88,7 @@ def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
         f"Sparse parity: accuracy against the length of the prompt, for k planted bits; training has k uniform from 1 to K_train "
         f"and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). RoPE with PoSE, position IDs below "
         f"{first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
-        "predicts, not fitted; it gives none for larger k, nor at lengths where the planted bits are further apart than in training.",
+        "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
         handles=handles,
     )
     return save(figure, out, name="synthetic-parity")
@@ -146,8 +146,8 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
             figure,
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
-            "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an error; "
-            f"with the true IDs given, they tell where to read. {_seeds_words(accuracies)}.",
+            "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
+            f"error; with the true IDs given, they tell where to read. {_seeds_words(accuracies)}.",
             handles=handles,
             columns=2,
         )

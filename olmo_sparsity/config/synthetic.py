@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from olmo_sparsity.config.keys import key, require, require_positive, require_positive_or_null, require_rising
+from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.measuring import SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
@@ -33,40 +33,55 @@ class SyntheticConfig:
     max_sparsity: int = key(
         4,
         "K_train: the sparsity k of a training sequence is uniform from 1 to it. k: planted bits, or chained assignments.",
+        least=1,
+        most=2**20,
     )
     train_lengths: list[int] = key(
         [8, 20],
         "Shortest and longest training prompt, in tokens without the query; the length is uniform between them.",
+        least=1,
+        most=LARGEST_LENGTH,
     )
-    num_noise: int = key(4, "parity: number of background tokens.")
-    num_names: int = key(64, "variables: number of names; a prompt of n assignments draws n of them.")
+    num_noise: int = key(4, "parity: number of background tokens.", least=1, most=2**20)
+    num_names: int = key(
+        64, "variables: number of names; a prompt of n assignments draws n of them.", least=1, most=2**20
+    )
     locality: Optional[int] = key(
-        None, "parity: all planted bits lie within so many consecutive tokens (null: anywhere in the prompt)."
+        None,
+        "parity: all planted bits lie within so many consecutive tokens (null: anywhere in the prompt).",
+        least=1,
+        most=2**20,
     )
-    spread: int = key(1, "parity: least distance between two planted bits, in tokens.")
+    spread: int = key(1, "parity: least distance between two planted bits, in tokens.", least=1, most=2**20)
     hide_tokens: bool = key(
         False,
         "parity without scratchpad: leave random tokens out of training prompts, with a share that is drawn for each row. The "
         "measurements of `synth bridge` hide tokens, and a model must have seen such rows to answer for them.",
     )
     position_loss_weight: float = key(
-        1.0, "positions predicted: weight of the cross-entropy of position IDs in the objective."
+        1.0, "positions predicted: weight of the cross-entropy of position IDs in the objective.", least=0, most=10**6
     )
-    test_lengths: list[int] = key([20, 40, 60, 100], "Lengths of the evaluated prompts, in tokens without the query.")
-    test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.")
-    test_rows: int = key(400, "Number of evaluated sequences of each length and k.")
-    bridge_rows: int = key(50, "Number of sequences of each length and k that `synth bridge` measures.")
+    test_lengths: list[int] = key(
+        [20, 40, 60, 100],
+        "Lengths of the evaluated prompts, in tokens without the query.",
+        least=1,
+        most=LARGEST_LENGTH,
+    )
+    test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.", least=1, most=2**20)
+    test_rows: int = key(400, "Number of evaluated sequences of each length and k.", least=1, most=2**24)
+    bridge_rows: int = key(
+        50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
+    )
     bridge_selectors: list[str] = key(
         ["unmask-one", "kl", "mask-one", "greedy-kl", "attention", "random"],
         "The selectors that search for the planted bits in `synth bridge`.",
     )
-    test_seed: int = key(0, "Seed of the evaluated sequences. They do not depend on training.seed.")
+    test_seed: int = key(
+        0, "Seed of the evaluated sequences. They do not depend on training.seed.", least=0, below=2**63
+    )
 
     def __post_init__(self) -> None:
-        require_positive(
-            self, "synthetic", names=("max_sparsity", "num_noise", "num_names", "spread", "test_rows", "bridge_rows")
-        )
-        require_positive_or_null(self, "synthetic", names=("locality",))
+        check_values(self, "synthetic")
         require_rising("synthetic.test_lengths", self.test_lengths)
         require_rising("synthetic.test_sparsity", self.test_sparsity)
         lengths = list(self.train_lengths)
@@ -82,16 +97,11 @@ class SyntheticConfig:
             not self.hide_tokens or (self.task == "parity" and not self.scratchpad),
             "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad",
         )
-        require(
-            0 <= self.position_loss_weight < float("inf"),
-            f"synthetic.position_loss_weight = {self.position_loss_weight}: must not be negative or infinite",
-        )
         unknown = [name for name in self.bridge_selectors if name not in SELECTORS]
         require(
             bool(self.bridge_selectors) and not unknown,
             f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(SELECTORS)}",
         )
-        require(0 <= self.test_seed < 2**63, f"synthetic.test_seed = {self.test_seed}: must lie in [0, 2**63)")
         require(
             self.task == "parity" or (self.locality is None and self.spread == 1),
             f"synthetic.locality = {self.locality}, synthetic.spread = {self.spread}: only for synthetic.task = parity",
