@@ -133,8 +133,8 @@ def bridge_rows(
     rows = []
     for name in config.synthetic.bridge_selectors:
         chosen_wk = rank(SCORERS[name].score(scores))[:, :k]
-        sets_w1k = torch.from_numpy(chosen_wk[:, None].copy()).to(device)
-        loss_w, kl_w = scores.losses(sets_w1k)[:, 0], scores.divergences(sets_w1k)[:, 0]
+        sets_wS = np.concatenate([np.arange(len(rows_w))[:, None], chosen_wk], axis=1)
+        ((loss_w, kl_w),) = scores.evaluate_rows([sets_wS], with_kl=True)
         for w, row in enumerate(rows_w.tolist()):
             rows.append(
                 {
