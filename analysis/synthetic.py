@@ -141,7 +141,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
         ]
         first = settings[0]
         if any(setting.positions == "predicted" for setting in settings):
-            handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="the same, wrong IDs forgiven"))
+            handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
         caption_text(
             figure,
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
