@@ -116,6 +116,7 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+	$(BIN)/python -W ignore -m benchmarks.long_windows
 
 mutants: ROOM ?= statistics
 mutants: NUMBER ?= 40

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import pytest
 import torch
 import transformers_models
 from tiny_models import NORMED, build
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from benchmarks.long_windows import LargestTensor
 from olmo_sparsity.measure import losses
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
@@ -23,21 +22,6 @@ from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.gates import AttentionProbes, first_order
 
 LOCAL, VOCAB, ANCHOR = 8, 90, 5
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that is made, views of others included."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
-        return result
 
 
 def windows(num_long_range: int, num: int = 1) -> torch.Tensor:
