@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -10,17 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from brute_force import Choice, Definition, assert_same_row, expected_scores
 from conftest import Messages
 
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.correlations import LENGTHS, VALUES, correlated_windows, word_tokenizer
+from olmo_sparsity.measure import solver
+from olmo_sparsity.measure.correlations import LENGTHS, TASKS, VALUES, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.planted import NEEDLES, needle_windows
+from olmo_sparsity.measure.selectors import LASSO_ALPHA
 from olmo_sparsity.measure.validation import find_planted, validate
+from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.as_json import detection_json
 from olmo_sparsity.statistics.detection import detection, hits
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.vocabulary import read_tokenizer
+from olmo_sparsity.text.windows import sample_windows
 
 
 def test_hits_by_brute_force() -> None:
@@ -43,6 +53,7 @@ class Adder:
 
     def __init__(self) -> None:
         self.tokenizer = word_tokenizer()
+        self.vocab_size = self.tokenizer.get_vocab_size()
         self.values = [self.tokenizer.token_to_id(word) for word in VALUES]
 
     def last_logits(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -89,10 +100,13 @@ def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_plante
 
 @pytest.fixture(scope="module")
 def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    settings = ValidationConfig(num_windows=25, k=[1, 2, 4, 8], needle_copies=[1, 2], solver_steps=3)
-    config = dataclasses.replace(tiny_config, validation=settings)
+    settings = ValidationConfig(num_windows=25, k=[1, 2, 4, 8], needle_copies=[1, 2], solver_steps=3, seed=6)
+    influence = dataclasses.replace(tiny_config.influence, seed=2, lasso_masks=20)
+    config = dataclasses.replace(tiny_config, validation=settings, influence=influence)
     run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("validation") / "run", symlinks=True))
-    return config, validate(config, run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "NUM_DOCUMENTS", 3000)  # three steps need no more
+        return config, validate(config, run)
 
 
 def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
@@ -140,6 +154,61 @@ def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
                     assert mean(third.precision_at_truth) == pytest.approx(np.mean(inside))
 
 
+def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> None:
+    """A few windows of each suite by transformers; which windows they are is a function of the seeds."""
+    config, tables = validated
+    run = tables.parent.parent
+    cpu = torch.device("cpu")
+    planted = read_table(tables, "planted").to_pylist()
+    found = {(row["window_id"], row["selector"]): row for row in read_table(tables, "found").to_pylist()}
+    assert len(found) == len(planted) * len(config.validation.selectors)
+    tokenizer = read_tokenizer(run / "tokenizer.json")
+    store = open_store(Path(read_json(run / "manifest.json")["token_store"]), "validation")
+    natural = sample_windows(store, 20, num_windows=100, max_per_document=16, seed=2)
+    numbers = np.arange(100) % len(natural)
+    rows_WT, doc_ids = natural.tokens(numbers), natural.doc_ids(numbers)
+    suites = [
+        needle_windows(
+            name, copies, rows_WT=rows_WT[first : first + 25], doc_ids=doc_ids[first : first + 25], num_long_range=12,
+            tokenizer=tokenizer, seed=6,
+        )
+        for first, (name, copies) in zip(range(0, 100, 25), itertools.product(NEEDLES, (1, 2)), strict=True)
+    ] + [correlated_windows(name, 25, seed=6) for name in TASKS]  # fmt: skip
+    solver_run = run / "solver" / "seed6-steps3"
+    definitions = [Definition(load_model(one / "checkpoints" / "latest", cpu), 8) for one in (run, solver_run)]
+    for number, suite in enumerate(suites):
+        is_needle = suite.suite in NEEDLES
+        definition, words = definitions[not is_needle], tokenizer if is_needle else word_tokenizer()
+        for w in (0, 7):
+            *tokens, target = suite.rows_WT[w].tolist()
+            texts, window_id = [words.decode([token]) for token in [*tokens, target]], 25 * number + w
+            truth, everything = np.flatnonzero(suite.truth_WM[w]).tolist(), range(suite.num_long_range)
+            short, long, at_truth = -definition.log_q(tokens, [[], everything, truth])[:, target]
+            expected = {
+                "window_id": window_id,
+                "suite": suite.suite,
+                "doc_id": suite.doc_ids[w],
+                "num_planted": suite.num_planted,
+                "planted_positions": truth,
+                "planted_distance_tokens": len(tokens) - float(np.mean(truth)),
+                "token_texts": texts[:-1],
+                "target_text": texts[-1],
+                "loss_short_nats": short,
+                "loss_long_nats": long,
+                "loss_planted_nats": at_truth,
+            }
+            assert_same_row(planted[window_id], expected)
+            p_all = definition.log_q(tokens, [everything])[0]
+            choice = Choice(definition, tokens, target, p_all, [6, 0, window_id, 0])
+            for selector in config.validation.selectors:
+                row = found[window_id, selector]
+                assert set(row) == {"window_id", "selector", "ranked_positions"}
+                assert sorted(row["ranked_positions"]) == list(everything)
+                if selector not in ("greedy", "greedy-kl"):  # steps: in test_selectors
+                    scores = expected_scores(selector, choice, lasso_masks=20, lasso_alpha=LASSO_ALPHA)
+                    assert (np.diff(scores[row["ranked_positions"]]) < 2e-5).all(), selector
+
+
 def test_a_finished_validation_is_left_alone(messages: Messages, validated: tuple[Config, Path]) -> None:
     config, tables = validated
     run = tables.parent.parent
@@ -160,7 +229,7 @@ def test_a_solver_that_was_begun_elsewhere_is_trained_anew(validated: tuple[Conf
     """Half a solver, of other threads or of a run that was moved, is no reason to stop, nor to touch the run."""
     config, tables = validated
     run = Path(shutil.copytree(tables.parent.parent, tmp_path / "moved", symlinks=True))
-    manifest = run / "solver" / "seed0-steps3" / "manifest.json"
+    manifest = run / "solver" / "seed6-steps3" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"status": "complete"', '"status": "running"'))
     again = validate(config, run, out=tmp_path / "again")
     assert read_table(again, "found").equals(read_table(tables, "found"))
