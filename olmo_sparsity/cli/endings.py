@@ -10,6 +10,7 @@ import errno
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -82,11 +83,15 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
         if error.errno is None:
             raise
         line, cause = os_error_line(error), error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        cause = error
+        if says_disk_full(error):  # a library that does not raise OSError
+            line = disk_full_line("no space left, or the file too large")
+        elif is_out_of_memory(error):
+            reason = (str(error).splitlines() or ["it cannot be had"])[0]
+            line = f"not enough memory ({reason[:200]}); use smaller batches or a smaller model"
+        else:
             raise
-        reason = (str(error).splitlines() or ["it cannot be had"])[0]
-        line, cause = f"not enough memory ({reason[:200]}); use smaller batches or a smaller model", error
     if cause is not None:
         logger.debug("the line below comes from here:", exc_info=cause)
     _print_line(f"error: {line}")
@@ -133,6 +138,17 @@ def _usage_line(error: Any) -> str:
     return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}; see {command} --help"
 
 
+def disk_full_line(reason: str) -> str:
+    """Return the line about a disk that is full."""
+    return f"cannot write to disk ({reason}); free some space and run the same command again, to continue from what was saved"
+
+
+def says_disk_full(error: Exception) -> bool:
+    """Return True for an error of safetensors that wraps one of ``DISK_FULL``."""
+    numbers = "|".join(map(str, DISK_FULL))
+    return type(error).__name__ == "SafetensorError" and re.search(rf"os error ({numbers})\b", str(error)) is not None
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return True for an error of Python, numpy or torch that says that memory is not enough. Torch is not imported."""
     return (
@@ -145,10 +161,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def os_error_line(error: OSError) -> str:
     """Return one line about an error of the operating system: the file, why, and what to do."""
     if error.errno in DISK_FULL:
-        return (
-            f"cannot write to disk ({error.strerror}); free some space and run the same command again, to continue from "
-            "what was saved"
-        )
+        return disk_full_line(str(error.strerror))
     reason = REASONS.get(error.errno or 0, f"{error.strerror}; choose another")
     if error.filename is None or isinstance(error.filename, int):
         return f"a file cannot be read or written: {reason}"

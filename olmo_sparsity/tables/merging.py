@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, write_json_once
+from olmo_sparsity.storage.files import read_json, write_json_once, written_whole
 from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas_of, tables_of
@@ -251,6 +251,5 @@ def _link_or_copy(source: Path, path: Path) -> None:
     except FileExistsError:
         pass
     except OSError:  # another file system, or one without hard links
-        partial = partial_path(path)
-        shutil.copyfile(source, partial)
-        rename_into_place(partial, path)
+        with written_whole(path) as partial:
+            shutil.copyfile(source, partial)

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.storage.files import (
-    partial_path,
     read_json,
     remove_leftovers,
-    rename_into_place,
     write_json,
+    written_whole,
 )
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
@@ -42,10 +41,9 @@ def write_part(folder: Path, table: str, *, part: int, content: pa.Table, metada
     path = part_path(folder, table, part=part)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = content.replace_schema_metadata({"schema_version": SCHEMA_VERSION, "table": table, **metadata})
-    partial = partial_path(path)
-    # `merge --check` verifies the page checksums.
-    pq.write_table(content, partial, compression="zstd", write_page_checksum=True)
-    rename_into_place(partial, path)
+    with written_whole(path) as partial:
+        # `merge --check` verifies the page checksums.
+        pq.write_table(content, partial, compression="zstd", write_page_checksum=True)
 
 
 def missing_parts(folder: Path, manifest: dict[str, Any]) -> list[int]:
