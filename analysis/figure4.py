@@ -3,8 +3,8 @@
 The control of a selector that sees the target is the resampled target, a label for which the long context cannot matter: the
 picture of luck. The null context stands below.
 
-With more than ``MAX_POINTS`` points, they would hide one another and fill the PDF. Each panel then shows how many windows lie
-in each hexagon.
+Both axes of all panels have the same range and scale. With more than ``MAX_POINTS`` points, they would hide one another. Each
+panel then shows how many windows lie in each hexagon. The numbers stand above the panels, where they cover no point.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
 
 FRAME_PERCENTILES = (0.2, 99.8)
-MAX_POINTS = 20_000
-HEXAGONS = 40  # across a panel
+MAX_POINTS = 500
+HEXAGONS = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
+POINT_AREA = {Width.screen: 5.0, Width.one: 2.0, Width.two: 2.0}  # of a window of weight 1, in square points
+ROW_HEIGHT = {Width.screen: 3.6, Width.one: 4.4, Width.two: 3.6}  # inches, before ``fit``: a square panel and its title
+TITLE_SIZE = {Width.screen: 8.0, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
-    "Dashed: sparse gain equals long gain; cross: the means. In the corners: correlation, and slope of long gain on sparse gain "
-    "by ordinary and by total least squares. [95% intervals over documents.] {controls}In the row of the null context "
+    "Dashed: sparse gain equals long gain; cross: the means. Above the panels: correlation r, and slope of long gain on sparse "
+    "gain by ordinary and by total least squares, with 95% intervals over documents. {controls}In the row of the null context "
     "other tokens take the place of the long-range ones: it shows whether their content matters."
 )
 SEEING_WORDS = "This selector sees the target: R(k) holds its luck, and the number to read is real minus luck. "
@@ -50,16 +53,14 @@ BLIND_WORDS = "This selector does not see the target: its gain over random holds
 
 @dataclass(frozen=True)
 class Frame:
-    """Limits of the panels of one figure, in nats; sparse gain across, long gain up."""
+    """Limits of both axes of the panels of one figure, in nats."""
 
-    left: float
-    right: float
-    bottom: float
-    top: float
+    low: float
+    high: float
 
     def contains(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return which points lie inside, bool [W]."""
-        return (x >= self.left) & (x <= self.right) & (y >= self.bottom) & (y <= self.top)
+        return (np.minimum(x, y) >= self.low) & (np.maximum(x, y) <= self.high)
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,13 @@ class Cloud:
         x: sparse gains in nats, [N].
         y: long gains in nats, [N].
         weight: weight of each point in a mean, [N].
-        title: what the panel shows, and the numbers to read.
-        corner: the numbers in the corner.
+        title: what the panel shows, the numbers to read, and the fitted lines.
     """
 
     x: np.ndarray
     y: np.ndarray
     weight: np.ndarray
     title: str
-    corner: str
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -99,12 +98,11 @@ def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
 
 def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, summary: Summary) -> Cloud:
     """Return the windows of one selection under the real or the null context."""
-    title, corner = [f"k = {selection.k}, {selection.context} context"], [_lines_of(selection.figure4)]
+    title = [f"k = {selection.k}, {selection.context} context"]
     if selection.context == "null":
-        title.append(f"sparse gain\n{interval(selection.gain_sparse_nats)}")
+        title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
     elif selection.info.sees_target:
-        title.append(f"real minus luck\n{interval(selection.real_minus_luck_nats)}")
-        corner.insert(0, _fraction_of(selection, summary))
+        title += [f"real minus luck {interval(selection.real_minus_luck_nats)}", _fraction_of(selection, summary)]
     else:
         title.append(_fraction_of(selection, summary))
         if selection.gain_over_random_nats is not None:
@@ -114,8 +112,7 @@ def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, 
         measurement.gains[selection.key].to_numpy(np.float64),
         windows[LONG_GAIN[selection.context]].to_numpy(np.float64),
         measurement.weights_W,
-        "\n".join(title),
-        "\n".join(corner),
+        "\n".join([*title, _lines_of(selection.figure4)]),
     )
 
 
@@ -126,8 +123,8 @@ def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, dr
         x_WD.ravel().astype(np.float64),
         drawn.long_gain_WD.ravel().astype(np.float64),
         np.repeat(measurement.weights_W, x_WD.shape[1]),
-        f"k = {selection.k}, resampled target\nluck {interval(selection.luck_nats)}",
-        _lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD)),
+        f"k = {selection.k}, resampled target\nluck {interval(selection.luck_nats)}\n"
+        f"{_lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD))}",
     )
 
 
@@ -149,23 +146,25 @@ def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[
 
 def _frame_of(rows: dict[str, list[Cloud]]) -> Frame:
     clouds = [cloud for row in rows.values() for cloud in row]
-    left, right = np.percentile(np.concatenate([cloud.x for cloud in clouds]), FRAME_PERCENTILES)
-    bottom, top = np.percentile(np.concatenate([cloud.y for cloud in clouds]), FRAME_PERCENTILES)
-    return Frame(left, right, bottom, top)
+    of_each = [
+        np.percentile(np.concatenate(gains), FRAME_PERCENTILES)
+        for gains in ([cloud.x for cloud in clouds], [cloud.y for cloud in clouds])
+    ]
+    return Frame(float(np.min(of_each)), float(np.max(of_each)))
 
 
 def _points(axis: Axes, cloud: Cloud, *, inside: np.ndarray, color: str) -> None:
     alpha = min(0.4, max(0.08, 600 / len(cloud.x)))
-    sizes = 5 * cloud.weight[inside]
+    sizes = POINT_AREA[width_in_force()] * cloud.weight[inside]
     axis.scatter(cloud.x[inside], cloud.y[inside], s=sizes, alpha=alpha, color=color, linewidths=0, rasterized=True)
 
 
 def _density(axis: Axes, cloud: Cloud, *, inside: np.ndarray, frame: Frame) -> PolyCollection:
     """Draw hexagons whose array holds the weight of the points in each; empty ones are left out."""
-    extent = (frame.left, frame.right, frame.bottom, frame.top)
+    extent = (frame.low, frame.high, frame.low, frame.high)
     return axis.hexbin(
-        cloud.x[inside], cloud.y[inside], C=cloud.weight[inside], reduce_C_function=np.sum, gridsize=HEXAGONS, extent=extent,
-        linewidths=0.1, rasterized=True,
+        cloud.x[inside], cloud.y[inside], C=cloud.weight[inside], reduce_C_function=np.sum,
+        gridsize=HEXAGONS[width_in_force()], extent=extent, linewidths=0.1, rasterized=True,
     )  # fmt: skip
 
 
@@ -175,7 +174,7 @@ def _colour_densities(figure: Figure, axes: np.ndarray, *, densities: list[PolyC
     for density in densities:
         density.set(norm=LogNorm(1, max(2, most)), cmap="viridis_r")
     figure.colorbar(
-        densities[0], ax=axes, label="weight in a hexagon", format="{x:.0f}", shrink=0.6, pad=0.01, aspect=30
+        densities[0], ax=axes, location="bottom", label="weight in a hexagon", format="{x:.0f}", shrink=0.6, aspect=40
     )
 
 
@@ -187,19 +186,19 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
         halo = [withStroke(linewidth=2.2, foreground="white")]
     else:
         _points(axis, cloud, inside=inside, color=color)
-    diagonal = [frame.bottom, frame.top]
+    diagonal = [frame.low, frame.high]
     axis.plot(diagonal, diagonal, color="black", linewidth=0.9, linestyle="--", path_effects=halo)
     axis.axhline(0, color="grey", linewidth=0.5)
     axis.axvline(0, color="grey", linewidth=0.5)
     edge = [withStroke(linewidth=3.5, foreground="white")]
     axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
-    axis.set_title(cloud.title)
-    axis.text(
-        0.02, 0.99, cloud.corner, transform=axis.transAxes, ha="left", va="top", fontsize=6.3, linespacing=0.9,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
-    if num_outside := int((~inside).sum()):
-        axis.text(0.98, 0.02, f"{num_outside} outside", transform=axis.transAxes, ha="right", fontsize=7)
+    num_outside = int((~inside).sum())
+    outside = f"\n{num_outside} outside" if num_outside else ""
+    axis.set_title(f"{cloud.title}{outside}", fontsize=TITLE_SIZE[width_in_force()], linespacing=1.05)
+    axis.set_aspect("equal")
+    axis.set_anchor(
+        "N"
+    )  # so that the layout leaves room for the title: it measures from the top of what a panel might take
     return density
 
 
@@ -232,12 +231,14 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) ->
     figure, axes = plt.subplots(
         len(rows),
         num_ks,
-        figsize=(2.5 * num_ks + 0.6, 2.7 * len(rows)),
+        figsize=(2.6 * num_ks + 0.6, ROW_HEIGHT[width_in_force()] * len(rows) + 0.5),
         sharex=True,
         sharey=True,
         squeeze=False,
-        layout="constrained",
+        layout="compressed" if width_in_force() is Width.screen else "constrained",
     )
+    if width_in_force() is not Width.screen:  # the layout measures square panels before they have shrunk
+        figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr, call-arg]
     is_dense = max(len(cloud.x) for clouds in rows.values() for cloud in clouds) > MAX_POINTS
     densities = []
     for axes_of_row, (context, clouds) in zip(axes, rows.items(), strict=True):
@@ -248,8 +249,7 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) ->
         axes_of_row[0].set_ylabel(f"{CONTEXT_WORDS[context].split(' (')[0]}\nlong gain, nats")
     for axis in axes[-1]:
         axis.set_xlabel("sparse gain, nats")
-    axes[0, 0].set_xlim(frame.left, frame.right)
-    axes[0, 0].set_ylim(frame.bottom, frame.top)
+    axes[0, 0].set(xlim=(frame.low, frame.high), ylim=(frame.low, frame.high))
     if densities:
         _colour_densities(figure, axes, densities=densities)
     caption(figure, measured.summary, words=_words(measured, selector, drawn=drawn, is_dense=is_dense))

@@ -158,22 +158,23 @@ def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
-    """Draw ``figure5``: the window whose long gain is nearest to the 90th percentile."""
+    """Draw ``figure5``: the window whose long gain is nearest to the 90th percentile, with what a selector that does not see
+    the target chose, if such a one was measured."""
     measurement = measured.measurement
     window_id = _chosen_window(measurement)
     (window,) = read_window(measured.tables, "windows", window_id=window_id)
     tokens, target = [shown(text) for text in window["token_texts"]], shown(window["target_text"])
     words = Words(tokens, target, measurement.lengths.num_long_range)
-    selector = ordered(measurement)[0]
+    selector = next(iter(measured.summary.blind_selectors), ordered(measurement)[0])
     panels = _panels(measured, window, selector=selector)
     figure, axes = plt.subplots(3, 1, figsize=(8.2, 3 * (0.2 * words.num_lines + 0.35)), layout="constrained")
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel, words=words)
     text = (
+        "White: local, visible; yellow: long-range, visible; grey, struck out: masked; last, bold: the target. "
         f"Window {window_id} (document {window['doc_id']}, {window['source']}): its long gain, "
         f"{window['gain_long_nats']:.2f} nats, is nearest to the {PERCENTILE}th percentile of the windows (each counts once). "
-        "White: local, visible; yellow: long-range, visible; grey, struck out: masked; last, bold: the target. The bar separates "
-        "long-range from local tokens."
+        "The bar separates long-range from local tokens."
     )
     if measurement.selectors[selector].sees_target:
         text += f" {selector} sees the target: in a single window, choices by luck look like the others."

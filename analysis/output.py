@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,30 +16,35 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words, measured_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_setup_words, subject_name
 from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
 CHARS_AN_INCH = 17
+CAPTION_LINES = 2  # below a figure; the whole text is in the metadata and in a file beside it
+SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 FAILED_COLOUR = "#B00020"
 GATE_FAILED_BOX = {"facecolor": FAILED_COLOUR, "edgecolor": "black", "boxstyle": "square,pad=0.4"}
 
 
-def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
-    """Write a legend and a text below a figure.
+def caption_text(
+    figure: Figure, text: str, *, last: str = "", handles: Sequence[Line2D] = (), columns: int = 6
+) -> None:
+    """Write a legend below a figure, and of a text as many of its first sentences as two lines hold.
 
-    In a paper LaTeX sets the text, so there it becomes the figure's label, which ``save`` writes into a file.
+    The whole text becomes the figure's label, which ``save`` writes into a file. In a paper LaTeX sets it.
 
     Args:
         figure: the figure.
-        text: the caption.
+        text: the caption, its most important sentences first.
+        last: what the two lines end with in any case.
         handles: entries of the legend.
         columns: columns of the legend.
     """
+    figure.set_label(text)
     if width_in_force() is not Width.screen:
-        figure.set_label(text)
         if handles:
             legend_below(figure, handles)
         return
@@ -47,24 +53,47 @@ def caption_text(figure: Figure, text: str, *, handles: Sequence[Line2D] = (), c
         legend = figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns)
         legend.set_in_layout(False)
         top -= (0.19 * -(-len(handles) // columns) + 0.1) / figure.get_figheight()
-    lines = textwrap.wrap(text, int(figure.get_figwidth() * CHARS_AN_INCH), break_on_hyphens=False)
+    lines = _first_lines(text, int(figure.get_figwidth() * CHARS_AN_INCH), last=last)
     figure.text(0.01, top, "\n".join(lines), va="top", ha="left", fontsize=8)
+
+
+def _first_lines(text: str, width: int, *, last: str) -> list[str]:
+    """Return the first sentences of a text that, with ``last`` behind them, fit into ``CAPTION_LINES`` lines."""
+    sentences = SENTENCE_END.split(text)
+    for number in range(len(sentences), -1, -1):
+        lines = textwrap.wrap(" ".join([*sentences[:number], last]).strip(), width, break_on_hyphens=False)
+        if lines and len(lines) <= CAPTION_LINES:
+            return lines
+    return textwrap.wrap(last or sentences[0], width, max_lines=CAPTION_LINES, placeholder=" ...")
+
+
+def _measured_in_short(summary: Summary) -> str:
+    """Return what was measured and which gates passed, in one line; the label of the figure says it in full."""
+    lengths = length_words(summary.lengths).split(";")[0]
+    gates = "both gates passed"
+    if not (summary.gate_passed and summary.beyond_gate_passed):
+        beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
+        gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
+    subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
+    warning = " WARNING: not of the better first token." if anchor_warning(summary.setup) else ""
+    return f"Data: {subject}, {data_words(summary)}; {lengths}; {gates}.{warning}"
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
     """Write below a figure what it shows, of which model, from how much data, at which lengths, and whether the gates passed.
 
-    Gates that failed are written above it as well.
+    Gates that failed are written above it as well. The picture has two lines; ``save`` writes the whole text beside it.
 
     Args:
         figure: the figure.
         summary: what was measured.
-        words: what the figure shows.
+        words: what the figure shows, its most important sentences first.
         handles: entries of the legend.
         columns: columns of the legend.
     """
     data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    caption_text(figure, f"{words} {data} {anchor_warning(summary.setup)}".rstrip(), handles=handles, columns=columns)
+    text = f"{words} {data} {anchor_warning(summary.setup)}".rstrip()
+    caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):
         _write_above(figure, failed)
 
@@ -81,10 +110,9 @@ def _write_above(figure: Figure, sentences: Sequence[str]) -> None:
 
 
 def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2) -> list[Path]:
-    """Write ``name.png`` and ``name.pdf`` and close the figure.
+    """Write ``name.png`` and ``name.pdf`` and close the figure. The whole caption goes into ``name.txt`` and into their metadata.
 
-    For a paper the figure is exactly as wide as the column, and the caption goes into ``name.txt`` and into the metadata
-    of the PDF.
+    For a paper the figure is exactly as wide as the column.
 
     Args:
         figure: the figure.
@@ -95,7 +123,11 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
     Returns:
         The paths of the pictures.
     """
-    metadata: dict[str, Any] = {"CreationDate": None}
+    words = str(figure.get_label())
+    metadata: dict[str, dict[str, Any]] = {
+        ".png": {"Description": words},
+        ".pdf": {"CreationDate": None, "Subject": words},
+    }
     paths = [out / f"{name}.{kind}" for kind in ("png", "pdf")]
     width = width_in_force()
     if width is Width.one and one_column is None:
@@ -106,14 +138,11 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
     remove_leftovers(out)
     if width is not Width.screen:
         fit(figure, one_column or 1)
-        words = str(figure.get_label())
-        metadata["Subject"] = words
-        write_text(out / f"{name}.txt", f"{words}\n")
+    write_text(out / f"{name}.txt", f"{words}\n")
     for path in paths:
         tight = "tight" if width is Width.screen else None
         picture = io.BytesIO()  # a disk that is full would leave an empty file without an error
-        kind = path.suffix[1:]
-        figure.savefig(picture, format=kind, bbox_inches=tight, metadata=metadata if kind == "pdf" else {})
+        figure.savefig(picture, format=path.suffix[1:], bbox_inches=tight, metadata=metadata[path.suffix])
         write_bytes(path, picture.getvalue())
     plt.close(figure)
     return paths

@@ -5,6 +5,7 @@ LaTeX sets the captions, so they are left out of the pictures.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ class Width(str, Enum):
 INCHES = {Width.one: 3.25, Width.two: 6.75}
 LEAST_SCALE = 0.55  # of the height of a panel, since its text does not shrink
 CHARS_AN_INCH = 18
+NUMBER_WITH_INTERVAL = re.compile(r"-?[\d.]+ \[[^\]\n]*\]")
+NO_BREAK = "\u00a0"
 
 _width = Width.screen  # global to the process, as the settings of matplotlib are
 
@@ -69,6 +72,8 @@ def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 
 def _wrap(text: str, inches: float) -> str:
+    """Return text in lines that fit; a number and its interval stay on one line."""
+    text = NUMBER_WITH_INTERVAL.sub(lambda number: number[0].replace(" ", NO_BREAK), text)
     return "\n".join(
         part for line in text.split("\n") for part in textwrap.wrap(line, int(inches * CHARS_AN_INCH)) or [""]
     )
@@ -124,6 +129,8 @@ def fit(figure: Figure, one_column: int) -> None:
     figure.draw_without_rendering()  # computes the layout, and with it the sizes of the panels
     for axis in panels:
         wide, high = (1.15 * length / figure.dpi for length in axis.get_window_extent().size)
+        if axis.get_aspect() != "auto":  # narrower than its share of the figure
+            wide = max(wide, 0.9 * panel)
         for where in ("left", "center"):
             axis.set_title(_wrap(axis.get_title(loc=where), wide), loc=where)
         axis.set_ylabel(_wrap(axis.get_ylabel(), high))

@@ -59,7 +59,7 @@ def _has(summary: Summary, selector: str, line: Line) -> bool:
 
 def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[str]) -> None:
     axis.set_title(panel.title)
-    for selector, spread in spreads(selectors).items():
+    for selector, spread in spreads(selectors, summary.ks).items():
         if _has(summary, selector, panel.line):
             if panel.beside_real:
                 draw_line(axis, selector, line=REAL, summary=summary, spread=spread, alpha=PALE)
@@ -82,7 +82,7 @@ def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[st
     if not summary.gate_passed:
         write_gate_failed(axis, summary)
         return
-    for selector, spread in spreads(selectors).items():
+    for selector, spread in spreads(selectors, summary.ks).items():
         alpha = 1.0 if selector in unseen else PALE
         draw_line(axis, selector, line=Line("recovered_fraction"), summary=summary, spread=spread, alpha=alpha)
     _set_axes(axis, summary.ks)

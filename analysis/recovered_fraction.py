@@ -24,6 +24,7 @@ from .style import (
     LOOKS,
     blind,
     context_entry,
+    dodges,
     error_bars,
     legend_entry,
     ordered,
@@ -134,15 +135,15 @@ def draw_line(
     is_real = line.look == "real"
     axis.errorbar(
         [k * spread for k in drawn], [estimate.mean for estimate in drawn.values()], yerr=error_bars(list(drawn.values())),
-        **LINE_LOOKS[line.look], markersize=4, linewidth=1.1 if is_real else 0.8, elinewidth=0.8, capsize=1.5,
+        **LINE_LOOKS[line.look], markersize=4, linewidth=1.1 if is_real else 0.8, elinewidth=0.8,
         alpha=(1.0 if is_real else 0.6) if alpha is None else alpha, markerfacecolor=None if is_real else "white",
         **LOOKS[selector],
     )  # fmt: skip
 
 
-def spreads(selectors: list[str]) -> dict[str, float]:
+def spreads(selectors: list[str], ks: list[int]) -> dict[str, float]:
     """Return the factors that separate the selectors on the axis of k."""
-    return {name: 1 + 0.022 * (number - (len(selectors) - 1) / 2) for number, name in enumerate(selectors)}
+    return dict(zip(selectors, dodges(len(selectors), ks), strict=True))
 
 
 def set_axis_of_k(axis: Axes, ks: list[int]) -> None:
@@ -166,7 +167,7 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
     if not summary.gate_passed and panel.is_fraction:
         write_gate_failed(axis, summary)
         return
-    for selector, spread in spreads(selectors).items():
+    for selector, spread in spreads(selectors, summary.ks).items():
         for line in panel.lines:
             draw_line(axis, selector, line=line, summary=summary, spread=spread)
     if not axis.lines:

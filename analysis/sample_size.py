@@ -21,6 +21,7 @@ from .style import (
     LOOKS,
     band,
     blind,
+    dodges,
     legend_entry,
     main_selectors,
     seeing,
@@ -39,11 +40,11 @@ GATE_LOOKS: dict[str, dict[str, Any]] = {
     },
 }
 WORDS = (
-    "The numbers of the first n windows: on the same text, window i does not depend on how many windows are measured (its weight "
-    "may; here it is that of the whole measurement). Bands and bars: 95% intervals by bootstrap over "
-    "documents. Enough windows were measured if the numbers no longer change and the "
-    "intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do not see "
-    "the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
+    "The numbers of the first n windows; bands and bars: 95% intervals over documents. On the same text, window i does not "
+    "depend on how many windows are measured (its weight may; here it is that of the whole measurement). Enough windows were "
+    "measured if the numbers no longer change and the intervals are as narrow as the question requires. R(k), smallest k and "
+    "gain over random are of selectors that do not see the target, real minus luck of those that do. R(k): linear up to 1, "
+    "logarithmic beyond."
 )
 
 
@@ -51,19 +52,20 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
     """Draw the smallest k as steps of equal height, the last for more than the largest measured k; intervals as bars."""
     ks = summaries[-1].ks
     height = {k: i for i, k in enumerate(ks)} | {None: len(ks)}
-    for number, selector in enumerate(selectors):
+    shifts = dodges(len(selectors), [summary.num_windows for summary in summaries])
+    for number, (selector, shift) in enumerate(zip(selectors, shifts, strict=True)):
         offset = number - (len(selectors) - 1) / 2
         sizes, values, below, above = [], [], [], []
         for summary in summaries:
             smallest = summary.sparsity_at(selector, FRACTION).smallest_k
             if smallest is not None:
-                sizes.append(summary.num_windows * (1 + 0.05 * offset))
+                sizes.append(summary.num_windows * shift)
                 value, low, high = height[smallest.value], height[smallest.low], height[smallest.high]
                 values.append(value + 0.09 * offset)
                 below.append(value - low)
                 above.append(high - value)
         axis.errorbar(
-            sizes, values, yerr=[below, above], linestyle="-", linewidth=0.8, markersize=4, elinewidth=0.9, capsize=2,
+            sizes, values, yerr=[below, above], linestyle="-", linewidth=0.6, markersize=3, elinewidth=0.9,
             **LOOKS[selector],
         )  # fmt: skip
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])

@@ -29,7 +29,7 @@ from olmo_sparsity.tables.reading import newest_finished
 
 from .output import caption_text, save
 from .runs import script_of_runs
-from .style import LOOKS, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
+from .style import LOOKS, dodges, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
 NULL: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white"}
@@ -91,27 +91,42 @@ def ladder(runs: list[Path]) -> list[Rung]:
     return sorted(rungs, key=lambda rung: rung.num_parameters)
 
 
-def _draw_line(axis: Axes, rungs: list[Rung], *, value: Value, shift: float = 1.0, **look: Any) -> None:
-    """Draw a number of each size with its interval, joined by a line, and its seeds as dots; a missing one leaves a gap."""
+def _draw_line(
+    axis: Axes, rungs: list[Rung], *, value: Value, shift: float = 1.0, aside: float = 1.05, **look: Any
+) -> None:
+    """Draw a number of each size with its interval, joined by a line, and its seeds as dots; a missing one leaves a gap.
+
+    Args:
+        axis: the panel.
+        rungs: the sizes.
+        value: the number.
+        shift: factor on the axis of sizes that sets the line beside others.
+        aside: factor that sets the dots of seeds beside the line.
+        look: how the line is drawn.
+    """
     drawn = [
         (rung.num_parameters * shift, estimate) for rung in rungs if (estimate := value(rung.numbers.mean)) is not None
     ]
     if drawn:
         estimates = [estimate for _, estimate in drawn]
         axis.errorbar(
-            [x for x, _ in drawn], [estimate.mean for estimate in estimates], yerr=error_bars(estimates), capsize=2,
-            markersize=4.5, linewidth=1.2, **look,
+            [x for x, _ in drawn], [estimate.mean for estimate in estimates], yerr=error_bars(estimates),
+            markersize=4, linewidth=1.2, **look,
         )  # fmt: skip
     for rung in rungs:
         of_seeds = [value(summary) for summary in rung.numbers.of_seeds] if rung.numbers.num_seeds > 1 else []
         means = [estimate.mean for estimate in of_seeds if estimate is not None]
-        x = [rung.num_parameters * shift * 1.05] * len(means)
+        x = [rung.num_parameters * shift * aside] * len(means)
         axis.plot(x, means, linestyle="", marker=".", markersize=2.5, color=look["color"], alpha=0.7)
 
 
-def _shifts(number: int) -> list[float]:
-    """Return the factors that separate lines on the logarithmic axis."""
-    return [1 + 0.04 * (i - (number - 1) / 2) for i in range(number)]
+def _places(number: int, rungs: list[Rung]) -> list[dict[str, float]]:
+    """Return the factors that set lines, and the dots of their seeds, side by side on the axis of sizes."""
+    of_all = dodges(2 * number, [rung.num_parameters for rung in rungs])
+    return [
+        {"shift": of_line, "aside": of_dots / of_line}
+        for of_line, of_dots in zip(of_all[::2], of_all[1::2], strict=True)
+    ]
 
 
 def _of_selection(name: str, selector: str, k: int) -> Value:
@@ -133,8 +148,8 @@ def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequ
     ks = rungs[0].numbers.mean.ks
     looks: dict[int, dict[str, Any]] = {ks[0]: SMALLEST_K, ks[-1]: {"linestyle": "-"}}
     lines = [(selector, k, look) for selector in selectors for k, look in looks.items()]
-    for (selector, k, look), shift in zip(lines, _shifts(len(lines)), strict=True):
-        _draw_line(axis, rungs, value=_of_selection(name, selector, k), shift=shift, **LOOKS[selector], **look)
+    for (selector, k, look), place in zip(lines, _places(len(lines), rungs), strict=True):
+        _draw_line(axis, rungs, value=_of_selection(name, selector, k), **place, **LOOKS[selector], **look)
     is_fraction = name == "recovered_fraction"
     axis.axhline(1 if is_fraction else 0, color="grey", linewidth=0.8, linestyle="--")
     if is_fraction:
@@ -151,8 +166,8 @@ def _draw_prediction(axis: Axes, rungs: list[Rung], *, selector: str, k: int) ->
         (lambda summary: summary.prediction_recovered(selector, k).mimicry, {**LOOKS[selector], **MIMICRY}),
         (lambda summary: summary.prediction_recovered(selector, k).random, {**LOOKS["random"], "linestyle": "-"}),
     ]
-    for (value, look), shift in zip(lines, _shifts(len(lines)), strict=True):
-        _draw_line(axis, rungs, value=value, shift=shift, **look)
+    for (value, look), place in zip(lines, _places(len(lines), rungs), strict=True):
+        _draw_line(axis, rungs, value=value, **place, **look)
     axis.set_title(f"prediction recovered by {selector}, D({k})")
     axis.set_ylabel("D(k)")
 

@@ -52,6 +52,7 @@ CONTEXT_WORDS = {
     "resampled": "resampled target (luck)",
     "mimicry": "mimicry (null tokens that imitate)",
 }
+DODGE = 0.2  # share of the distance between neighbours on a logarithmic axis that lines side by side take, all together
 SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 
 plt.rcParams.update(
@@ -100,6 +101,18 @@ def legend_entry(selector: str, *, label: Optional[str] = None) -> Line2D:
 def context_entry(context: str) -> Line2D:
     """Return the legend entry of a kind of line."""
     return Line2D([], [], color="black", label=CONTEXT_WORDS[context], **LINE_LOOKS[context])
+
+
+def dodges(number: int, positions: Sequence[float]) -> list[float]:
+    """Return factors around 1 that set lines side by side on a logarithmic axis, none over the bars of another.
+
+    Args:
+        number: number of lines.
+        positions: where each line has points, rising; the nearest two determine how far apart the lines are.
+    """
+    spacing = min(np.diff(np.log(positions)), default=np.log(2))
+    offsets = np.linspace(-0.5, 0.5, number) if number > 1 else np.zeros(number)
+    return [float(factor) for factor in np.exp(DODGE * spacing * offsets)]
 
 
 def error_bars(estimates: Sequence[Estimate]) -> Optional[np.ndarray]:

@@ -36,8 +36,9 @@ def mean(estimate: Optional[Estimate]) -> float:
 
 
 def words_on(figure: Figure) -> str:
-    """Return all text of a figure, its lines joined by spaces."""
-    return " ".join(text.get_text().replace("\n", " ") for text in figure.findobj(lambda a: hasattr(a, "get_text")))
+    """Return all text of a figure, its lines joined by spaces, and the whole caption, which is written beside the picture."""
+    drawn = (text.get_text().replace("\n", " ") for text in figure.findobj(lambda a: hasattr(a, "get_text")))
+    return " ".join([*drawn, str(figure.get_label())])
 
 
 def heights(axis: Axes) -> list[tuple[float, ...]]:

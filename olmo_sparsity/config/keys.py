@@ -107,28 +107,6 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def require_positive(section: Any, prefix: str, *, names: Sequence[str]) -> None:
-    """Check that the keys ``names`` of a section are positive.
-
-    Raises:
-        UserError: one is not; the message names it as ``PREFIX.NAME``.
-    """
-    for name in names:
-        value = getattr(section, name)
-        require(value > 0, f"{prefix}.{name} = {value}: must be positive")
-
-
-def require_positive_or_null(section: Any, prefix: str, *, names: Sequence[str]) -> None:
-    """Check that the keys ``names`` of a section are positive or null.
-
-    Raises:
-        UserError: one is not; the message names it as ``PREFIX.NAME``.
-    """
-    for name in names:
-        value = getattr(section, name)
-        require(value is None or value > 0, f"{prefix}.{name} = {value}: must be positive, or null")
-
-
 def require_rising(dotted: str, values: Sequence[int]) -> None:
     """Check that a list holds positive numbers in rising order, each once.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, main_rows
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
-from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval
+from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval, verdict
 from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_words
 
 
@@ -32,6 +33,42 @@ def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
             "row, so nothing is said there about length generalization."
         )
     return " ".join(sentences)
+
+
+def comparison_words(comparison: Comparison) -> list[str]:
+    """Return what a comparison shows, a sentence each: which gates passed, and what is higher or lower than in the first
+    measurement, of the long gain, the gain beyond the training row, and the headline of one selector at the smallest and the
+    largest k."""
+    first, *later = comparison.labels
+    summaries = {subject.label: subject.summary for subject in comparison.subjects}
+    sentences = [gates_of_models_words(summaries)]
+    rows = _rows_of_verdict(comparison)
+    for index, label in enumerate(later):
+        clauses = []
+        for row in rows:
+            difference = row.differences[index]
+            if difference is not None:
+                where = "" if row.selector is None else f" of {row.selector}, k = {row.k}"
+                name = row.words.removesuffix(", nats")
+                clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
+        pairing = "" if comparison.pairings[index].paired else ", on other windows"
+        sentences.append(
+            f"{label} minus {first}{pairing}: {'; '.join(clauses)}."
+            if clauses
+            else f"{label} and {first} have no quantity in common."
+        )
+    return sentences
+
+
+def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the gains of all windows, and of the first selector that has a headline in nats the rows of its headline."""
+    rows = main_rows(comparison)
+    gains = [row for row in rows if row.quantity in ("long_gain_nats", "gain_beyond_nats")]
+    for quantity in ("gain_over_random_nats", "real_minus_luck_nats", "gain_sparse_nats"):
+        of_selectors = [row for row in rows if row.quantity == quantity and any(d is not None for d in row.differences)]
+        if of_selectors:
+            return gains + [row for row in of_selectors if row.selector == of_selectors[0].selector]
+    return gains
 
 
 def short_positions_words(lengths: Lengths) -> str:

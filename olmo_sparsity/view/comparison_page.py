@@ -19,6 +19,7 @@ from olmo_sparsity.statistics.wording import (
     verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view import pages
 
 
@@ -41,10 +42,11 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     page = pages.render(
         "compare.html",
         styles=("report.css",),
-        scripts=("draw.js", "compare.js"),
+        scripts=("draw.js", "saving.js", "compare.js"),
         data=_page_data(comparison),
         subjects=comparison.subjects,
         pairings=comparison.pairings,
+        verdicts=comparison_words(comparison),
         gate_words=gate_words,
         beyond_gate_words=beyond_gate_words,
         fragile_words=fragile_words,
@@ -62,6 +64,10 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
     """Return the JSON that the page's script draws: the rows, which of them are the main ones, and the verdicts."""
     return {
         "labels": comparison.labels,
+        "note": "; ".join(
+            f"{subject.label}: validity gate {subject.summary.gate}, gate beyond the training row {subject.summary.beyond_gate}"
+            for subject in comparison.subjects
+        ),
         "rows": [{**comparison_row_json(row), "main": row.is_main} for row in comparison.rows],
         "verdicts": [[verdict(difference) for difference in row.differences] for row in comparison.rows],
     }

@@ -63,6 +63,7 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
     script_texts, script_hashes = _inline(environment, scripts)
     policy = (
         f"default-src 'none'; script-src {' '.join(script_hashes)}; style-src {' '.join(style_hashes)}; "
+        "img-src blob:; "  # a drawing of the page, on its way to a PNG
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(

@@ -26,16 +26,19 @@ from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report
+from olmo_sparsity.view.table_formats import in_tex
 
 STYLES = ("report.css",)
 SCRIPTS = (
     "draw.js",
+    "saving.js",
     "figure4.js",
     "curves.js",
     "reaction.js",
     "classes.js",
     "distances.js",
     "words.js",
+    "address.js",
     "report.js",
 )
 
@@ -53,6 +56,7 @@ def render(report: Report) -> str:
         multiplicity_words=multiplicity_words(len(report.classes)),
         contrasts=[words for words in map(contrast_words, report.classes) if words],
         facts=_facts(report),
+        citation=_citation(report),
         null_words=null_words(report.summary),
         units=unit_words(report.summary.unit),
         units_words=units_words(report.summary),
@@ -99,6 +103,29 @@ def write_report(
     pages.check_free(out, overwrite)
     pages.write_page(out, render(read_report(tables, num_windows=num_windows, seed=seed)))
     return out
+
+
+def _citation(report: Report) -> str:
+    """Return what to cite, as BibTeX: this measurement, and the paper whose experiment it is."""
+    summary = report.summary
+    subject = in_tex(subject_name(summary.run, summary.setup))
+    return "\n".join(
+        (
+            "@software{olmo-sparsity,",
+            "  title = {olmo-sparsity: how few of the earlier tokens does a language model need?},",
+            "  author = {{olmo-sparsity contributors}},",
+            f"  version = {{{__version__}}},",
+            f"  note = {{Measurement {in_tex(summary.run_id)} of {subject}}},",
+            "}",
+            "@inproceedings{golowich2025sparsity,",
+            "  title = {The Role of Sparsity for Length Generalization in {LLMs}},",
+            "  author = {Golowich, Noah and Jelassi, Samy and Brandfonbrener, David and Kakade, Sham M. and Malach, Eran},",
+            "  booktitle = {International Conference on Machine Learning},",
+            "  year = {2025},",
+            "  note = {arXiv:2502.16792},",
+            "}",
+        )
+    )
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

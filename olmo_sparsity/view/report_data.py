@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
 from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words
+from olmo_sparsity.statistics.wording_of_models import subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import (
@@ -110,6 +111,7 @@ def page_json(report: Report) -> Json:
     windows = [_window_json(excerpt, "sample", all_scores=report.has_all_scores) for excerpt in report.sample]
     windows += [_window_json(excerpt, "largest", all_scores=report.has_all_scores) for excerpt in report.largest]
     return {
+        "subject": subject_name(summary.run, summary.setup),
         "summary": {**summary_json(summary), "selections": [_selection_json(e) for e in summary.selections]},
         "classes": [_class_json(entry) for entry in report.classes],
         "distances": [distance_json(shares) for shares in report.distances],

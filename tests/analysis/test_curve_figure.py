@@ -106,7 +106,7 @@ def test_the_caption_and_the_command_give_the_gains(
     runs: list[Path], compared: ComparedCurves, figure: Figure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = gain_beyond_lines(compared)
-    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    words = str(figure.get_label())
     assert all(line in words for line in lines[1:])
     assert ("Dots: single seeds." in words) == (len(runs) > 4)
     context_curve.draw_and_print(runs, tmp_path / "drawn")
@@ -148,6 +148,6 @@ def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path, m
         assert marks == {f"local {ROW}", f"full {FULL}"}
         assert list(end_labels(axis)) == ["someone/Made- Up-2M"]
     assert figure.axes[1].get_title() == f"change from {ROW} visible tokens (paired)"
-    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    words = str(figure.get_label())
     assert "the curve shows nothing about length generalization" in words and "generalizes" not in words
     assert "Model someone/Made-Up-2M (2.346M parameters" in words and "gain beyond" not in words.lower()

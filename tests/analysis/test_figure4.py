@@ -17,11 +17,18 @@ from matplotlib.figure import Figure
 
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
-from analysis.paper import Width, drawn_for
+from analysis.paper import Width, drawn_for, fit
+from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measurement import LONG_GAIN, load
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
+
+
+@pytest.fixture
+def as_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clouds are drawn as points, whatever their number."""
+    monkeypatch.setattr(figure4, "MAX_POINTS", 10_000)
 
 
 def points_of(axis: Axes) -> set[tuple[float, ...]]:
@@ -31,6 +38,16 @@ def points_of(axis: Axes) -> set[tuple[float, ...]]:
 def cross_of(axis: Axes) -> tuple[float, float]:
     (line,) = (line for line in axis.lines if line.get_marker() == "+")
     return float(line.get_xdata()[0]), float(line.get_ydata()[0])
+
+
+def lines_of(fit: LineFit) -> list[str]:
+    slopes = {"r": fit.correlation, "OLS": fit.ols_slope, "TLS": fit.tls_slope}
+    return [f"{name} {interval(value)}" for name, value in slopes.items()]
+
+
+def panels(figure: Figure) -> list[Axes]:
+    """Return the panels, without the bar of colours."""
+    return [axis for axis in figure.axes if axis.get_title()]
 
 
 def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], tuple[list[float], float]]:
@@ -45,6 +62,7 @@ def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], 
     return gains
 
 
+@pytest.mark.usefixtures("as_points")
 def test_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     """The rows are the real context, the resampled target, and the null context; the columns are k = 1, 2, 8."""
     measurement = only(load(tables), ["unmask-one", "random"])
@@ -79,24 +97,21 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, fig
     drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
     figure4.draw(drawn, tmp_path)
     for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
-        titles = [axis.get_title() for axis in figure.axes]
+        titles = [axis.get_title().split("\n") for axis in figure.axes if axis.get_title()]
         for i, k in enumerate(KS):
             real, null = (drawn.summary.at(name, context, k) for context in ("real", "null"))
             fraction = f"R({k}) = {interval(real.recovered_fraction)}"
-            corner = figure.axes[i].texts[0].get_text()
             if name == "unmask-one":
-                assert titles[i] == f"k = {k}, real context\nreal minus luck\n{interval(real.real_minus_luck_nats)}"
-                assert titles[i + 3] == f"k = {k}, resampled target\nluck {interval(real.luck_nats)}"
-                assert corner.startswith(fraction)
+                read = [f"real minus luck {interval(real.real_minus_luck_nats)}", fraction]
+                assert titles[i + 3][:2] == [f"k = {k}, resampled target", f"luck {interval(real.luck_nats)}"]
+            elif name == "kl":
+                read = [fraction, f"over random {interval(real.gain_over_random_nats)}"]
             else:
-                over_random = f"\nover random {interval(real.gain_over_random_nats)}" if name == "kl" else ""
-                assert titles[i] == f"k = {k}, real context\n{fraction}{over_random}"
-            assert titles[i - 3] == f"k = {k}, null context\nsparse gain\n{interval(null.gain_sparse_nats)}"
-            line = real.figure4
-            for words in (
-                f"r {interval(line.correlation)}", f"OLS {interval(line.ols_slope)}", f"TLS {interval(line.tls_slope)}",
-            ):  # fmt: skip
-                assert words in corner
+                read = [fraction]
+            read = [f"k = {k}, real context", *read, *lines_of(real.figure4)]
+            assert titles[i][: len(read)] == read
+            read = [f"k = {k}, null context", f"sparse gain {interval(null.gain_sparse_nats)}", *lines_of(null.figure4)]
+            assert titles[i - 3][: len(read)] == read
         words = words_on(figure)
         assert ("exactly luck" in words) == ("real minus luck" in words) == (name == "unmask-one")
         assert ("holds no selection luck" in words) == (name != "unmask-one")
@@ -119,6 +134,7 @@ def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: lis
     assert ["fragile" in figure.axes[0].get_title() for figure in figures] == [False, False, True, True]
 
 
+@pytest.mark.usefixtures("as_points")
 def test_weights_are_areas_and_enter_the_means(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
     measurement = reweighted(only(load(tables), ["unmask-one"]))
     figure4.draw(measured(tables, measurement), tmp_path)
@@ -181,7 +197,7 @@ def test_many_windows_are_a_density(
     assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
     assert "Each point" not in words_on(dense)
     assert "Colour: weight of the windows in a hexagon, on a logarithmic scale" in words_on(dense)
-    assert [axis.get_ylabel() for axis in dense.axes].count("weight in a hexagon") == 1  # one bar for all panels
+    assert [axis.get_xlabel() for axis in dense.axes].count("weight in a hexagon") == 1  # one bar for all panels
     norms = []
     for number, (axis, of_points) in enumerate(zip(dense.axes[:6], points.axes, strict=True)):
         (density,) = axis.collections
@@ -193,7 +209,7 @@ def test_many_windows_are_a_density(
         assert np.ptp(inside) > 0
         # The hexagons lie where the points do: both have the same centre, to within a hexagon.
         centre = (density.get_offsets() * inside[:, None]).sum(axis=0) / inside.sum()
-        size = np.array([np.ptp(axis.get_xlim()), np.ptp(axis.get_ylim())]) / figure4.HEXAGONS
+        size = np.array([np.ptp(axis.get_xlim()), np.ptp(axis.get_ylim())]) / figure4.HEXAGONS[Width.screen]
         middle = np.average(np.stack([x, y]), axis=1, weights=weights)
         assert (np.abs(centre - middle) < 0.5 * size).all()
         assert axis.get_xlim() == of_points.get_xlim() and axis.get_ylim() == of_points.get_ylim()
@@ -233,7 +249,7 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
         pq.write_table(table, path)
     figure4.draw(measured(bare, only(load(bare), ["unmask-one"])), tmp_path)
     assert len(figures[0].axes) == 2 * len(KS)
-    assert figures[0].axes[0].get_title().endswith("real minus luck\n-")
+    assert figures[0].axes[0].get_title().split("\n")[1] == "real minus luck -"
     assert "exactly luck" not in words_on(figures[0])
 
 
@@ -241,5 +257,27 @@ def test_one_column_has_room_for_two_k(tables: Path, tmp_path: Path, figures: li
     """The smallest and the largest k stand side by side, and the contexts keep their rows."""
     with drawn_for(Width.one):
         figure4.draw(measured(tables, only(load(tables), ["lasso"])), tmp_path)
-    titles = [axis.get_title().split("\n")[0] for axis in figures[0].axes]
+    titles = [axis.get_title().split("\n")[0] for axis in panels(figures[0])]
     assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]
+
+
+@pytest.mark.parametrize("width", list(Width))
+def test_nothing_covers_the_points(tables: Path, tmp_path: Path, figures: list[Figure], width: Width) -> None:
+    """The numbers stand above the panels; both axes have one range and one scale, so that the dashed line is the diagonal."""
+    with drawn_for(width):
+        figure4.draw(measured(tables, only(load(tables), ["unmask-one"])), tmp_path)
+        if width is not Width.screen:
+            fit(figures[0], 2)
+        figures[0].draw_without_rendering()
+    shown = panels(figures[0])
+    assert len(shown) == (6 if width is Width.one else 9)
+    for axis in shown:
+        assert list(axis.texts) == [] and axis.get_legend() is None
+        assert axis.get_xlim() == axis.get_ylim() == shown[0].get_xlim()
+        box = axis.get_window_extent()
+        assert box.width == pytest.approx(box.height, rel=0.01) and box.width > 0.6 * figures[0].dpi
+        title = axis.title.get_window_extent()
+        assert title.y0 >= box.y1
+        for other in shown:
+            assert other is axis or not title.overlaps(other.title.get_window_extent())
+            assert not title.overlaps(other.get_window_extent())

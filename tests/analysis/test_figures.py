@@ -6,11 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import FIGURES, MODULES, mean, measured, only, words_on
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
+from PIL import Image
 
 from analysis import agreement, distance, figure5, output, style
 from benchmarks.generated_tables import PRETRAINED, write_tables
@@ -29,7 +31,15 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def keep(figure: Figure, out: Path, **options: Any) -> list[Path]:
         words.append(words_on(figure))
-        return save(figure, out, **options)
+        drawn = figure.texts[0].get_text()
+        assert drawn.count("\n") < 2 and "180 windows of 120 documents" in drawn.replace("\n", " ")
+        paths = save(figure, out, **options)
+        whole = paths[0].with_suffix(".txt").read_text(encoding="utf-8")
+        assert whole == f"{figure.get_label()}\n"
+        with Image.open(paths[0]) as picture:
+            assert picture.text["Description"] == figure.get_label()
+        assert len(whole) > len(drawn)
+        return paths
 
     for module in MODULES:
         monkeypatch.setattr(module, "save", keep)
@@ -118,7 +128,7 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(
         assert captured[0].count(figure5.shown(text)) >= 3
     for loss in (window["loss_short_nats"], window["loss_long_nats"]):
         assert f"{loss:.2f} nats" in captured[0]
-    assert "unmask-one sees the target" in captured[0]
+    assert "(kl, numbered by rank)" in captured[0] and "sees the target" not in captured[0]
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
@@ -190,3 +200,52 @@ def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[
 def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
     assert figure5.draw(measured(tables), tmp_path)
+
+
+def test_the_caption_on_the_picture_is_two_lines_of_whole_sentences() -> None:
+    """The first sentences that fit, and behind them what was measured; the whole text is the label."""
+    figure = plt.figure(figsize=(4, 1))
+    long = "A third one that is far too long to fit " + "x " * 90 + "end."
+    output.caption_text(figure, f"First one. Second one. {long}", last="Data.")
+    assert figure.texts[0].get_text().replace("\n", " ") == "First one. Second one. Data."
+    assert str(figure.get_label()).endswith("x end.")
+    longest = plt.figure(figsize=(4, 1))
+    output.caption_text(longest, "First.", last="Data: " + "word " * 60)
+    lines = longest.texts[0].get_text().split("\n")
+    assert len(lines) == 2 and lines[0].startswith("Data: word") and lines[1].endswith(" ...")
+    plt.close("all")
+
+
+def test_lines_side_by_side_stay_near_their_place() -> None:
+    """At most a set share of the distance between neighbours, however many lines; and none over another."""
+    assert style.dodges(0, [1, 2]) == []
+    for number in (1, 2, 5, 10):
+        shifts = np.array(style.dodges(number, [1, 2, 8]))
+        assert len(shifts) == number and (np.diff(shifts) > 0).all()
+        assert np.log2(shifts).max() <= style.DODGE / 2 + 1e-12
+        assert np.log2(shifts).min() == pytest.approx(-np.log2(shifts).max())
+    assert style.dodges(1, [5]) == [1.0]
+    near = np.log(style.dodges(3, [100, 120, 400]))
+    assert near[-1] - near[0] == pytest.approx(style.DODGE * np.log(1.2))
+
+
+@pytest.mark.parametrize(
+    ("selectors", "shown"), [(["unmask-one", "kl", "attention"], "kl"), (["unmask-one"], "unmask-one")]
+)
+def test_figure5_shows_a_choice_made_without_the_target(
+    tables: Path, tmp_path: Path, figures: list[Figure], selectors: list[str], shown: str
+) -> None:
+    drawn = measured(tables, only(load(tables), selectors))
+    figure5.draw(drawn, tmp_path)
+    title = figures[0].axes[2].get_title(loc="left")
+    assert f"({shown}, numbered by rank)" in title
+    window_id = int(str(figures[0].get_label()).split("Window ")[1].split()[0])
+    (row,) = (
+        row for row in read_table(tables, "selections").to_pylist()
+        if (row["window_id"], row["selector"], row["context"]) == (window_id, shown, "real")
+    )  # fmt: skip
+    assert f"Loss of the target: {row['loss_sparse_nats'][-1]:.2f} nats" in title
+    assert (f"{shown} sees the target" in str(figures[0].get_label())) == (shown == "unmask-one")
+    ranks = [text.get_text() for text in figures[0].axes[2].texts if text.get_fontsize() == 5]
+    order = np.argsort(row["positions"][: row["k"][-1]]) + 1  # ranks in the order of the text
+    assert ranks == [str(rank) for rank in order]

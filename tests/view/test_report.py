@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import html
+import io
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from olmo_sparsity.statistics.as_json import class_json, distance_json, estimate
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import ESTIMATES, summarize
 from olmo_sparsity.statistics.wording import (
@@ -38,6 +41,7 @@ from olmo_sparsity.statistics.wording import (
     measured_words,
     multiplicity_words,
     overlap_words,
+    verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, VISIBILITY_WORDS, anchor_warning
 from olmo_sparsity.tables.reading import read_table
@@ -387,7 +391,9 @@ def opened(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
         page.on(
             "request",
-            lambda request: None if request.url.startswith("file:") else complaints.append(f"asked: {request.url}"),
+            lambda request: (
+                None if request.url.startswith(("file:", "blob:")) else complaints.append(f"asked: {request.url}")
+            ),
         )
         page.goto(pages[name].as_uri())
         page.wait_for_selector("html[data-ready]")
@@ -667,3 +673,159 @@ def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> No
     assert printed(difference) in said
     assert page.locator("#forest svg[role=img]").count() == 1
     assert "paired, window by window" in page.locator("main").inner_text()
+
+
+@in_browser
+def test_the_comparison_begins_with_its_verdict(opened: Any, tables: dict[str, Path]) -> None:
+    """Which gates passed, and what is higher or lower, in words and numbers."""
+    page = opened("comparison")
+    assert page.locator("main h2").first.inner_text() == "The verdict"
+    gates, failed, _ = page.locator("#verdict li").all_inner_texts()
+    assert re.match(r"GATE FAILED at \S+/failed: no R\(k\) there\.", gates)
+    differences = paired_difference(load(tables["passed"]), load(tables["failed"]))
+    long_gain = differences.of_windows("long_gain_nats")
+    assert f"long gain: lower ({printed(long_gain)} nats)" in failed
+    for k in (1, 8):
+        over = differences.of_selection(SelectionKey("kl", "real", k), "gain_over_random_nats")
+        assert f"gain over random of kl, k = {k}: {verdict(over)} ({printed(over)} nats)" in failed
+
+
+def view_is(page: Any, address: str) -> None:
+    page.wait_for_function("wanted => location.hash === wanted", arg=address)
+
+
+@in_browser
+def test_a_view_can_be_sent(opened: Any, pages: dict[str, Path]) -> None:
+    """What the controls are set to is in the address; another browser that opens the address shows the same."""
+    page = opened("all")
+    page.locator("#selector").select_option("unmask-one")
+    slide(page, 3)
+    page.get_by_label("null", exact=True).check()
+    page.locator("#range").select_option("shared")
+    page.get_by_label("other", exact=True).uncheck()
+    page.locator("#gain-from").fill("-0.5")
+    page.locator("#search").fill("w1 & <b>")
+    page.locator("#search").fill("w1")
+    page.locator("#order").select_option("long")
+    wanted = (
+        "#selector=unmask-one&k=3&context=null&range=shared&search=w1&gain-from=-0.5&order=long"
+        "&classes=function-word%2Cinduction%2Crepeat"
+    )
+    view_is(page, wanted)
+    shown = [page.locator(where).inner_html() for where in ("#cards", "#figure4", "#curves", "#classes")]
+    counted = page.locator("#count").inner_text()
+    other = opened("all")
+    other.goto("about:blank")
+    other.goto(pages["all"].as_uri() + wanted)
+    other.wait_for_selector("html[data-ready]")
+    assert [other.locator(where).inner_html() for where in ("#cards", "#figure4", "#curves", "#classes")] == shown
+    assert other.locator("#count").inner_text() == counted
+    assert other.locator("#selector").input_value() == "unmask-one" and other.locator("#k").input_value() == "3"
+    assert other.locator("#search").input_value() == "w1" and other.locator("#gain-from").input_value() == "-0.5"
+    other.evaluate("location.hash = '#k=8&window=57'")  # an address that is pasted into the same page
+    other.wait_for_function("document.activeElement.id === 'w57'")
+    assert other.locator("#selector").input_value() == "kl" and other.locator("#search").input_value() == ""
+
+
+@in_browser
+@pytest.mark.parametrize(
+    "address",
+    [
+        "#selector=<img src=x>&k=99&context=x&range=y&order=z&classes=&page=-1&window=1e9",
+        "#k=1.5&gain-from=abc&page=9999999999999999",
+    ],
+)
+def test_an_address_of_a_stranger_changes_nothing_that_is_not_there(
+    opened: Any, pages: dict[str, Path], address: str
+) -> None:
+    page = opened("all")
+    page.goto("about:blank")
+    page.goto(pages["all"].as_uri() + address)
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator("#selector").input_value() == "kl" and page.locator("#k").input_value() == "8"
+    assert page.locator("#order").input_value() == "id" and page.locator("#range").input_value() == "own"
+    assert page.locator("body img").count() == 0
+
+
+@in_browser
+def test_numbers_and_figures_are_saved_without_a_network(
+    opened: Any, pages: dict[str, Path], tables: dict[str, Path]
+) -> None:
+    page, summary = opened("all"), summarize(load(tables["passed"]))
+
+    def saved(button: Any) -> bytes:
+        with page.expect_download() as download:
+            button.click()
+        return Path(download.value.path()).read_bytes()
+
+    rows = list(csv.DictReader(io.StringIO(saved(page.locator("#save-numbers")).decode())))
+    assert {(row["gate"], row["beyond_gate"]) for row in rows} == {(summary.gate, summary.beyond_gate)}
+    found = {(row["class"], row["selector"], row["context"], row["k"], row["number"]): row for row in rows}
+    assert len(found) == len(rows)
+    for selection in summary.selections:
+        for name in ESTIMATES:
+            estimate, key = selection.estimate(name), ("", *map(str, selection.key), name)
+            assert (key in found) == (estimate is not None)
+            if estimate is not None:
+                row = found[key]
+                assert [float(row[end]) for end in ("value", "low", "high")] == [
+                    estimate.mean,
+                    estimate.low,
+                    estimate.high,
+                ]
+    assert float(found["", "", "", "", "long_gain_nats"]["value"]) == summary.long_gain_nats.mean
+    page.locator("#search").fill("ONERROR")
+    (window,) = csv.DictReader(io.StringIO(saved(page.locator("#save-windows")).decode()))
+    assert window["window_id"] == "0"
+    data = data_of(pages["all"])["windows"][0]
+    assert float(window["gain_kl_null_k8_nats"]) == data["selections"]["kl"]["null"]["gain"][-1]
+    figure = page.locator("#figure4 figure").first
+    drawing = ElementTree.fromstring(saved(figure.get_by_role("button", name="Save as SVG")))
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(drawing.findall(f"{svg}circle")) == 90
+    words = [text.text for text in drawing.iter(f"{svg}text")]
+    assert words[0] == "Figure 4, kl, k = 8, real context, 90 windows"
+    assert words[1] == "made-up: 90 windows of 60 documents; validity gate passed; gate beyond the training row passed"
+    assert all(circle.get("fill", "").startswith("rgb(") for circle in drawing.findall(f"{svg}circle"))
+    assert saved(figure.get_by_role("button", name="Save as PNG")).startswith(b"\x89PNG")
+    assert "Golowich" in page.locator("#citation").input_value()
+    assert summary.run_id in page.locator("#citation").input_value()
+
+
+@in_browser
+def test_charts_say_which_k_they_show(opened: Any) -> None:
+    page = opened("all")
+    notes = page.locator(".unmeasured")
+    assert notes.count() == 3 and not any(note.is_visible() for note in notes.all())
+    slide(page, 5)
+    assert notes.all_inner_texts() == ["k = 5 was not measured: what follows is of k = 2."] * 3
+    assert "k = 2" in page.locator("#figure4 svg").first.get_attribute("aria-label")
+    slide(page, 2)
+    assert not any(note.is_visible() for note in notes.all())
+
+
+@in_browser
+def test_figure4_has_a_range_for_each_side_and_a_shared_one(opened: Any) -> None:
+    page = opened("all")
+
+    def ticks() -> list[list[str]]:
+        return [figure.locator(".tick").all_text_contents() for figure in page.locator("#figure4 figure").all()]
+
+    page.locator("#selector").select_option("unmask-one")
+    own = ticks()
+    page.locator("#range").select_option("shared")
+    shared = ticks()
+    assert own[0] != own[1] and shared[0] == shared[1]
+    page.locator("#selector").select_option("kl")
+    assert ticks() == shared
+    assert "the same range" in page.locator("#figure4-words").inner_text()
+
+
+@in_browser
+def test_on_a_phone_the_bar_leaves_room(opened: Any) -> None:
+    page = opened("all", viewport={"width": 390, "height": 844})
+    assert page.locator(".bar").evaluate("bar => bar.offsetHeight") < 0.1 * 844
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for control in ("#selector", "#k", 'input[name="context"]'):
+        box = page.locator(control).first.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390

@@ -6,6 +6,8 @@ const DATA = JSON.parse(byId("data").textContent);
 // The looks of selectors, reused for measurements: they differ in grey as well, and to the colour-blind.
 const LOOKS = ["unmask-one", "kl", "nearest", "gradient", "greedy", "attention", "lasso", "random"];
 const look = (index) => LOOKS[index % LOOKS.length];
+// Below the title of every figure that is saved.
+const PAGE_NOTE = DATA.note;
 const isFraction = (row) => row.quantity.endsWith("fraction");
 const name = (row) => (row.selector ? `${row.selector}, k = ${row.k}: ` : "") + row.words.replace(", nats", "");
 

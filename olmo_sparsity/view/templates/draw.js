@@ -182,12 +182,13 @@ function numbersTable(caption, head, rows, summary = "The numbers as a table", o
   );
 }
 
-/** Returns a figure with a title, a description for screen readers, and the drawing. */
+/** Returns a figure with a title, a description for screen readers, the drawing, and buttons to save it. */
 function picture(title, subtitle, description, width, height, parts) {
-  return html(
+  const figure = html(
     "figure",
     {},
     html("figcaption", {}, title, html("span", {}, subtitle)),
     svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}. ${description}` }, parts),
   );
+  return withFiles(figure, title);
 }

@@ -25,27 +25,33 @@ const panelWidth = (place, least = 400) => {
   return Math.max(260, (total - 16 * (columns - 1)) / columns - 28);
 };
 
-/** Returns the limits of Figure 4. They are the same for every selector, k and context, so that panels can be compared, and
- *  contain 98% of the points of each. The others are drawn at the border, open. */
-function figure4Frame(data) {
+/** Returns limits of Figure 4 that contain 98% of the points of each of these selectors, contexts and k. The others are drawn at
+ *  the border, open. */
+function figure4Frame(data, names, contexts, ks) {
   const windows = data.windows.filter((w) => w.group === "sample");
   const among = (values) => {
     values.sort((a, b) => a - b);
     return [0.01, 0.99].map((share) => values[Math.round(share * (values.length - 1))]);
   };
-  const contexts = Object.keys(CONTEXTS);
-  const xs = data.selectors.flatMap(({ name }) =>
+  const xs = names.flatMap((name) =>
     contexts.flatMap((context) =>
-      data.ks.flatMap((k) => among(windows.map((w) => sparseGain(data, w, name, context, k)))),
+      ks.flatMap((k) => among(windows.map((w) => sparseGain(data, w, name, context, k)))),
     ),
   );
   const ys = contexts.flatMap((context) => among(windows.map((w) => longGain(w, context))));
   return { x: extent(xs, [0], 0.06), y: extent(ys, [0], 0.06) };
 }
 
+/** Returns the limits of one panel: its own, or those of all selectors, contexts and k, so that panels can be compared. */
+const figure4Limits = (data, state, context) =>
+  state.range === "own"
+    ? figure4Frame(data, [state.selector], [context], [state.measuredK])
+    : figure4Frame(data, data.selectors.map((s) => s.name), Object.keys(CONTEXTS), data.ks);
+
 /** Returns one panel of Figure 4. `passes(window)` is true if the filters accept it; `open(window)` goes to it. */
-function scatter(data, limits, context, state, width, passes, open) {
+function scatter(data, context, state, width, passes, open) {
   const k = state.measuredK;
+  const limits = figure4Limits(data, state, context);
   const entry = entryOf(data.summary.selections, state.selector, context, k);
   const height = Math.round(Math.min(430, width * 0.86));
   const frame = { left: 50, right: width - 8, top: 8, bottom: height - 44 };
@@ -135,7 +141,8 @@ function scatter(data, limits, context, state, width, passes, open) {
     ),
     tip,
   );
-  return { figure, outside };
+  const name = `Figure 4, ${state.selector}, k = ${k}, ${CONTEXTS[context]}, ${windows.length} windows`;
+  return { figure: withFiles(figure, name), outside };
 }
 
 function showTip(figure, tip, left, top, window, gain, long, context) {
@@ -156,9 +163,9 @@ function showTip(figure, tip, left, top, window, gain, long, context) {
 }
 
 /** Draws Figure 4, the real context beside the null one. */
-function drawFigure4(data, limits, state, place, words, passes, open) {
+function drawFigure4(data, state, place, words, passes, open) {
   const width = panelWidth(place);
-  const panels = Object.keys(CONTEXTS).map((context) => scatter(data, limits, context, state, width, passes, open));
+  const panels = Object.keys(CONTEXTS).map((context) => scatter(data, context, state, width, passes, open));
   place.replaceChildren(...panels.map((panel) => panel.figure), figure4Table(data, state));
   const k = state.measuredK;
   const real = entryOf(data.summary.selections, state.selector, "real", k);
@@ -177,7 +184,7 @@ function drawFigure4(data, limits, state, place, words, passes, open) {
       ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`
       : "") +
     (border ? `. Open points at the border (${border}) lie beyond the frame` : "") +
-    (state.k !== k ? `. k = ${state.k} was not measured: k = ${k} is shown` : "") +
+    (state.range === "own" ? ". Each side has a range of its own" : ". Both sides have the same range") +
     ".";
 }
 

@@ -3,12 +3,18 @@
 
 const DATA = JSON.parse(byId("data").textContent);
 const PAGE_SIZE = 20;
+// Below the title of every figure that is saved.
+const PAGE_NOTE =
+  `${DATA.subject}: ${DATA.summary.num_windows} windows of ${DATA.summary.num_documents} documents; validity gate ` +
+  `${DATA.summary.gate}; gate beyond the training row ${DATA.summary.beyond_gate}`;
 
 const state = {
   selector: DATA.shown_first,
   k: DATA.ks.at(-1),
   context: "real",
+  range: "own", // of the axes of Figure 4
   page: 0,
+  window: null, // the window that was gone to
   /** The largest measured k that is not above k: charts show only measured ones. */
   get measuredK() {
     return DATA.ks.filter((k) => k <= this.k).at(-1) ?? DATA.ks[0];
@@ -17,7 +23,6 @@ const state = {
 const shownCurves = new Set(
   DATA.selectors.map((s) => s.name).filter((name) => DATA.main_selectors.includes(name) || name === state.selector),
 );
-const limits = figure4Frame(DATA);
 const longest = Math.max(
   ...DATA.windows.flatMap((w) => [
     w.loss_short_nats,
@@ -92,6 +97,7 @@ function drawCards() {
   const turn = (by) => () => {
     state.page += by;
     drawCards();
+    remember();
     byId("windows").focus();
     byId("count").scrollIntoView();
   };
@@ -106,7 +112,7 @@ function drawCards() {
   );
 }
 
-const drawScatter = () => drawFigure4(DATA, limits, state, byId("figure4"), byId("figure4-words"), readFilters(), goTo);
+const drawScatter = () => drawFigure4(DATA, state, byId("figure4"), byId("figure4-words"), readFilters(), goTo);
 
 function drawCharts() {
   drawScatter();
@@ -146,6 +152,10 @@ function drawNote() {
       : html("span", { class: "fine" }, "Does not see the target: its gain over random has no selection luck. ");
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
+  for (const note of document.querySelectorAll(".unmeasured")) {
+    note.hidden = state.k === state.measuredK;
+    note.textContent = `k = ${state.k} was not measured: what follows is of k = ${state.measuredK}.`;
+  }
 }
 
 // --- going to a window
@@ -164,14 +174,34 @@ function goTo(window) {
   drawCards();
   for (const one of cards) one.article.classList.toggle("here", one.window === window);
   const article = byId(`w${window.id}`);
-  history.replaceState(null, "", `#w${window.id}`);
+  state.window = window.id;
+  remember();
   article.scrollIntoView({ block: "start" });
   article.focus({ preventScroll: true });
 }
 
-function goToHash() {
-  const window = windowById.get(Number(location.hash.slice(2)));
-  if (/^#w\d+$/.test(location.hash) && window) goTo(window);
+// --- the address
+
+let remembering;
+
+/** Writes the view into the address, a moment later: browsers limit how often a page may. */
+function remember() {
+  clearTimeout(remembering);
+  remembering = setTimeout(() => history.replaceState(null, "", `#${addressOf(DATA, state)}`), 120);
+}
+
+/** Shows the view that the address names, if it names one. */
+function restore() {
+  const view = viewOf(location.hash);
+  if (!view) return false;
+  setView(DATA, state, view);
+  shownCurves.add(state.selector);
+  return true;
+}
+
+function goToNamed() {
+  const window = windowById.get(state.window);
+  if (window) goTo(window);
 }
 
 // --- the controls
@@ -209,11 +239,21 @@ function listen() {
   byId("selector").addEventListener("change", (event) => {
     state.selector = event.target.value;
     shownCurves.add(state.selector);
-    drawNote();
-    drawLegend();
-    drawCharts();
-    drawCards();
+    drawAll();
+    remember();
   });
+  byId("range").addEventListener("change", (event) => {
+    state.range = event.target.value;
+    drawScatter();
+    remember();
+  });
+  byId("copy-citation").addEventListener("click", () => copyText(byId("citation"), byId("copied")));
+  byId("save-numbers").addEventListener("click", () =>
+    offer(new Blob([numbersCsv(DATA)], { type: "text/csv" }), "numbers.csv"),
+  );
+  byId("save-windows").addEventListener("click", () =>
+    offer(new Blob([windowsCsv(DATA, listed())], { type: "text/csv" }), "windows.csv"),
+  );
   byId("k").addEventListener("input", (event) => {
     const before = state.measuredK;
     state.k = Number(event.target.value);
@@ -223,16 +263,20 @@ function listen() {
       drawCharts();
       drawCards();
     }
+    remember();
   });
   for (const radio of document.querySelectorAll('input[name="context"]')) {
     radio.addEventListener("change", () => {
       state.context = radio.value;
       for (const one of cards) one.update(state);
+      remember();
     });
   }
   const filtered = () => {
     state.page = 0;
+    state.window = null;
     drawCards();
+    remember();
     fadePoints(byId("figure4"), windowById, readFilters());
   };
   byId("filters").addEventListener("input", filtered);
@@ -245,7 +289,11 @@ function listen() {
     if (event.target.value) document.documentElement.dataset.theme = event.target.value;
     else delete document.documentElement.dataset.theme;
   });
-  addEventListener("hashchange", goToHash);
+  addEventListener("hashchange", () => {
+    if (!restore()) return;
+    drawAll();
+    goToNamed();
+  });
   const bar = document.querySelector(".bar"); // it covers the top of the page, so scrolling must stop below it
   new ResizeObserver(() => {
     document.documentElement.style.scrollPaddingTop = `${bar.offsetHeight + 12}px`;
@@ -260,12 +308,17 @@ function listen() {
   });
 }
 
+function drawAll() {
+  drawNote();
+  drawLegend();
+  drawCharts();
+  drawCards();
+}
+
 if (innerWidth < 768) byId("filter-box").open = false;
 fillControls();
 listen();
-drawNote();
-drawLegend();
-drawCharts();
-drawCards();
-goToHash();
+restore();
+drawAll();
+goToNamed();
 document.documentElement.dataset.ready = "yes";
