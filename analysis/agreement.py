@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.agreement import Agreement, agreement
+from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save
@@ -78,7 +79,7 @@ def _words(pairs: list[Agreement], names: list[str]) -> str:
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``agreement``; nothing if only one selector was measured."""
     measurement = measured.measurement
-    names, k = ordered(measurement), measurement.ks[-1]
+    names, k, unit = ordered(measurement), measurement.ks[-1], measurement.unit
     pairs = agreement(measured.tables, measurement)
     if not pairs:
         return []
@@ -87,7 +88,8 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     figure, axes = plt.subplots(1, 2, figsize=(2 * size + 2.4, size + 0.6), layout="constrained")
     chance = pairs[0].overlap[-1].chance
     _heatmap(figure, axes[0], names=names, values=overlap, low=0.0, cmap="viridis")
-    axes[0].set_title(f"common positions among the {k} chosen\n(share; two random choices: {chance:.2f})")
+    what = "positions" if unit == "token" else unit_words(unit)
+    axes[0].set_title(f"common {what} among the {k} chosen\n(share; two random choices: {chance:.2f})")
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
     caption(figure, measured.summary, words=_words(pairs, names))

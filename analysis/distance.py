@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import CONTEXTS
+from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save
@@ -69,13 +70,15 @@ def draw(measured: Measured, out: Path) -> list[Path]:
             _make_logarithmic(axis, bins_of[selector, "real"])
         axis.set_title(f"{selector}, k = {k}")
     axes[0, 0].set_ylim(bottom=0)
+    units, of_units = unit_words(measurement.unit), "" if measurement.unit == "token" else "the tokens of "
+    share_words = f"share of {of_units or 'the '}" + (f"\n{units}" if of_units else "influential tokens")
     for axis in axes[:, 0]:
-        axis.set_ylabel("share of the influential tokens" + ("\nover that of a random choice" if is_log else ""))
+        axis.set_ylabel(share_words + ("\nover that of a random choice" if is_log else ""))
     handles = [context_entry(context) for context in CONTEXTS]
     handles.append(Line2D([], [], color="grey", linestyle="--", label="uniform"))
     words = (
-        f"Where the {k} most influential long-range tokens of a window lie: means over windows; bands: 95% intervals over "
-        "documents. Under the null context other tokens take the place of the long-range ones."
+        f"Where {of_units}the {k} most influential long-range {units} of a window lie: means over windows; bands: 95% intervals "
+        "over documents. Under the null context other tokens take the place of the long-range ones."
     )
     if is_log:
         words += " Bins have about the same width on the logarithmic axis; their shares are divided by those of a random choice."

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.tables.reading import read_window
 
 from .measured import Measured, script
@@ -141,10 +142,19 @@ def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
     rows = read_window(measured.tables, "selections", window_id=window["window_id"])
     (chosen,) = (row for row in rows if (row["selector"], row["context"]) == (selector, "real"))
     index = max(i for i, k in enumerate(chosen["k"]) if k <= MAX_K or i == 0)
-    influential = chosen["positions"][: chosen["k"][index]]
+    k, unit = chosen["k"][index], measured.measurement.unit
+    if unit == "token":
+        influential, ranks = (
+            chosen["positions"][:k],
+            {j: rank for rank, j in enumerate(chosen["positions"][:k], start=1)},
+        )
+    else:
+        influential = chosen["positions"][: chosen["num_tokens"][index]]
+        ranks = {last: rank for rank, last in enumerate(chosen["group_last"][:k], start=1)}
     lengths = measured.measurement.lengths
     local = set(range(lengths.num_long_range, lengths.full_len))
-    sparse = f"L_short,sparse: the local tokens and the {len(influential)} most influential ones ({selector}, numbered by rank)"
+    chosen_words = f"{len(ranks)} most influential {'ones' if unit == 'token' else unit_words(unit, len(ranks))}"
+    sparse = f"L_short,sparse: the local tokens and the {chosen_words} ({selector}, numbered by rank)"
     return [
         Panel("L_short: only the local tokens", window["loss_short_nats"], local, {}),
         Panel("L_long: all tokens", window["loss_long_nats"], set(range(lengths.full_len)), {}),
@@ -152,7 +162,7 @@ def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
             sparse,
             chosen["loss_sparse_nats"][index],
             local | set(influential),
-            {position: rank for rank, position in enumerate(influential, start=1)},
+            ranks,
         ),
     ]
 

@@ -15,8 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import data_words, failed_gates, gates_words, length_words, measured_words
+from olmo_sparsity.statistics.wording import (
+    data_words,
+    failed_gates,
+    gates_words,
+    length_words,
+    measured_words,
+    units_words,
+)
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_setup_words, subject_name
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 
@@ -76,11 +84,12 @@ def _measured_in_short(summary: Summary) -> str:
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
     warning = " WARNING: not of the better first token." if anchor_warning(summary.setup) else ""
-    return f"Data: {subject}, {data_words(summary)}; {lengths}; {gates}.{warning}"
+    unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    return f"Data: {subject}, {data_words(summary)}; {lengths}{unit}; {gates}.{warning}"
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
-    """Write below a figure what it shows, of which model, from how much data, at which lengths, and whether the gates passed.
+    """Write below a figure what it shows, what k counts, of which model, from how much data, at which lengths, and the gates.
 
     Gates that failed are written above it as well. The picture has two lines; ``save`` writes the whole text beside it.
 
@@ -92,7 +101,8 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         columns: columns of the legend.
     """
     data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    text = f"{words} {data} {anchor_warning(summary.setup)}".rstrip()
+    sentences = (words, units_words(summary), data, anchor_warning(summary.setup))
+    text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):
         _write_above(figure, failed)

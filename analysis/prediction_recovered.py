@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save
@@ -24,11 +25,11 @@ from .style import (
 )
 
 WORDS = (
-    "D(k): of the divergence KL(p_all, p_{}) between the prediction with all tokens and that with the local tokens alone, the "
-    "share that k tokens take away. No label enters: D says how few tokens reproduce the model's reaction to the long context, "
+    "D(k): of the divergence KL(p_all, p_{{}}) between the prediction with all tokens and that with the local tokens alone, the "
+    "share that k {units} take away. No label enters: D says how few {units} reproduce the model's reaction to the long context, "
     "useful or not, and is no evidence that the context helps. Compare it with random, with D under the null context, and with "
-    "the mimicry floor: tokens of the null context, chosen to imitate the prediction of the real context (pale: the same "
-    "selectors on the real context). R(k) says what the tokens are worth; pale: selectors that see the "
+    "the mimicry floor: {units} of the null context, chosen to imitate the prediction of the real context (pale: the same "
+    "selectors on the real context). R(k) says what the {units} are worth; pale: selectors that see the "
     "target, whose R(k) holds their luck. "
     "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
 )
@@ -67,11 +68,11 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
     if not axis.lines:
         write_nothing_measured(axis)
         return
-    _set_axes(axis, summary.ks)
+    _set_axes(axis, summary)
 
 
-def _set_axes(axis: Axes, ks: list[int]) -> None:
-    set_axis_of_k(axis, ks)
+def _set_axes(axis: Axes, summary: Summary) -> None:
+    set_axis_of_k(axis, summary)
     axis.axhline(1, color="black", linestyle="--", linewidth=1)
     signed_log(axis, "y")
 
@@ -85,7 +86,7 @@ def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[st
     for selector, spread in spreads(selectors, summary.ks).items():
         alpha = 1.0 if selector in unseen else PALE
         draw_line(axis, selector, line=Line("recovered_fraction"), summary=summary, spread=spread, alpha=alpha)
-    _set_axes(axis, summary.ks)
+    _set_axes(axis, summary)
 
 
 def draw(measured: Measured, out: Path) -> list[Path]:
@@ -104,7 +105,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
     handles = [legend_entry(name) for name in selectors]
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
-    caption(figure, summary, words=WORDS, handles=handles)
+    caption(figure, summary, words=WORDS.format(units=unit_words(summary.unit)), handles=handles)
     return save(figure, out, name="prediction-recovered")
 
 

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import FRAGILE
+from olmo_sparsity.statistics.wording_of_units import k_words
 
 from .measured import Measured, script
 from .output import caption, save
@@ -146,12 +147,12 @@ def spreads(selectors: list[str], ks: list[int]) -> dict[str, float]:
     return dict(zip(selectors, dodges(len(selectors), ks), strict=True))
 
 
-def set_axis_of_k(axis: Axes, ks: list[int]) -> None:
+def set_axis_of_k(axis: Axes, summary: Summary) -> None:
     """Make the horizontal axis that of k."""
     axis.set_xscale("log", base=2)
-    axis.set_xticks(ks, [str(k) for k in ks])
+    axis.set_xticks(summary.ks, [str(k) for k in summary.ks])
     axis.minorticks_off()
-    axis.set_xlabel("k, unmasked tokens")
+    axis.set_xlabel(k_words(summary.unit))
     axis.axhline(0, color="grey", linewidth=0.5)
 
 
@@ -173,7 +174,7 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
     if not axis.lines:
         write_nothing_measured(axis)
         return
-    set_axis_of_k(axis, summary.ks)
+    set_axis_of_k(axis, summary)
     if panel.is_fraction:
         axis.axhline(1, color="black", linestyle="--", linewidth=1)
         signed_log(axis, "y")

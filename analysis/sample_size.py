@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.breakdowns import by_sample_size
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import FRAGILE
+from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .measured import Measured, script
 from .output import FAILED_COLOUR, caption, save
@@ -71,7 +72,7 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
-    axis.set_ylabel("k, long-range tokens")
+    axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit)}")
 
 
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:

@@ -22,7 +22,7 @@ from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.trained_models import trained_models
-from olmo_sparsity.statistics.wording import data_words, interval, length_words
+from olmo_sparsity.statistics.wording import data_words, interval, length_words, units_words
 from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
 from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words, seed_intervals_words
 from olmo_sparsity.tables.reading import newest_finished
@@ -62,7 +62,7 @@ def ladder(runs: list[Path]) -> list[Rung]:
     """Return the newest measurements of the runs, the smallest model first.
 
     Raises:
-        UserError: a run has no measurement, or they differ in more than size and seed: in windows, lengths, PoSE, k or selectors.
+        UserError: a run has no measurement, or they differ in windows, lengths, PoSE, unit, k or selectors, for example.
     """
     tables = {run: newest_finished(run) for run in runs}
     measurements = {run: load(folder) for run, folder in tables.items()}
@@ -73,6 +73,7 @@ def ladder(runs: list[Path]) -> list[Rung]:
         ("lengths", [m["context"] for m in manifests]),
         ("PoSE settings", [m.get("pose") for m in manifests]),
         ("definitions of visible", [(m.visibility, m.anchor is None) for m in setups]),
+        ("units", [measurement.unit for measurement in measurements.values()]),
         ("k", [m["influence"]["k"] for m in manifests]),
         ("selectors", [m["influence"]["selectors"] for m in manifests]),
         ("numbers of training steps", [m.get("checkpoint", {}).get("step") for m in manifests]),
@@ -218,7 +219,7 @@ def _words(rungs: list[Rung]) -> str:
         f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} "
         "D(k) alone is no evidence that the context helps: compare the null context. "
         f"R(k): linear up to 1, logarithmic beyond. {models}{definition_words(summary.setup)}. {data_words(summary)}; "
-        f"{length_words(summary.lengths)}"
+        f"{length_words(summary.lengths)} {units_words(summary)}".rstrip()
     )
 
 

@@ -83,7 +83,7 @@ def _type_words(column: Any) -> str:
     """Return the type of a column: that of the entries, for a list."""
     if not hasattr(column.type, "value_type"):
         return str(column.type)
-    return f"list of {column.type.value_type}" + (", M of them" if column.one_per_position else "")
+    return f"list of {column.type.value_type}" + (", M of them or one a group" if column.one_per_position else "")
 
 
 def _key(section: Any, field: dataclasses.Field[Any], prefix: str) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import reference
 import torch
+from drawn_figures import FIGURES, measured, words_on
+from matplotlib.figure import Figure
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -224,3 +226,16 @@ def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mista
     settings_of(tiny_config, unit="sentence", k=[1, 12]).check_k()
     with pytest.raises(UserError, match="between the largest k, 1, and 3, the number of blocks"):
         settings_of(tiny_config, unit="block:5", k=[1], screen=4).check_k()
+
+
+def test_figures_say_what_k_counts(word_tables: Path, figures: list[Figure]) -> None:
+    drawn = measured(word_tables)
+    expected = units_words(drawn.summary)
+    assert expected.startswith("k counts words; ")
+    for name, draw in FIGURES.items():
+        draw(drawn, word_tables)
+        words = words_on(figures[-1])
+        assert "k counts words" in words, name
+        assert "unmasked tokens" not in words, name
+        if name in ("recovered-fraction", "prediction-recovered"):
+            assert "k, unmasked words" in words or "gate failed" in words
