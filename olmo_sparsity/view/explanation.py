@@ -180,7 +180,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    console.print(Text(style="italic"))
+    console.print(Text(gains_caption(explanation.unit), style="italic"))
 
 
 def _gains_table(window: ShownWindow) -> Table:

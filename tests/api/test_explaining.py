@@ -175,3 +175,37 @@ def test_mistakes(model: api.Model) -> None:
         api.explain(model, HOSTILE, at=int(encode_text(model.tokenizer, HOSTILE).begins[2]))
     with pytest.raises(UserError, match=r"influence.k = \[13\]"):
         api.explain(model, HOSTILE * 3, at=150, k=[13])
+
+
+def test_words_are_explained_and_counted(model: api.Model, documents: dict[str, str], tmp_path: Path) -> None:
+    text = max(documents.values(), key=len)
+    explanation = api.explain(model, text, at=len(text) - 3, selectors=["kl", "unmask-one"], k=[1, 2], unit="word")
+    (shown, _), excerpt = explanation.windows, explanation.excerpt
+    groups = shown.visible_groups
+    assert len(groups) == 2
+    for positions in groups:
+        assert positions == list(range(positions[0], positions[-1] + 1))
+        word = "".join(excerpt.token_texts[j] for j in positions)
+        assert positions[0] == 0 or word.startswith(" ")
+        assert " " not in word.strip()
+        assert len({shown.score(j) for j in positions}) == 1  # each token has the score of its word
+    out = io.StringIO()
+    print_explanation(explanation, Console(file=out, width=100, highlight=False))
+    number = sum(len(positions) for positions in groups)
+    assert f"2 words of {number} tokens visible, numbered by rank" in out.getvalue()
+    assert "as many random words" in " ".join(out.getvalue().split())
+    page = explanation.to_html()
+    assert "Which earlier words matter for" in page
+    assert page.count("<sup>") == 2 * 2  # a rank behind each word of each selector
+    assert explanation.to_json()["unit"] == "word"
+
+
+def test_scores_of_words_are_one_a_word(model: api.Model, documents: dict[str, str]) -> None:
+    windows = api.windows_from_texts(model, list(documents.values())[:40], num_windows=3)
+    frame = api.scores(model, windows, selectors=["kl", "nearest"], unit="word")
+    for _, rows in frame.groupby(["window_id", "selector"]):
+        assert rows["group"].tolist() == list(range(len(rows)))
+        assert rows["group_first"].tolist()[1:] == [last + 1 for last in rows["group_last"].tolist()[:-1]]
+        assert (rows["group_first"].iloc[0], rows["group_last"].iloc[-1]) == (0, 11)
+        texts = windows.texts[int(rows["window_id"].iloc[0])]
+        assert "".join(rows["group_text"]) == "".join(texts[:12])
