@@ -24,8 +24,9 @@ from olmo_sparsity.export.model_card import ExportedModel, model_card
 from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import read_json, sha256_file, write_json
+from olmo_sparsity.storage.files import sha256_file, write_json
 from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     checkpoint = latest_checkpoint(run / "checkpoints") if is_folder_of_kind(run, "run") else None
     if checkpoint is None:
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
-    manifest = read_json(run / "manifest.json")
+    manifest = read_manifest_of(run)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)
     partial = folder.with_name(f".{folder.name}.partial")
@@ -181,7 +182,7 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
         raise UserError(
             f"{folder}: this folder already holds an exported model; replace it with --overwrite, or choose another folder"
         )
-    exported = {"manifest.json", *read_json(folder / "manifest.json").get("files", {})}
+    exported = {"manifest.json", *read_manifest_of(folder).get("files", {})}
     others = sorted(path.name for path in folder.iterdir() if path.name not in exported)
     if others:
         raise UserError(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
 
@@ -137,4 +137,4 @@ def _training_tokens(config: Config, manifest: dict[str, Any]) -> Path:
 
 def _made_from(folder: Path) -> Any:
     """Return whether token files were made from text or from other token files."""
-    return read_json(folder / "manifest.json")["made_from"]
+    return read_manifest_of(folder, "made_from")["made_from"]

@@ -31,8 +31,9 @@ from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import read_json, unique_name, write_json, write_json_once
+from olmo_sparsity.storage.files import unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 from olmo_sparsity.tables.schemas import TABLES
 from olmo_sparsity.text.windows import Windows
@@ -180,7 +181,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
     """
     if not is_folder_of_kind(folder, kind):
         return False
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     _check_run_id(folder, manifest, run_id=run_id)
     if manifest.get("status") != "complete":
         return False
@@ -303,7 +304,7 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
         write_json(folder / "manifest.json", begun)
     make_folder(folder)
     write_json_once(folder / "manifest.json", begun)
-    on_disk = read_json(folder / "manifest.json")
+    on_disk = read_manifest_of(folder)
     _check_run_id(folder, on_disk, run_id=manifest["run_id"])
     return on_disk
 

@@ -21,8 +21,8 @@ from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
 
@@ -154,7 +154,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
-    manifest = read_json(run / "manifest.json")
+    manifest = read_manifest_of(run)
     tokenizer = read_tokenizer(run / "tokenizer.json")
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, write_json_once, write_text
+from olmo_sparsity.storage.files import write_json_once, write_text
 from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 if TYPE_CHECKING:
     from olmo_sparsity.model.pretrained import ModelRecord
@@ -24,7 +25,7 @@ def check_same_model(run: Path, record: ModelRecord) -> None:
     Raises:
         UserError: it holds the results of another model.
     """
-    stored = read_json(run / "manifest.json")["model"]
+    stored = read_manifest_of(run, "model")["model"]
     if (stored["weights_sha256"], stored["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
         raise UserError(
             f"{run}: this folder holds the results of {stored['name']} with other weights or another tokenizer; choose another "

@@ -12,8 +12,8 @@ from typing import Any, Optional
 
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 SEED_KEY = ("training", "seed")
 
@@ -33,8 +33,7 @@ class TrainedModel:
 
 def is_pretrained(run: Path) -> bool:
     """Return True if a folder holds the measurements of a pretrained model, and no training."""
-    manifest = run / "manifest.json"
-    return manifest.is_file() and bool(read_json(manifest).get("kind") == "pretrained")
+    return (run / "manifest.json").is_file() and bool(read_manifest_of(run).get("kind") == "pretrained")
 
 
 def _stored_config(run: Path) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _stored_config(run: Path) -> dict[str, Any]:
     """
     if not is_folder_of_kind(run, "run"):
         raise UserError(f"{run}: there is no training run here; name the folder of one")
-    config: dict[str, Any] = read_json(run / "manifest.json")["config"]
+    config: dict[str, Any] = read_manifest_of(run)["config"]
     return config
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.typed import decode_json
 
 HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
 STALE_SECONDS = 3600  # a partial file of another machine that did not change for so long is taken for abandoned
@@ -28,13 +29,12 @@ def read_json(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not JSON, or holds something other than an object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such file; {path.parent} is not the folder that was expected, or it is incomplete"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path}: not valid JSON, the file is damaged") from None
+    value = decode_json(content, where=str(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected a JSON object")
     return value

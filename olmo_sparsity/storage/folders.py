@@ -11,7 +11,8 @@ from typing import Optional
 from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def is_folder_of_kind(folder: Path, kind: str) -> bool:
     # List the files first: another process that starts now writes its manifest before anything else.
     paths = list(folder.iterdir()) if folder.is_dir() else []
     if (folder / "manifest.json").is_file():
-        actual = read_json(folder / "manifest.json").get("kind")
+        actual = read_manifest_of(folder).get("kind")
         if actual == kind:
             return True
         raise UserError(
@@ -81,7 +82,7 @@ def clear_folder(folder: Path) -> None:
 
     The manifest is set to ``running`` first. If the deletion is interrupted, what remains is therefore an unfinished folder.
     """
-    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "status": "running"})
+    write_json(folder / "manifest.json", {**read_manifest_of(folder), "status": "running"})
     # In reverse order, ``windows`` goes before the tables that its parts vouch for.
     for path in sorted(folder.iterdir(), reverse=True):
         if path.name == "manifest.json":

@@ -9,16 +9,19 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, write_json_once, written_whole
+from olmo_sparsity.storage.files import write_json_once, written_whole
 from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
+from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
+from olmo_sparsity.tables.reading import DAMAGED, check_finite, check_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas_of, tables_of
 
 logger = logging.getLogger(__name__)
@@ -72,31 +75,36 @@ def _read_any_manifest(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     if manifest.get("kind") not in TABLES:
         raise UserError(f"{folder}: this is no folder of tables (its manifest says {manifest.get('kind')!r})")
+    need(manifest, "num_windows", where=folder / "manifest.json")
     return manifest
 
 
-def read_verified_part(path: Path, table: str, *, manifest: dict[str, Any]) -> pa.Table:
+def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest: dict[str, Any]) -> pa.Table:
     """Read all of one part and verify its checksums, schema and measurement.
+
+    Args:
+        path: the file.
+        table: the table that it should be of.
+        part: the number that it should have; None: any.
+        manifest: of the measurement.
 
     Raises:
         UserError: it is damaged, or belongs to another measurement or schema.
     """
     try:
-        content = pq.ParquetFile(path, page_checksum_verification=True).read()
-    except (pa.ArrowException, OSError):
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            content = read_verified(file, path)
+    except DAMAGED:
         raise UserError(f"{path}: damaged, or no Parquet file") from None
-    metadata = content.schema.metadata or {}
-    run_id, version = (metadata.get(key, b"none").decode(errors="replace") for key in (b"run_id", b"schema_version"))
-    if run_id != manifest["run_id"]:
-        raise UserError(
-            f"{path}: from another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}"
-        )
+    check_identity(content.schema, path, manifest=manifest, table=table, part=part)
+    version = (content.schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     expected = schemas_of(manifest)[table]
     if version != SCHEMA_VERSION or not content.schema.equals(expected, check_metadata=False):
         raise UserError(f"{path}: schema version {version}, or other columns than those of {table}, {SCHEMA_VERSION}")
+    check_finite(content, where=path)
     return content
 
 
@@ -141,10 +149,12 @@ def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[
     counts = _WindowCounts(num_windows)
     for path in sorted((folder / table).glob("*.parquet")):
         number = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
-        if number is None or int(number[1]) >= manifest["num_parts"]:
+        part = None if number is None else int(number[1])
+        if part is None or part >= manifest["num_parts"]:
             problems.append(f"{path}: there is no such part among the {manifest['num_parts']} of this measurement")
+            part = None
         try:
-            content = read_verified_part(path, table, manifest=manifest)
+            content = read_verified_part(path, table, part=part, manifest=manifest)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -210,7 +220,7 @@ def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
     manifests = {folder: _read_any_manifest(folder) for folder in sources}
     first = manifests[sources[0]]
     if is_folder_of_kind(out, first["kind"]):
-        manifests[out] = read_json(out / "manifest.json")
+        manifests[out] = read_manifest_of(out)
     for folder, manifest in manifests.items():
         for key in SAME_IN_MANIFESTS:
             if manifest.get(key) != first.get(key):
@@ -233,10 +243,10 @@ def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
             ours, theirs = part_path(out, table, part=part), part_path(source, table, part=part)
             if ours.is_file() and filecmp.cmp(ours, theirs, shallow=False):
                 continue
-            content = read_verified_part(theirs, table, manifest=manifest)
+            content = read_verified_part(theirs, table, part=part, manifest=manifest)
             if not ours.is_file():
                 _link_or_copy(theirs, ours)
-            elif not content.equals(read_verified_part(ours, table, manifest=manifest)):
+            elif not content.equals(read_verified_part(ours, table, part=part, manifest=manifest)):
                 raise UserError(f"{theirs}: this part has other values than {ours}; delete one of the two")
     for session in sorted((source / "sessions").glob("*.json")):
         _link_or_copy(session, out / "sessions" / session.name)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import (
-    read_json,
     remove_leftovers,
     write_json,
     written_whole,
 )
+from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
 
@@ -40,14 +42,35 @@ def write_part(folder: Path, table: str, *, part: int, content: pa.Table, metada
     """
     path = part_path(folder, table, part=part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = content.replace_schema_metadata({"schema_version": SCHEMA_VERSION, "table": table, **metadata})
+    identity = {"schema_version": SCHEMA_VERSION, "table": table, "part": str(part)}
+    content = content.replace_schema_metadata({**identity, **metadata})
     with written_whole(path) as partial:
-        # `merge --check` verifies the page checksums.
-        pq.write_table(content, partial, compression="zstd", write_page_checksum=True)
+        write_parquet(content, partial)
+
+
+def check_no_more_parts(folder: Path, table: str, *, num_parts: int) -> None:
+    """Check that a table has no part beyond those that the manifest counts.
+
+    Raises:
+        UserError: it has one.
+    """
+    for path in sorted((folder / table).glob("part-*.parquet")):
+        number = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
+        if number is not None and int(number[1]) >= num_parts:
+            raise UserError(
+                f"{path}: {folder / 'manifest.json'} counts num_parts = {num_parts} of this measurement, so there is no such "
+                "part; the manifest was changed, or the file belongs elsewhere"
+            )
 
 
 def missing_parts(folder: Path, manifest: dict[str, Any]) -> list[int]:
-    """Return the numbers of the parts that at least one table lacks."""
+    """Return the numbers of the parts that at least one table lacks.
+
+    Raises:
+        UserError: there are parts that the manifest does not count.
+    """
+    for table in tables_of(manifest):
+        check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
     present = [{path.name for path in (folder / table).glob("*.parquet")} for table in tables_of(manifest)]
     in_all_tables = set.intersection(*present)
     return [part for part in range(manifest["num_parts"]) if part_name(part) not in in_all_tables]
@@ -58,7 +81,7 @@ def finalize(folder: Path) -> int:
 
     Any process may call this at any time, also repeatedly.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     if missing := missing_parts(folder, manifest):
         return len(missing)
     if manifest.get("status") != "complete":

@@ -15,10 +15,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular, read_json
+from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.tables.parts import part_path
+from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.tables.checksums import read_verified
+from olmo_sparsity.tables.parts import check_no_more_parts, part_path
 from olmo_sparsity.tables.schemas import COMMANDS, SCHEMA_VERSION, TABLES, schemas_of
+
+# What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
+DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
+# Keys that results are read with, besides those that every folder of tables has from its beginning.
+NEEDED = {
+    "influence": ("run", "source", "split"),
+    "context-curve": (
+        *("run", "source", "split", "num_visible_tokens"),
+        *("num_windows", "num_documents", "windows_sha256", "tokens_sha256"),
+    ),
+    "validation": ("run", "source", "split", "suites", "validation"),
+}
+ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
 
 
 def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
@@ -29,25 +44,31 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     """
     if not is_folder_of_kind(folder, kind):
         raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {COMMANDS[kind]}` first")
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     if manifest.get("status") != "complete":
         raise UserError(
             f"{folder}: these tables are unfinished; run the same `olmo-sparsity {COMMANDS[kind]}` again, it continues"
         )
+    need(manifest, *NEEDED[kind], where=folder / "manifest.json")
     return manifest
 
 
 def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.ParquetFile:
-    """Open a part and check its schema and version. Only the file's footer is read."""
+    """Open a part and check its schema and version. Only the file's footer is read.
+
+    Raises:
+        UserError: the part is missing, damaged, or of another schema.
+    """
     check_regular(path)
     try:
-        file = pq.ParquetFile(path)
+        # Without this, a damaged page passes for other numbers.
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         schema = file.schema_arrow
     except FileNotFoundError:
         raise UserError(
             f"{path}: this part is missing; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
         ) from None
-    except (pa.ArrowException, OSError):
+    except DAMAGED:
         raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
     version = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
     if version != SCHEMA_VERSION or not schema.equals(expected, check_metadata=False):
@@ -58,6 +79,44 @@ def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.
     return file
 
 
+def check_identity(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], table: str, part: Optional[int]) -> None:
+    """Check that a file is this part of this table of this measurement, as its metadata say.
+
+    Parts of another measurement may have the same columns, the same windows even, and other numbers.
+
+    Raises:
+        UserError: it is another one.
+    """
+    metadata = {
+        key.decode(errors="replace"): value.decode(errors="replace") for key, value in (schema.metadata or {}).items()
+    }
+    run_id = metadata.get("run_id", "none")
+    if run_id != manifest["run_id"]:
+        raise UserError(
+            f"{path}: from another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}"
+        )
+    for key, expected in (("table", table), ("part", None if part is None else str(part))):
+        if expected is not None and metadata.get(key, expected) != expected:  # older versions did not write the number
+            raise UserError(
+                f"{path}: this is {key} {metadata[key]}, under the name of {key} {expected}; restore the files"
+            )
+
+
+def check_finite(content: pa.Table, *, where: Path) -> None:
+    """Check that no number of a table is NaN or infinite. What was not measured is null.
+
+    Raises:
+        UserError: one is.
+    """
+    for name in content.column_names:
+        for chunk in content[name].chunks:
+            values = chunk.flatten() if isinstance(chunk, (pa.ListArray, pa.FixedSizeListArray)) else chunk
+            if pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() not in (True, None):
+                raise UserError(
+                    f"{where}: column {name} holds NaN or an infinite number; measure again with --overwrite"
+                )
+
+
 def _parts(
     folder: Path, table: str, *, columns: Optional[list[str]], window_ids: Optional[Iterable[int]] = None
 ) -> Iterator[pa.Table]:
@@ -66,23 +125,35 @@ def _parts(
     kind = next(kind for kind, tables in TABLES.items() if table in tables)
     manifest = read_manifest(folder, kind)
     expected = schemas_of(manifest)[table]
+    check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
+    num_rows = 0
     for number in range(manifest["num_parts"]):
         if wanted is not None and not wanted:
             return
         path = part_path(folder, table, part=number)
         with _open_part(path, table, kind=kind, expected=expected) as file:
+            check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
             try:
                 if wanted is not None:
-                    in_part = wanted.intersection(file.read(columns=["window_id"])["window_id"].unique().to_pylist())
+                    ids = read_verified(file, path, columns=["window_id"])["window_id"]
+                    in_part = wanted.intersection(ids.unique().to_pylist())
                     if not in_part:
                         continue
                     wanted -= in_part
-                part = file.read(columns=columns).replace_schema_metadata(None)
-            except (pa.ArrowException, OSError):
+                part = read_verified(file, path, columns=columns).replace_schema_metadata(None)
+            except DAMAGED:
                 raise UserError(
                     f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
                 ) from None
+        check_finite(part, where=path)
+        num_rows += len(part)
         yield part
+    num_windows = manifest.get("num_windows")
+    if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
+        raise UserError(
+            f"{folder / table}: {num_rows} rows, where {folder / 'manifest.json'} counts num_windows = {num_windows}; parts are "
+            f"missing, or the manifest was changed; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+        )
 
 
 def read_parts(folder: Path, table: str, *, columns: Optional[list[str]] = None) -> Iterator[pa.Table]:
@@ -177,7 +248,7 @@ def list_finished(run: Path, kind: str = "influence") -> list[Path]:
     """Return the finished folders of one kind in a run, in the order in which they were finished."""
     finished: list[tuple[str, Path]] = []
     for path in (run / kind).glob("*/manifest.json"):
-        manifest = read_json(path)
+        manifest = read_manifest_of(path.parent)
         if manifest.get("status") == "complete":
             finished.append((manifest.get("finished", ""), path.parent))
     return [folder for _, folder in sorted(finished)]

@@ -21,8 +21,9 @@ import numpy as np
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, sha256_file, write_json, write_text
+from olmo_sparsity.storage.files import partial_path, rename_into_place, sha256_file, write_json, write_text
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
 from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
@@ -91,7 +92,7 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
 
 def describe(folder: Path) -> list[str]:
     """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     lines = [
         f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
         for split, entry in manifest["splits"].items()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -78,7 +79,7 @@ class TokenFile:
         return {"path": self.path, "bytes": self.num_bytes, "tokens": self.tokens, "sha256": self.sha256}
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> TokenFile:
+    def from_json(value: Mapping[str, Any]) -> TokenFile:
         return TokenFile(path=value["path"], num_bytes=value["bytes"], tokens=value["tokens"], sha256=value["sha256"])
 
 
@@ -219,7 +220,7 @@ class SplitEntry:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> SplitEntry:
+    def from_json(value: Mapping[str, Any]) -> SplitEntry:
         return SplitEntry(
             documents=value["documents"],
             tokens=value["tokens"],

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import Split, need, read_manifest_of
+from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text.records import SplitEntry
 
 FORMAT = 2  # version of the folder's layout; version 1 had a single token file for each split
@@ -144,7 +145,7 @@ def is_prepared(folder: Path) -> bool:
     """Return True if a folder is a finished preparation in the present format."""
     if not (folder / "manifest.json").is_file():
         return False
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     return manifest.get("status") == "complete" and manifest.get("format") == FORMAT
 
 
@@ -161,14 +162,17 @@ def open_store(folder: Path, split: str) -> TokenStore:
         UserError: the preparation is unfinished or of another version, has no such split, or a file does not have the size
             with which it was written.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     if manifest.get("status") != "complete":
         raise UserError(f"{folder}: this preparation is unfinished; run `olmo-sparsity prepare` again, it continues")
     if manifest.get("format") != FORMAT:
         raise UserError(f"{folder}: another version of olmo-sparsity prepared this; run `olmo-sparsity prepare` again")
+    need(manifest, "splits", where=folder / "manifest.json")
     if split not in manifest["splits"]:
         raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
-    return split_store(folder, split, entry=SplitEntry.from_json(manifest["splits"][split]), dtype=manifest["dtype"])
+    need(manifest, "dtype", where=folder / "manifest.json")
+    raw = check_type(manifest["splits"][split], Split, where=f"{folder / 'manifest.json'}: splits.{split}")
+    return split_store(folder, split, entry=SplitEntry.from_json(raw), dtype=manifest["dtype"])
 
 
 def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> TokenStore:

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 
 from olmo_sparsity.config import Config, PoseConfig
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
 from olmo_sparsity.torchrun import ProcessInfo
@@ -79,7 +79,7 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingData:
     """
     folder = prepare(config.data)
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest_of(folder)
     bos_id = manifest["eos_id"] if config.context.bos else None
     rows = row_source(store, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id)
     num_rows = config.training.batch_rows

@@ -12,8 +12,9 @@ from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS, different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
-from olmo_sparsity.storage.files import read_json, write_json, write_text
+from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def check_same_experiment(run: Path, config: Config, *, measured: bool = False) 
     Raises:
         UserError: a key differs.
     """
-    stored = read_json(run / "manifest.json")["config"]
+    stored = read_manifest_of(run)["config"]
     for key in different_keys(stored, to_dict(config), free=FREE_TO_MEASURE if measured else FREE_TO_TRAIN):
         remedy = "choose another folder with --run DIR, where a new run is trained"
         if measured and key.dotted in LENGTHS:
@@ -44,7 +45,7 @@ def check_same_text(run: Path, tokens_sha256: str) -> None:
     Raises:
         UserError: the text has changed.
     """
-    if read_json(run / "manifest.json")["tokens_sha256"] != tokens_sha256:
+    if read_manifest_of(run)["tokens_sha256"] != tokens_sha256:
         raise UserError(f"{run}: its text has changed since training began; choose another folder with --run DIR")
 
 
@@ -57,7 +58,7 @@ def is_trained(run: Path, *, verified: bool = False) -> bool:
     """
     if not is_folder_of_kind(run, "run"):
         return False
-    manifest = read_json(run / "manifest.json")
+    manifest = read_manifest_of(run)
     if manifest.get("status") != "complete":
         return False
     last = run / "checkpoints" / f"step{manifest['steps']}"
@@ -97,7 +98,7 @@ def begin_run(
     checkpoint = newest_intact_checkpoint(run / "checkpoints")
     make_folder(run)
     if exists and not overwrite:
-        manifest = {**manifest, "run_id": read_json(run / "manifest.json").get("run_id", manifest["run_id"])}
+        manifest = {**manifest, "run_id": read_manifest_of(run).get("run_id", manifest["run_id"])}
     else:
         write_json(run / "manifest.json", manifest)  # first, because the manifest marks the folder as ours
     for name, content in (

@@ -21,6 +21,7 @@ from analysis.paper import Width, drawn_for, fit
 from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measurement import LONG_GAIN, load
 from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 
@@ -233,7 +234,7 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
     for part in (0, 1):
         path = part_path(bare, "selections", part=part)
         table = pq.read_table(path)
-        pq.write_table(table.filter(pc.field("context") != "resampled"), path)
+        write_parquet(table.filter(pc.field("context") != "resampled"), path)
         path = part_path(bare, "windows", part=part)
         table = pq.read_table(path)
         for name in (
@@ -246,7 +247,7 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
             empty = None if name == "single_luck_nats" else []
             column = pa.array([empty] * len(table), field.type)
             table = table.set_column(table.schema.get_field_index(name), field, column)
-        pq.write_table(table, path)
+        write_parquet(table, path)
     figure4.draw(measured(bare, only(load(bare), ["unmask-one"])), tmp_path)
     assert len(figures[0].axes) == 2 * len(KS)
     assert figures[0].axes[0].get_title().split("\n")[1] == "real minus luck -"

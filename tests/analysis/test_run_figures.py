@@ -27,6 +27,7 @@ from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording_of_runs import short_positions_words
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
 
@@ -55,7 +56,7 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     table = pq.read_table(part)
     field = table.schema.field("loss_nats")
     losses = pa.array([[loss + 0.5 for loss in row] for row in table["loss_nats"].to_pylist()], field.type)
-    pq.write_table(table.set_column(table.schema.get_field_index("loss_nats"), field, losses), part)
+    write_parquet(table.set_column(table.schema.get_field_index("loss_nats"), field, losses), part)
     validate(config, first)
     return [first, second]
 

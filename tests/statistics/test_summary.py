@@ -33,6 +33,7 @@ from olmo_sparsity.statistics.measurement import (
 )
 from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
 from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, gate_words, length_words
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
 
@@ -116,7 +117,7 @@ def test_a_window_without_its_selections_is_refused(tmp_path: Path) -> None:
         tables = made_up_tables(tmp_path / name)
         path = part_path(tables, "selections", part=1)
         table = pq.read_table(path)
-        pq.write_table(spoil(table).cast(table.schema), path)
+        write_parquet(spoil(table).cast(table.schema), path)
         with pytest.raises(UserError, match=said):
             load(tables)
 

@@ -20,6 +20,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables import merging
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.merging import check_tables, merge_folders, range_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -32,7 +33,7 @@ def copy(tiny_tables: Path, tmp_path: Path) -> Path:
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Rewrite a part with changed rows, and valid metadata and checksums."""
-    pq.write_table(change(pq.read_table(path)), path, write_page_checksum=True)
+    write_parquet(change(pq.read_table(path)), path)
 
 
 def with_metadata(path: Path, **changes: str) -> None:
@@ -87,7 +88,7 @@ ERRORS = {
     ),
     "a part under another number": (
         lambda folder: shutil.copy(part_path(folder, "windows", part=0), part_path(folder, "windows", part=1)),
-        ["windows: windows 25-49 are missing (25 of 60)", "windows: windows 0-24 occur twice (25)"],
+        ["part-00001.parquet: this is part 0, under the name of part 1", "windows: windows 25-49 are missing (25 of 60)"],
     ),
     "a file with another name": (
         lambda folder: shutil.copy(part_path(folder, "windows", part=0), folder / "windows" / "more.parquet"),

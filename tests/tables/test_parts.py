@@ -39,7 +39,12 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.tables.schemas import schemas
 
 ROOT = Path(__file__).parents[2]
-FACTS: dict[str, Any] = {"kind": "validation", "run_id": "abc", "num_windows": 23, "context": {"num_long_range": 4}}
+FACTS: dict[str, Any] = {
+    "kind": "validation",
+    "run_id": "abc",
+    "num_windows": 23,
+    "context": {"local_len": 8, "full_len": 12, "num_long_range": 4},
+}
 
 
 def measure_part(chosen: np.ndarray) -> dict[str, pa.Table]:

@@ -15,6 +15,7 @@ from made_up import ROWS_PER_WINDOW, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
 from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, TABLES, schemas
@@ -52,10 +53,10 @@ def test_metadata_identifies_the_measurement(tiny_tables: Path) -> None:
 def test_another_schema_is_refused(copy: Path) -> None:
     path = part_path(copy, "windows", part=1)
     table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({"schema_version": "99"}), path)
+    write_parquet(table.replace_schema_metadata({"schema_version": "99"}), path)
     with pytest.raises(UserError, match="schema version 99"):
         read_table(copy, "windows")
-    pq.write_table(table.drop_columns(["loss_long_nats"]), path)
+    write_parquet(table.drop_columns(["loss_long_nats"]), path)
     with pytest.raises(UserError, match="measure again"):
         read_table(copy, "windows")
 

@@ -1,0 +1,271 @@
+"""The manifests of all kinds of folders: which keys a reader may rely on, and of which types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, TypedDict
+
+from msgspec import Meta
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.typed import check_type
+
+# Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
+Length = Annotated[int, Meta(ge=1, le=10**8)]
+Parts = Annotated[int, Meta(ge=1, le=10**7)]
+Count = Annotated[int, Meta(ge=1, le=10**10)]
+
+
+class _Lengths(TypedDict):
+    local_len: Length
+    full_len: Length
+    num_long_range: Length
+
+
+class Lengths(_Lengths, total=False):
+    """Entry ``context`` of a folder of tables."""
+
+    train_len: Optional[int]
+    max_position: Optional[int]
+    num_chunks: Optional[int]
+    pose_method: Optional[str]
+    pose_contents: Optional[str]
+
+
+class _Run(TypedDict):
+    status: str
+    config: dict[str, str | dict[str, Any]]
+
+
+class Run(_Run, total=False):
+    """Of a training run."""
+
+    run_id: str
+    token_store: str
+    tokens_sha256: str
+    tokenizer_sha256: str
+    num_parameters: int
+    steps: int
+    tokens: int
+    validation_loss_nats: float
+    seconds: float
+    checkpoint: Checkpoint
+    training_flops_per_token: float
+    peak_flops_per_second: float
+    environment: dict[str, Any]
+
+
+class Checkpoint(TypedDict):
+    """Which checkpoint a manifest speaks of."""
+
+    step: int
+    model_sha256: str
+
+
+class _Model(TypedDict):
+    name: str
+    weights_sha256: str
+    num_parameters: int
+    dtype: str
+
+
+class Model(_Model, total=False):
+    """A model from elsewhere."""
+
+    revision: Optional[str]
+    tokenizer_sha256: str
+    architecture: str
+    max_position: int
+
+
+class Anchor(TypedDict):
+    """The first token in front of every window."""
+
+    id: int
+    text: str
+
+
+class AnchorCheck(TypedDict):
+    """What another first token gives."""
+
+    loss_long_nats: dict[str, float]
+    text: str
+    num_windows: int
+
+
+class Fit(TypedDict, total=False):
+    """What was checked of a model from elsewhere."""
+
+    anchor: Optional[AnchorCheck]
+
+
+class Suite(TypedDict):
+    """A suite of planted windows."""
+
+    suite: str
+    num_planted: int
+    full_len: int
+    local_len: int
+
+
+class Influence(TypedDict, total=False):
+    """The settings of a measurement, as far as they are read again."""
+
+    sampling: str
+    null_context: str
+    screen: Optional[int]
+    save_candidates: bool
+    seed: int
+    k: list[int]
+    selectors: list[str]
+
+
+class Validation(TypedDict):
+    """The settings of a validation, as far as they are read again."""
+
+    k: list[int]
+
+
+class _Tables(TypedDict):
+    run_id: str
+    num_parts: Parts
+    context: Lengths
+
+
+class Tables(_Tables, total=False):
+    """Of a folder of tables of any kind."""
+
+    status: str
+    finished: str
+    run: str
+    source: str
+    split: str
+    sampling: str
+    visibility: str
+    num_windows: Count
+    num_documents: Count
+    num_parameters: int
+    windows_per_part: Count
+    tokens_sha256: str
+    windows_sha256: str
+    num_visible_tokens: list[int]
+    influence: Influence
+    validation: Validation
+    suites: list[Suite]
+    model: Optional[Model]
+    anchor: Optional[Anchor]
+    fit: Optional[Fit]
+    checkpoint: Optional[Checkpoint]
+    environment: dict[str, Any]
+
+
+class TokenFile(TypedDict):
+    """A token file of a split."""
+
+    path: str
+    bytes: int
+    tokens: int
+    sha256: str
+
+
+class _Split(TypedDict):
+    documents: int
+    tokens: int
+    tokens_sha256: str
+    files: list[TokenFile]
+    sources: list[tuple[str, int]]
+
+
+class Split(_Split, total=False):
+    """A split of a prepared text."""
+
+    index_sha256: dict[str, str]
+
+
+class Speed(TypedDict):
+    """How fast a text was prepared."""
+
+    seconds: float
+    tokenizer_seconds: float
+    shards: int
+    tokens: int
+    bytes: int
+
+
+class _Tokens(TypedDict):
+    status: str
+
+
+class Tokens(_Tokens, total=False):
+    """Of a prepared text."""
+
+    format: int
+    made_from: str
+    dtype: Literal["<u2", "<u4"]
+    eos_id: int
+    vocab_size: int
+    tokenizer_sha256: str
+    documents: int
+    tokens: int
+    bytes: int
+    skipped: dict[str, int]
+    removed: dict[str, int]
+    unclosed: list[str]
+    splits: dict[str, dict[str, Any]]  # each a Split, of the present format
+    speed: Speed
+
+
+class Pretrained(TypedDict, total=False):
+    """Of the results of a model from elsewhere."""
+
+    status: str
+    model: Model
+
+
+class Exported(TypedDict, total=False):
+    """Of an exported model."""
+
+    files: dict[str, str]
+
+
+SHAPES: dict[str, type] = {
+    "run": Run,
+    "influence": Tables,
+    "context-curve": Tables,
+    "validation": Tables,
+    "tokens": Tokens,
+    "pretrained": Pretrained,
+    "hf": Exported,
+}
+
+
+def read_manifest_of(folder: Path, *needed: str) -> dict[str, Any]:
+    """Return the manifest of a folder, with all of its keys.
+
+    Args:
+        folder: of any kind; what is no kind of this package is returned as it is.
+        needed: keys that the caller needs besides those that every manifest of the kind has.
+
+    Raises:
+        UserError: there is none, it is no JSON, or a key is missing or of another type.
+    """
+    path = folder / "manifest.json"
+    manifest = read_json(path)
+    kind = manifest.get("kind")
+    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is not None:
+        check_type(manifest, shape, where=path)
+    need(manifest, *needed, where=path)
+    return manifest
+
+
+def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
+    """Check that a manifest has some keys.
+
+    Raises:
+        UserError: one is missing.
+    """
+    for key in keys:
+        if manifest.get(key) is None:
+            raise UserError(f"{where}: key {key} is missing; the file is damaged, or an older version wrote it")
