@@ -35,7 +35,7 @@ FOUR_WAY = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-randpos demo-ceili
 # $(call each_seed,COMMAND,CONFIGURATIONS,FOLDER): run the command for each configuration and each of SEEDS.
 each_seed = @set -e; for seed in $(SEEDS); do for config in $(2); do \
 	run=$(3)/$$(basename $$config .yaml); test $$seed = 0 || run=$$run-seed$$seed; \
-	set -- $(1) --config $$config --run $$run training.seed=$$seed; \
+	set -- $(1) --config $$config --run $$run --train training.seed=$$seed; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done
 # $(call runs_of,CONFIGURATIONS,FOLDER): the same runs as options, all seeds of a configuration together.
 runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
@@ -60,7 +60,7 @@ sweep: $(READY) $(RUNGS)
 	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures
 
 runs/scale/%: configs/scale/%.yaml FORCE | $(READY)
-	$(BIN)/olmo-sparsity influence --config $< --run $@
+	$(BIN)/olmo-sparsity influence --config $< --run $@ --train
 
 FORCE:
 

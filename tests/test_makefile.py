@@ -40,14 +40,15 @@ def test_curve_measures_the_four_and_draws_them(environment: Path) -> None:
     status, commands = make(environment, "curve")
     assert status == 0
     measured = [
-        f"olmo-sparsity context-curve --config configs/{name}.yaml --run runs/{name} training.seed=0" for name in names
+        f"olmo-sparsity context-curve --config configs/{name}.yaml --run runs/{name} --train training.seed=0"
+        for name in names
     ]
     options = " ".join(f"--run runs/{name}" for name in names)
     assert commands == [*measured, f"python -m analysis.context_curve {options} --out runs/figures"]
     _, commands = make(environment, "curve", "SEEDS=0 2")
     assert len(commands) == 9
     assert (
-        "olmo-sparsity context-curve --config configs/demo-ceiling.yaml --run runs/demo-ceiling-seed2 training.seed=2"
+        "olmo-sparsity context-curve --config configs/demo-ceiling.yaml --run runs/demo-ceiling-seed2 --train training.seed=2"
         in commands
     )
     assert "--run runs/demo --run runs/demo-seed2 --run runs/demo-no-pose --run runs/demo-no-pose-seed2" in commands[-1]
@@ -57,21 +58,23 @@ def test_seeds_measures_the_demo_and_the_ladder(environment: Path) -> None:
     status, commands = make(environment, "seeds", "LADDER=configs/scale/a.yaml configs/scale/b.yaml", "SEEDS=0 1")
     assert status == 0
     assert commands == [
-        "olmo-sparsity influence --config configs/demo.yaml --run runs/demo training.seed=0",
-        "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed1 training.seed=1",
-        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a training.seed=0",
-        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b training.seed=0",
-        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a-seed1 training.seed=1",
-        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b-seed1 training.seed=1",
+        "olmo-sparsity influence --config configs/demo.yaml --run runs/demo --train training.seed=0",
+        "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed1 --train training.seed=1",
+        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a --train training.seed=0",
+        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b --train training.seed=0",
+        "olmo-sparsity influence --config configs/scale/a.yaml --run runs/scale/a-seed1 --train training.seed=1",
+        "olmo-sparsity influence --config configs/scale/b.yaml --run runs/scale/b-seed1 --train training.seed=1",
         "olmo-sparsity summary --run runs/demo --run runs/demo-seed1",
         "python -m analysis.scale --run runs/scale/a --run runs/scale/a-seed1 --run runs/scale/b --run runs/scale/b-seed1 "
         "--out runs/scale/figures",
     ]
     _, commands = make(environment, "seeds", "LADDER=configs/scale/a.yaml")
-    assert "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed2 training.seed=2" in commands
+    assert (
+        "olmo-sparsity influence --config configs/demo.yaml --run runs/demo-seed2 --train training.seed=2" in commands
+    )
 
 
 def test_a_failure_stops_the_target(environment: Path) -> None:
     status, commands = make(environment, "seeds", fails="runs/demo-seed1")
     assert status != 0
-    assert commands[-1].endswith("--run runs/demo-seed1 training.seed=1")
+    assert commands[-1].endswith("--run runs/demo-seed1 --train training.seed=1")

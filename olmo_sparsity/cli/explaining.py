@@ -19,6 +19,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SelectorOption,
+    TrainOption,
     UnitOption,
     VisibilityOption,
     definition,
@@ -68,10 +69,11 @@ def explain(
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    train: TrainOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an HTML file that exists.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Explain one place in one document: which earlier tokens matter there. Trains the run first if that has not been done.
+    """Explain one place in one document: which earlier tokens matter there. Trains runs/NAME first if it is not trained.
 
     Prints the window with its influential tokens marked, the losses and the gains.
     """
@@ -94,7 +96,7 @@ def explain(
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal
 
-    train_first(loaded, folder, share=WHOLE)
+    train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
     with interruptible():
         explanation = explain_place(
             open_configured(loaded, folder),

@@ -26,6 +26,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     SelectorOption,
     ShardOption,
+    TrainOption,
     UnitOption,
     VisibilityOption,
     definition,
@@ -92,11 +93,12 @@ def influence(
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
     anchor: AnchorOption = None,
+    train: TrainOption = False,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Measure which long-range tokens are influential. Trains the run first if that has not been done; --model is not trained."""
+    """Measure which long-range tokens are influential. Trains runs/NAME first if it is not trained."""
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
@@ -119,7 +121,7 @@ def influence(
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.view.console import print_summary
 
-    train_first(loaded, folder, share=share)
+    train_first(loaded, folder, share=share, asked=train, kind="influence", out=out)
     with interruptible():
         tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -142,6 +144,7 @@ def validate(
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
     anchor: AnchorOption = None,
+    train: TrainOption = False,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
@@ -161,10 +164,12 @@ def validate(
         validation=with_options(loaded.validation, given),
         influence=with_options(loaded.influence, defined),
     )
+    from olmo_sparsity.measure.validation import check_room
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
 
-    train_first(loaded, folder, share=share)
+    check_room(loaded)
+    train_first(loaded, folder, share=share, asked=train, kind="validation", out=out)
     with interruptible():
         tables = validate_run(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):
@@ -187,6 +192,7 @@ def context_curve(
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
     anchor: AnchorOption = None,
+    train: TrainOption = False,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
@@ -204,10 +210,11 @@ def context_curve(
     loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, given))
     if max_visible is not None:
         loaded = dataclasses.replace(loaded, context_curve=ContextCurveConfig(max_visible))
-    from olmo_sparsity.measure.context_curve import measure_context_curve
+    from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
     from olmo_sparsity.view.console import print_curve
 
-    train_first(loaded, folder, share=share)
+    visible_lengths(loaded)  # refuses what is too short, before the training
+    train_first(loaded, folder, share=share, asked=train, kind="context-curve", out=out)
     with interruptible():
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)
     if finish_share(tables, share):

@@ -111,6 +111,13 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the configuration, such as training.steps=200."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete earlier results and start again.")]
+TrainOption = Annotated[
+    bool,
+    typer.Option(
+        "--train",
+        help="Train the run first if it is not trained. Without it, only the run that the configuration names, runs/NAME.",
+    ),
+]
 ShardOption = Annotated[
     Optional[str],
     typer.Option("--shard", metavar="I/N", help="Measure only share I of N equal shares, I from 0 to N - 1."),

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from olmo_sparsity.cli.messages import print_line
+from olmo_sparsity.cli.options import RUNS
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import Interrupted, UserError
 
@@ -27,38 +28,69 @@ def interruptible() -> Iterator[None]:
         raise Interrupted("interrupted; the same command, without --overwrite, continues from here") from None
 
 
-def train_first(config: Config, run: Path, *, share: Share) -> None:
+def train_first(
+    config: Config, run: Path, *, share: Share, asked: bool, kind: Optional[str], out: Optional[Path]
+) -> None:
     """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
-    A model from elsewhere needs nothing.
+    A model from elsewhere needs nothing. Without being asked, only the folder that the configuration names is trained in: any
+    other may be a slip of the pen.
+
+    Args:
+        config: the experiment.
+        run: the folder.
+        share: of the measurement that follows.
+        asked: whether ``--train`` was given.
+        kind: of the tables that will be measured; None: no folder of tables is written.
+        out: their folder, if one was named.
 
     Raises:
-        UserError: the run belongs to another experiment, or it is not trained and this is one of several processes.
+        UserError: the run belongs to another experiment; it is not trained, and is not to be trained here; or what follows
+            the training would fail.
     """
     if config.pretrained.model is not None:
+        if asked:
+            raise UserError(f"--train: {config.pretrained.model} is a model from elsewhere, which is never trained")
         return
+    from olmo_sparsity.measure.opened_model import check_before_training
+    from olmo_sparsity.storage.folders import is_folder_of_kind
+    from olmo_sparsity.storage.manifests import read_manifest_of
     from olmo_sparsity.training.loop import train
     from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
         check_same_experiment(run, config, measured=True)
         return
+    if is_folder_of_kind(run, "run") and read_manifest_of(run)["status"] == "complete":
+        raise UserError(
+            f"{run}: this run was trained, and its last checkpoint is gone; bring it back, or train again with `olmo-sparsity "
+            f"train --run {run}`, which writes its manifest and metrics anew"
+        )
     if share.count > 1:
         raise UserError(
             f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone, then measure with several processes"
         )
+    if not asked and run.resolve() != (RUNS / config.name).resolve():
+        raise UserError(
+            f"{run}: this run is not trained; train it with `olmo-sparsity train --run {run}`, or let this command do it with "
+            "--train"
+        )
+    if out is not None and kind is not None:
+        is_folder_of_kind(out, kind)
+    check_before_training(config)
     logger.info(f"{run}: not trained yet; training first")
     with interruptible():
         train(config, run)
 
 
-def measure_first(config: Config, run: Path) -> None:
+def measure_first(config: Config, run: Path, *, asked: bool) -> None:
     """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.measure.shares import WHOLE
 
+    config.check_k()
+    train_first(config, run, share=WHOLE, asked=asked, kind="influence", out=None)
     logger.info(f"{run}: nothing measured yet; measuring first")
-    train_first(config, run, share=WHOLE)
     with interruptible():
         measure(config, run)
 

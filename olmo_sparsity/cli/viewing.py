@@ -19,6 +19,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SelectorName,
+    TrainOption,
     resolve,
 )
 from olmo_sparsity.cli.steps import measure_first
@@ -99,15 +100,16 @@ def figures(
     width: Annotated[
         FigureWidth, typer.Option("--width", help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in).")
     ] = FigureWidth.screen,
+    train: TrainOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train the run and measure first."""
+    """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
     from olmo_sparsity.tables.reading import list_finished
     from olmo_sparsity.view.figure_scripts import figure_script
 
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
     if tables is None and not list_finished(folder):
-        measure_first(loaded, folder)
+        measure_first(loaded, folder, asked=train)
     for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
         print_line(path)
 

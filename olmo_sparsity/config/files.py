@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from olmo_sparsity.config.experiment import Config, to_dict
+from olmo_sparsity.config.strict import find_wrong_value
 from olmo_sparsity.errors import UserError
 
 NO_INTERPOLATION = "${...} interpolation is not supported; write the value out"
@@ -80,7 +81,10 @@ def _load_file(path: Path) -> Any:
             raise UserError(f"{path}: {NO_INTERPOLATION}")
         if not isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode | None):
             raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-        return OmegaConf.merge(_defaults(), OmegaConf.create(text))
+        values = OmegaConf.create(text)
+        if wrong := find_wrong_value(OmegaConf.to_container(values), Config):
+            raise UserError(f"{path}:{_line_of(text, wrong.dotted)}: {wrong.dotted}{wrong.reason}")
+        return OmegaConf.merge(_defaults(), values)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
@@ -110,7 +114,10 @@ def _apply_override(config: Any, override: str) -> Any:
     try:
         if "${" in override or has_interpolation(value):
             raise UserError(f"override {override!r}: {NO_INTERPOLATION}")
-        return OmegaConf.merge(config, OmegaConf.from_dotlist([override]))
+        values = OmegaConf.from_dotlist([override])
+        if wrong := find_wrong_value(OmegaConf.to_container(values), Config):
+            raise UserError(f"override {override!r}: {wrong.dotted}{wrong.reason}")
+        return OmegaConf.merge(config, values)
     except (OmegaConfBaseException, yaml.YAMLError, TypeError, IndexError, ValueError) as error:  # also for odd keys
         raise UserError(f"override {override!r}: {_explain(error, dotted)}") from None
 

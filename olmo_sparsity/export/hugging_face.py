@@ -21,7 +21,13 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.conversion import to_transformers, to_transformers_tokenizer
 from olmo_sparsity.export.model_card import ExportedModel, model_card
-from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
+from olmo_sparsity.model.checkpoint import (
+    CheckpointInfo,
+    check_checkpoint_of_run,
+    latest_checkpoint,
+    load_model,
+    read_checkpoint_info,
+)
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import sha256_file, write_json
@@ -52,7 +58,8 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     checkpoint = latest_checkpoint(run / "checkpoints") if is_folder_of_kind(run, "run") else None
     if checkpoint is None:
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
-    manifest = read_manifest_of(run)
+    manifest = read_manifest_of(run, "tokenizer_sha256")
+    check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)
     partial = folder.with_name(f".{folder.name}.partial")

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
+from olmo_sparsity.text.verification import verify_prepared
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
             f"{run}: this run was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
         )
     trained_on = _training_tokens(config, manifest)
+    verify_prepared(trained_on)
     training_store = open_store(trained_on, "train")
     if training_store.tokens_sha256 != manifest["tokens_sha256"]:
         raise UserError(
@@ -76,6 +79,7 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
             excluded_ids_G=None,
         )
     measured = prepare(_data_to_measure(config), tokenizer_file=run / "tokenizer.json")
+    verify_prepared(measured)
     if _made_from(trained_on) != _made_from(measured):
         logger.info(
             f"{source}: documents of text are recognised by their characters, documents of token files by their tokens, so "
@@ -106,6 +110,7 @@ def text_of_pretrained(config: Config, tokenizer: Tokenizer, *, eos_token: str) 
         tokenizer_file = Path(folder) / "tokenizer.json"
         tokenizer_file.write_text(tokenizer.to_str(), encoding="utf-8")
         prepared = prepare(data, tokenizer_file=tokenizer_file)
+    verify_prepared(prepared)
     return MeasuredText(
         open_store(prepared, "measured"),
         source=data.source,
@@ -132,7 +137,8 @@ def _training_tokens(config: Config, manifest: dict[str, Any]) -> Path:
     if is_prepared(folder):
         return folder
     logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
-    return prepare(DataConfig(**{**manifest["config"]["data"], "cache_dir": config.data.cache_dir}))
+    data = check_type(manifest["config"].get("data"), DataConfig, where=f"{folder.name}: config.data")
+    return prepare(dataclasses.replace(data, cache_dir=config.data.cache_dir))
 
 
 def _made_from(folder: Path) -> Any:

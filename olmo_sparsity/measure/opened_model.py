@@ -19,10 +19,11 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.text.corpus import list_shards
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
 
@@ -149,18 +150,31 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
     return opened(config, run, device=device, longest=longest)
 
 
+def check_before_training(config: Config) -> None:
+    """Check what a measurement of a run takes for granted and what is known before the run is trained, which takes long.
+
+    Raises:
+        UserError: the text to measure is missing, or the windows do not fit into the positions.
+    """
+    if config.influence.data is not None:
+        list_shards(dataclasses.replace(config.data, source=config.influence.data))
+    bos = Anchor(0, config.data.eos_token)
+    anchored = _is_anchored(config, automatic=config.context.bos)
+    _check_positions(config, bos if anchored else None, max_position=config.num_positions)
+
+
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
     """Load a run's newest checkpoint; the text is its validation documents, or what ``influence.data`` names."""
     latest = latest_checkpoint(run / "checkpoints")
     if latest is None:
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
-    manifest = read_manifest_of(run)
-    tokenizer = read_tokenizer(run / "tokenizer.json")
+    manifest = read_manifest_of(run, "num_parameters")
+    checkpoint = check_checkpoint_of_run(latest, manifest)
+    tokenizer = read_tokenizer(run / "tokenizer.json", sha256=manifest.get("tokenizer_sha256"))
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
     anchor = bos if _is_anchored(config, automatic=config.context.bos) else None
     _check_positions(config, anchor, max_position=config.num_positions)
-    checkpoint = read_checkpoint_info(latest)
     max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
     return OpenedModel(
         name=run.name,

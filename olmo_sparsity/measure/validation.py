@@ -61,6 +61,22 @@ class Suite:
     tokenizer: Tokenizer
 
 
+def check_room(config: Config) -> None:
+    """Check that there are as many long-range tokens as ``validation.k`` asks for.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    settings = config.validation
+    smallest = config.measured_lengths.num_long_range
+    if config.pretrained.model is None:
+        smallest = min(smallest, correlations.LENGTHS.num_long_range)
+    if max(settings.k) > smallest:
+        raise UserError(
+            f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
+        )
+
+
 def validate(
     config: Config,
     run: Path,
@@ -85,13 +101,7 @@ def validate(
         UserError: the text, the model, the run or the folder is not usable, or there is no room to plant.
     """
     settings = config.validation
-    smallest = config.measured_lengths.num_long_range
-    if config.pretrained.model is None:
-        smallest = min(smallest, correlations.LENGTHS.num_long_range)
-    if max(settings.k) > smallest:
-        raise UserError(
-            f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
-        )
+    check_room(config)
     opened = open_model(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,

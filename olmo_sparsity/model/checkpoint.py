@@ -25,6 +25,7 @@ from olmo_sparsity.config.files import has_interpolation
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import read_json, sha256_file, write_json, write_text
+from olmo_sparsity.storage.typed import check_type
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,14 @@ class CheckpointInfo:
         tokens: tokens trained on.
         seconds: training time, over all interruptions.
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
+        run_id: of the run that saved it; None: an older version did.
     """
 
     step: int
     tokens: int
     seconds: float
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
+    run_id: Optional[str] = None
 
     @property
     def model_sha256(self) -> str:
@@ -149,8 +152,43 @@ def read_checkpoint_info(checkpoint: Path) -> CheckpointInfo:
     Raises:
         UserError: the file is missing or damaged.
     """
-    content = read_json(checkpoint / "train.json")
-    return CheckpointInfo(**{field.name: content[field.name] for field in dataclasses.fields(CheckpointInfo)})
+    path = checkpoint / "train.json"
+    info = check_type(read_json(path), CheckpointInfo, where=path)
+    if missing := [name for name in FILES if name not in info.sha256]:
+        raise UserError(f"{path}: key sha256: the hash of {missing[0]} is missing; the file is damaged")
+    return info
+
+
+def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> CheckpointInfo:
+    """Check that a checkpoint is one that this run saved, by all that its manifest tells of it, and return its information.
+
+    A checkpoint of another run matches the hashes in its own ``train.json``.
+
+    Args:
+        checkpoint: its folder, inside of the run's.
+        manifest: of the run.
+
+    Raises:
+        UserError: it is another run's, or damaged.
+    """
+    info = read_checkpoint_info(checkpoint)
+    last = manifest.get("checkpoint")
+    if info.run_id not in (None, manifest.get("run_id")):
+        raise UserError(
+            f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest['run_id']}; restore it"
+        )
+    if info.step != _step_of(checkpoint):
+        raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")
+    if last is not None and last["step"] == info.step and last["model_sha256"] != info.model_sha256:
+        raise UserError(f"{checkpoint}: other weights than those that this run ended with; restore the checkpoint")
+    expected, raw = manifest["config"].get("model"), read_model_config(checkpoint)
+    for key, value in (expected if isinstance(expected, dict) else {}).items():
+        if key in raw and raw[key] != value:
+            raise UserError(
+                f"{checkpoint / 'config.yaml'}: model.{key} is {raw[key]!r}, and this run was made with {value!r}; this is "
+                "another run's checkpoint, restore the right one"
+            )
+    return info
 
 
 def verify_checkpoint(checkpoint: Path) -> None:
@@ -159,7 +197,8 @@ def verify_checkpoint(checkpoint: Path) -> None:
     Raises:
         UserError: a file is missing, cut short or changed.
     """
-    hashes = read_json(checkpoint / "train.json").get("sha256", {})
+    train = read_json(checkpoint / "train.json")
+    hashes = check_type(train.get("sha256", {}), dict[str, str], where=checkpoint / "train.json")
     for name in FILES:
         path = checkpoint / name
         if not path.is_file() or sha256_file(path) != hashes.get(name):

@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not JSON, or holds something other than an object.
     """
     try:
-        content = path.read_bytes()
+        content = check_regular(path).read_bytes()
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such file; {path.parent} is not the folder that was expected, or it is incomplete"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +11,29 @@ from typing import Optional
 from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import read_manifest_of
+
+logger = logging.getLogger(__name__)
+
+NAMED = 5  # files that are named in a message
+_CHECKPOINT = ("config.yaml", "model.pt", "optim.pt", "train.json")
+_TABLES = (
+    "sessions/*.json",
+    *(f"{table}/part-*.parquet" for table in ("windows", "selections", "candidates", "screening")),
+)
+# What commands write into a folder of each kind, as patterns. ``--overwrite`` deletes nothing else.
+OWN_FILES: dict[str, tuple[str, ...]] = {
+    "run": (
+        *("config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.out.tfevents.*", "checkpoints/latest"),
+        *(f"checkpoints/{step}/{name}" for step in ("step*", "damaged-step*") for name in _CHECKPOINT),
+    ),
+    "influence": _TABLES,
+    "context-curve": ("sessions/*.json", "curve/part-*.parquet"),
+    "validation": ("sessions/*.json", "planted/part-*.parquet", "found/part-*.parquet"),
+    "synthetic": ("sessions/*.json", "answers/part-*.parquet"),
+    "bridge": ("sessions/*.json", "parities/part-*.parquet"),
+}
 
 
 @contextmanager
@@ -64,8 +85,9 @@ def is_folder_of_kind(folder: Path, kind: str) -> bool:
     # List the files first: another process that starts now writes its manifest before anything else.
     paths = list(folder.iterdir()) if folder.is_dir() else []
     if (folder / "manifest.json").is_file():
-        actual = read_manifest_of(folder).get("kind")
+        actual = read_json(folder / "manifest.json").get("kind")  # of another kind, other keys are right
         if actual == kind:
+            read_manifest_of(folder)
             return True
         raise UserError(
             f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {actual!r}); choose another"
@@ -78,16 +100,55 @@ def is_folder_of_kind(folder: Path, kind: str) -> bool:
 
 
 def clear_folder(folder: Path) -> None:
-    """Delete everything in one of our folders except its manifest.
+    """Delete what commands of this package wrote into one of our folders, except its manifest; leave and name the rest.
 
     The manifest is set to ``running`` first. If the deletion is interrupted, what remains is therefore an unfinished folder.
+    Tables inside of a run, which are those of the deleted model, go with it; the solver, which is another model, stays.
     """
     write_json(folder / "manifest.json", {**read_manifest_of(folder), "status": "running"})
-    # In reverse order, ``windows`` goes before the tables that its parts vouch for.
-    for path in sorted(folder.iterdir(), reverse=True):
-        if path.name == "manifest.json":
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
+    _delete_own(folder)
+    kept = (folder / "manifest.json", folder / "solver")
+    rest = [path.relative_to(folder).as_posix() for path in _files(folder) if not {path, *path.parents} & {*kept}]
+    if rest:
+        more = f" and {len(rest) - NAMED} more" if len(rest) > NAMED else ""
+        logger.info(f"{folder}: left as they are, since they are no part of it: {', '.join(rest[:NAMED])}{more}")
+
+
+def _delete_own(folder: Path) -> None:
+    """Delete the files of a folder that its kind has, and folders of a kind inside of it; then what folders are empty."""
+    kind = read_json(folder / "manifest.json").get("kind")
+    patterns = OWN_FILES.get(kind, ()) if isinstance(kind, str) else ()
+    for path in sorted(folder.iterdir()):
+        # In place of a folder of ours; what it leads to is somebody else's.
+        if path.is_symlink() and any(pattern.startswith(f"{path.name}/") for pattern in patterns):
             path.unlink()
+    own = {path for pattern in (*patterns, ".*.partial", "*/.*.partial") for path in folder.glob(pattern)}
+    # In reverse order, ``windows`` goes before the tables that its parts vouch for.
+    for path in sorted(own, reverse=True):
+        if path.is_file() or path.is_symlink():
+            path.unlink(missing_ok=True)
+    for manifest in sorted([*folder.glob("*/manifest.json"), *folder.glob("*/*/manifest.json")]):
+        if manifest.is_file() and not _is_linked(manifest.parent, folder) and _is_ours(manifest):
+            write_json(manifest, {**read_json(manifest), "status": "running"})
+            _delete_own(manifest.parent)
+            manifest.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _is_linked(path: Path, folder: Path) -> bool:
+    """Return True if a symbolic link lies between a folder and a path inside of it."""
+    return any(part.is_symlink() for part in (path, *path.parents) if folder in part.parents)
+
+
+def _is_ours(manifest: Path) -> bool:
+    try:
+        return read_json(manifest).get("kind") in ("influence", "context-curve", "validation", "synthetic", "bridge")
+    except (UserError, TypeError):
+        return False
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return what is in a folder and is no folder; links are not followed."""
+    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())

@@ -114,6 +114,7 @@ class Influence(TypedDict, total=False):
 
     sampling: str
     null_context: str
+    unit: str
     screen: Optional[int]
     save_candidates: bool
     seed: int

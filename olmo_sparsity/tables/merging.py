@@ -199,6 +199,8 @@ def merge_folders(sources: list[Path], out: Path) -> None:
             are kept.
     """
     manifest = _check_same_measurement(sources, out)
+    for folder in (*sources, out):
+        _check_links(folder, manifest)
     make_folder(out)
     unfinished = {key: value for key, value in manifest.items() if key != "finished"}
     write_json_once(out / "manifest.json", {**unfinished, "status": "running"})
@@ -251,6 +253,20 @@ def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
     for session in sorted((source / "sessions").glob("*.json")):
         _link_or_copy(session, out / "sessions" / session.name)
     return len(finished)
+
+
+def _check_links(folder: Path, manifest: dict[str, Any]) -> None:
+    """Check that no symbolic link leads out of a folder of tables: whoever made it would decide what is copied, or where to.
+
+    Raises:
+        UserError: one does.
+    """
+    for name in ("sessions", *tables_of(manifest)):
+        for path in (folder / name, *sorted((folder / name).glob("*"))):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise UserError(
+                    f"{path}: a symbolic link leads out of {folder}, to {path.resolve()}; name the folder that it leads to"
+                )
 
 
 def _link_or_copy(source: Path, path: Path) -> None:

@@ -49,7 +49,7 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
         raise UserError(
             f"{folder}: these tables are unfinished; run the same `olmo-sparsity {COMMANDS[kind]}` again, it continues"
         )
-    need(manifest, *NEEDED[kind], where=folder / "manifest.json")
+    need(manifest, *NEEDED.get(kind, ()), where=folder / "manifest.json")
     return manifest
 
 

@@ -30,7 +30,8 @@ from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntr
 from olmo_sparsity.text.scheduling import WrittenShards, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
-from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text
+from olmo_sparsity.text.verification import record_verified
+from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text, vocab_size_of
 from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
 
 
@@ -151,7 +152,15 @@ def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tok
         removed["validation"] = num_documents - entries["validation"].documents
     speed = _speed(data, written.new_records, seconds=time.perf_counter() - begun, tokenizer_seconds=tokenizer_seconds)
     _remove_partials(folder, splits)
+    entries = {split: _with_hashes(folder, split, entry=entry) for split, entry in entries.items()}
     write_json(folder / "manifest.json", _manifest(template, written, entries=entries, removed=removed, speed=speed))
+    record_verified(folder)
+
+
+def _with_hashes(folder: Path, split: str, *, entry: SplitEntry) -> SplitEntry:
+    """Return the entry of a split with the hashes of its index."""
+    hashes = {name: sha256_file(folder / split / f"{name}.bin") for name in INDEX}
+    return dataclasses.replace(entry, index_sha256=hashes)
 
 
 def _shard_template(
@@ -165,7 +174,7 @@ def _shard_template(
         make_folder(folder)
         write_text(path, text)
     tokenizer = read_tokenizer(path)
-    vocab_size = tokenizer.get_vocab_size()
+    vocab_size = vocab_size_of(tokenizer)
     return ShardTask(
         data=data,
         folder=folder,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 
@@ -209,12 +209,14 @@ class SplitEntry:
     tokens_sha256: str
     files: list[TokenFile]
     sources: list[SourceRun]
+    index_sha256: dict[str, str] = field(default_factory=dict)  # older versions did not record it
 
     def to_json(self) -> dict[str, Any]:
         return {
             "documents": self.documents,
             "tokens": self.tokens,
             "tokens_sha256": self.tokens_sha256,
+            "index_sha256": self.index_sha256,
             "files": [file.to_json() for file in self.files],
             "sources": _runs_to_json(self.sources),
         }
@@ -227,4 +229,5 @@ class SplitEntry:
             tokens_sha256=value["tokens_sha256"],
             files=[TokenFile.from_json(file) for file in value["files"]],
             sources=_runs_from_json(value["sources"]),
+            index_sha256=dict(value.get("index_sha256", {})),
         )

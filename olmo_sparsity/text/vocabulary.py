@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Optional
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular
+from olmo_sparsity.storage.files import check_regular, sha256_file
 from olmo_sparsity.text import corpus
 
 OLMO_TOKENIZERS = {
@@ -25,16 +26,24 @@ OLMO_TOKENIZERS = {
 }
 LONGEST_WORD = 1000  # bytes, in the training of a BPE
 PROBE = "The river, 12 stones;\n\tna\u00efve \u6cb3 \U0001f30a"  # a tokenizer that is read must encode it
+MAX_VOCAB_SIZE = 1 << 24  # an embedding of so many tokens, 64 wide, takes 4 GB
 BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory of training
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path, *, sha256: Optional[str] = None) -> Tokenizer:
     """Read a ``tokenizer.json``. Special tokens that are written out in a text will be encoded as ordinary text.
 
+    Args:
+        path: the file.
+        sha256: the hash that a manifest has of it; None: none is known.
+
     Raises:
-        UserError: the file is missing, or is no tokenizer.
+        UserError: the file is missing, is no tokenizer, or is another one.
     """
-    return parse_tokenizer(_read(path), name=str(path))
+    text = _read(path)
+    if sha256 is not None and sha256_file(path) != sha256:
+        raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
+    return parse_tokenizer(text, name=str(path))
 
 
 def _read(path: Path) -> str:
@@ -110,6 +119,18 @@ def train_bpe(texts: Iterable[str], vocab_size: int, *, eos_token: str) -> Token
     return tokenizer
 
 
+def vocab_size_of(tokenizer: Tokenizer) -> int:
+    """Return the number of token IDs, the largest plus one. Some tokenizers leave IDs out, so it is not that of entries.
+
+    Raises:
+        UserError: there is no token, or an ID that no embedding has room for.
+    """
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    if not 0 < size <= MAX_VOCAB_SIZE:
+        raise UserError(f"data.tokenizer: its largest token ID is {size - 1:,}; it must lie below {MAX_VOCAB_SIZE:,}")
+    return size
+
+
 def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
     """Return the ID of the token that ends documents.
 
@@ -176,5 +197,5 @@ def _token_text(tokenizer: Tokenizer, token: int) -> str:
 
 def word_start_table(tokenizer: Tokenizer) -> np.ndarray:
     """Return bool [V]: True for tokens that begin a word, that is, have white space and then a letter or digit."""
-    texts = token_texts(tokenizer, range(tokenizer.get_vocab_size()))
+    texts = token_texts(tokenizer, range(vocab_size_of(tokenizer)))
     return np.array([bool(re.match(r"\s+\w", text)) for text in texts])

@@ -17,6 +17,7 @@ from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, open_store
+from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import Batch, batch_at, row_source
 from olmo_sparsity.training.evaluation import EvaluationRows
@@ -78,8 +79,9 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingData:
         UserError: the text is not usable, or too short for the configuration.
     """
     folder = prepare(config.data)
+    verify_prepared(folder)
     store, held_out = open_store(folder, "train"), open_store(folder, "validation")
-    manifest = read_manifest_of(folder)
+    manifest = read_manifest_of(folder, "eos_id", "vocab_size")
     bos_id = manifest["eos_id"] if config.context.bos else None
     rows = row_source(store, row_len=config.context.row_len, max_position=config.max_position, bos_id=bos_id)
     num_rows = config.training.batch_rows

@@ -19,7 +19,7 @@ import torch
 
 from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.model.checkpoint import CheckpointInfo, save_checkpoint
+from olmo_sparsity.model.checkpoint import CheckpointInfo, read_checkpoint_info, save_checkpoint
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
@@ -201,7 +201,12 @@ def _save(run: TrainingRun, state: LoopState) -> None:
     if train_state.process.is_leader:
         path = save_checkpoint(
             run.folder / "checkpoints",
-            CheckpointInfo(step=state.step, tokens=state.step * run.batch_tokens, seconds=state.seconds()),
+            CheckpointInfo(
+                step=state.step,
+                tokens=state.step * run.batch_tokens,
+                seconds=state.seconds(),
+                run_id=run.manifest["run_id"],
+            ),
             config=train_state.model.config,
             state=checkpoint_state,
             keep=training.keep_checkpoints,
@@ -224,6 +229,10 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         "seconds": state.seconds(),
     }
     if run.train_state.process.is_leader:
+        manifest["checkpoint"] = {
+            "step": state.step,
+            "model_sha256": read_checkpoint_info(run.folder / "checkpoints" / f"step{state.step}").model_sha256,
+        }
         write_json(run.folder / "manifest.json", manifest)
         remove_leftovers(run.folder)
     logger.info(f"{run.folder}: trained {state.step} steps, {tokens:,} tokens; validation loss {loss_nats:.3f} nats")

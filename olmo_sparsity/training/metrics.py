@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypedDict
 
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_text
+from olmo_sparsity.storage.typed import check_type, decode_json
 from olmo_sparsity.training.evaluation import Evaluation
 
 TRACKER_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # tracker: the package that it needs
@@ -75,15 +76,24 @@ def check_trackers(trackers: list[str]) -> None:
             )
 
 
+class _Line(TypedDict):
+    step: int
+
+
 def _truncate(path: Path, step: int) -> None:
-    """Remove the lines of steps after ``step``, and a last line that was cut short."""
+    """Remove the lines of steps after ``step``, and a last line that was cut short.
+
+    Raises:
+        UserError: a line in between is none of ours.
+    """
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            if json.loads(line)["step"] <= step:
-                lines.append(line)
-        except json.JSONDecodeError:
-            break
+    content = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line or number == content.count("\n") + 1:  # what follows the last line break was cut short
+            continue
+        where = f"{path}:{number}"
+        if check_type(decode_json(line, where=where), _Line, where=where)["step"] <= step:
+            lines.append(line)
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 

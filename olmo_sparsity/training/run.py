@@ -13,7 +13,7 @@ import torch
 from olmo.optim import Scheduler
 
 from olmo_sparsity.config import Config, to_dict
-from olmo_sparsity.model.checkpoint import CheckpointState, read_checkpoint_info, read_state
+from olmo_sparsity.model.checkpoint import CheckpointState, check_checkpoint_of_run, read_state
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.storage.environment import environment
@@ -156,7 +156,7 @@ def load_checkpoint(run: TrainingRun) -> LoopState:
     if run.checkpoint is None:
         return LoopState()
     train_state, process = run.train_state, run.train_state.process
-    info = read_checkpoint_info(run.checkpoint)
+    info = check_checkpoint_of_run(run.checkpoint, run.manifest)
     checkpoint_state = read_state(run.checkpoint) if process.is_leader else CheckpointState({}, {})
     load_state(train_state.model, train_state.optimizer, state=checkpoint_state, process=process)
     logger.info(f"{run.folder}: resuming at step {info.step}")

@@ -14,7 +14,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_manifest_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def check_same_text(run: Path, tokens_sha256: str) -> None:
     Raises:
         UserError: the text has changed.
     """
-    if read_manifest_of(run)["tokens_sha256"] != tokens_sha256:
+    if read_manifest_of(run, "tokens_sha256")["tokens_sha256"] != tokens_sha256:
         raise UserError(f"{run}: its text has changed since training began; choose another folder with --run DIR")
 
 
@@ -61,6 +61,7 @@ def is_trained(run: Path, *, verified: bool = False) -> bool:
     manifest = read_manifest_of(run)
     if manifest.get("status") != "complete":
         return False
+    need(manifest, "steps", where=run / "manifest.json")
     last = run / "checkpoints" / f"step{manifest['steps']}"
     return last.is_dir() and (not verified or is_intact(last))
 

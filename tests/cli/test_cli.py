@@ -73,7 +73,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
 def test_runs_that_differ_in_the_seed_only_give_one_table(workplace: Path) -> None:
     """The seed of training changes neither the text nor the windows."""
     measure = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
-    other = run_cli(*measure, "--run", "runs/tiny-seed1", "training.seed=1", cwd=workplace)
+    other = run_cli(*measure, "--run", "runs/tiny-seed1", "--train", "training.seed=1", cwd=workplace)
     assert other.returncode == 0, other.stderr
     manifests = [
         json.loads((list_finished(workplace / "runs" / name)[0] / "manifest.json").read_text())

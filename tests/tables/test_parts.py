@@ -197,7 +197,7 @@ def test_killed_at_every_step_a_rerun_gives_the_same_table(tmp_path: Path, monke
                 def step(*arguments: Any, **options: Any) -> Any:
                     if next(counter) != at:
                         return real(*arguments, **options)
-                    if real is write_table:  # in the middle of writing
+                    if real is write_table and isinstance(arguments[1], Path):  # in the middle of writing
                         real(*arguments, **options)
                         os.truncate(arguments[1], arguments[1].stat().st_size // 2)
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -69,7 +69,9 @@ def documents_of(store: TokenStore) -> list[list[int]]:
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of all files of a prepared folder, except for its manifest."""
     names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(name): (folder / name).read_bytes() for name in names if name.name != "manifest.json"}
+    return {
+        str(name): (folder / name).read_bytes() for name in names if name.name not in ("manifest.json", "verified.json")
+    }
 
 
 def comparable_manifest(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""``--overwrite`` deletes what commands wrote, and nothing else; ``merge`` follows no link out of a folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Messages
+from made_up import made_up_tables
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.folders import clear_folder
+from olmo_sparsity.tables.merging import merge_folders
+from olmo_sparsity.tables.parts import finalize, part_path
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+def write(path: Path, text: str = "mine") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def made_up_folder(run: Path) -> Path:
+    """Write all that commands write into a run, as far as it is deleted with it."""
+    write(run / "config.yaml")
+    write(run / "tokenizer.json")
+    write(run / "metrics.jsonl")
+    write(run / "tensorboard" / "events.out.tfevents.1.host")
+    for step in ("step4", "damaged-step8"):
+        for name in ("config.yaml", "model.pt", "optim.pt", "train.json"):
+            write(run / "checkpoints" / step / name)
+    (run / "checkpoints" / "latest").symlink_to("step4")
+    (run / "figures").mkdir()
+    write_json(run / "manifest.json", {"kind": "run", "status": "complete", "config": {}})
+    made_up_tables(run / "influence" / "first", num_documents=4)
+    return run
+
+
+def test_nothing_is_left_of_a_run_but_its_manifest(tmp_path: Path, messages: Messages) -> None:
+    run = made_up_folder(tmp_path / "run")
+    clear_folder(run)
+    assert [path.name for path in run.rglob("*")] == ["manifest.json"]
+    assert read_json(run / "manifest.json")["status"] == "running"
+    assert not [line for line in messages if "left" in line]
+
+
+def test_what_no_command_wrote_is_left_and_named(tmp_path: Path, messages: Messages) -> None:
+    run = made_up_folder(tmp_path / "run")
+    mine = {
+        "notes.txt", "checkpoints/step4/notes.txt", "checkpoints/best.pt", "influence/first/notes.txt",
+        "influence/thoughts.md", "sub/manifest.json", "figures/figure4-annotated.png",
+    }  # fmt: skip
+    for name in mine:
+        write(run / name, '{"kind": "mine"}')
+    write(run / "solver" / "seed0" / "config.yaml")
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "model.pt")
+    (run / "linked").symlink_to(tmp_path / "elsewhere")
+    clear_folder(run)
+    assert files(run) == {*mine, "linked", "manifest.json", "solver/seed0/config.yaml"}
+    assert files(tmp_path / "elsewhere") == {"model.pt"}
+    assert messages[-1].startswith(f"{run}: left as they are, since they are no part of it: checkpoints/best.pt, ")
+    assert messages[-1].endswith(" and 3 more")
+
+
+def test_checkpoints_behind_a_link_are_not_deleted(tmp_path: Path) -> None:
+    """The link goes, or a new training would resume from what it leads to."""
+    run = made_up_folder(tmp_path / "run")
+    shutil.move(run / "checkpoints", tmp_path / "disk")
+    (run / "checkpoints").symlink_to(tmp_path / "disk")
+    clear_folder(run)
+    assert not (run / "checkpoints").is_symlink()
+    assert (tmp_path / "disk" / "step4" / "model.pt").is_file()
+
+
+def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
+    tables = made_up_tables(tmp_path / "tables", num_documents=4)
+    write(tables / "windows" / "notes.txt")
+    write(tables / "report.html")
+    clear_folder(tables)
+    assert files(tables) == {"manifest.json", "report.html", "windows/notes.txt"}
+    assert messages[-1].endswith("no part of it: report.html, windows/notes.txt")
+
+
+@pytest.mark.parametrize("linked", ["part", "table", "session"])
+def test_merge_follows_no_link_out_of_the_folder(tmp_path: Path, linked: str) -> None:
+    tables = made_up_tables(tmp_path / "tables", num_documents=4)
+    manifest = {**read_json(tables / "manifest.json"), "num_windows": 6}
+    write_json(tables / "manifest.json", manifest)
+    assert finalize(tables) == 0
+    secret = tmp_path / "secret"
+    path = {
+        "part": part_path(tables, "selections", part=1),
+        "table": tables / "selections",
+        "session": tables / "sessions" / "a.json",
+    }[linked]
+    if linked == "session":
+        write(path, "{}")
+    shutil.move(path, secret)
+    path.symlink_to(secret)
+    with pytest.raises(UserError, match=r"a symbolic link leads out of .*tables, to .*secret"):
+        merge_folders([tables], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
