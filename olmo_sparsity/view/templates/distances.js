@@ -21,7 +21,8 @@ function drawDistances(data, state, place) {
   const middle = (bin) => (bin.from_tokens + bin.to_tokens) / 2;
   const parts = [
     axes(frame, x, y, "distance to the target, tokens",
-      data.log_distances ? "share over a random choice\u2019s" : `share of the ${data.summary.unit === "token" ? "" : "tokens of the "}chosen ${data.units.many}`),
+      data.log_distances ? "share over a random choice\u2019s"
+        : `share of the ${data.summary.unit === "token" ? "" : "tokens of the "}chosen ${data.units.many}`),
     svg("path", { class: "uniform", d: `M${bins.map((b) => `${x(middle(b))},${y(share(b, b.uniform))}`).join("L")}` }),
   ];
   for (const [context, shift] of [

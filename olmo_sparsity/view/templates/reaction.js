@@ -56,7 +56,12 @@ function linesOfD(data, selector, imitator) {
     { name: selector, context: "real", words: `${selector}, real context`, strong: true },
     { name: selector, context: "null", words: `${selector}, null context`, open: true, dash: "2 4" },
     { name: "random", context: "real", words: "random, real context" },
-    { name: imitator, context: "mimicry", words: `mimicry floor: ${data.units.many} of the null context chosen by ${imitator}`, dash: "8 4" },
+    {
+      name: imitator,
+      context: "mimicry",
+      words: `mimicry floor: ${data.units.many} of the null context chosen by ${imitator}`,
+      dash: "8 4",
+    },
   ];
   return selector === "random" ? lines.filter((line, at) => at !== 2) : lines;
 }

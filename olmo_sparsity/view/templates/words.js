@@ -37,7 +37,9 @@ function longRange(data, window, state) {
       const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, text);
       node.style.setProperty("--heat-share", share.toFixed(2));
       node.title = scoreWords(data, window, state, index, score, texts.length);
-      if (chosen && rank.get(index + 1) !== chosen) node.append(html("sup", {}, html("span", { class: "hidden" }, " chosen as J_"), String(chosen)));
+      if (chosen && rank.get(index + 1) !== chosen) {
+        node.append(html("sup", {}, html("span", { class: "hidden" }, " chosen as J_"), String(chosen)));
+      }
       return node;
     }),
   );
