@@ -113,7 +113,7 @@ def test_a_pretrained_model_has_no_training_row(pretrained: Summary, tmp_path: P
     assert shown["beyond_gate"] == "not-applicable"
     words = beyond_gate_words(pretrained)
     assert words.startswith("The gate beyond the training row does not apply: no training row of this model is known")
-    assert "about selection: how few tokens give back the long gain" in words
+    assert "about selection: how little of the long context gives back the long gain" in words
     assert words.endswith("it shows nothing about length generalization.")
     assert length_words(pretrained.lengths) == (
         "local 8 + long-range 12 = full 20 tokens; no training row of this model is known."
