@@ -14,6 +14,7 @@ from conftest import Messages
 
 from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
@@ -51,8 +52,11 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     assert losses_by_length(plain, rows, lengths=[20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
 
 
-def test_every_column_of_the_curve(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    """By transformers, which sees the last tokens alone; at a seed that is not 0, with weights."""
+def test_every_column_of_the_curve(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By transformers, which sees the last tokens alone; at a seed that is not 0, with weights, in several parts."""
+    monkeypatch.setattr(context_curve_module, "WINDOWS_PER_PART", 15)
     settings = dataclasses.replace(tiny_config.influence, num_windows=40, seed=4, max_windows_per_document=1)
     folder = measure_context_curve(
         dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "curve"

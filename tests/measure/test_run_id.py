@@ -57,6 +57,17 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         assert names.setdefault(run_id(config, run), name) == name
 
 
+def test_other_text_in_the_same_file_has_another_fingerprint(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    config = changed(tiny_config, "influence", data=str(tmp_path / "text.jsonl"))
+    found = set()
+    for seed in (5, 6):
+        write_corpus(tmp_path / "text.jsonl", 30, seed=seed)
+        found.add(run_id(config, tiny_run))
+    assert len(found) == 2
+
+
 def test_the_same_model_under_another_name_has_the_same_fingerprint(
     tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
