@@ -118,7 +118,7 @@ def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) 
     is_new = not folder.exists()
     try:
         _write_store(data, folder, splits=splits, tokenizer_file=tokenizer_file)
-    except UserError:
+    except (UserError, OSError):
         # Nothing is left of a source that failed at once. Finished shards are kept, so that a rerun continues.
         if is_new and folder.exists() and not _has_documents(folder):
             shutil.rmtree(folder)
