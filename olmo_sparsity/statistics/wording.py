@@ -22,7 +22,8 @@ SELECTION_ONLY = "the run shows selection, not length generalization"
 NO_GENERALIZATION = "it shows nothing about length generalization"
 # What a measurement without a known training row is about.
 ABOUT_SELECTION = (
-    "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction to it"
+    "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction "
+    "to it"
 )
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain

@@ -224,12 +224,16 @@ class Counted:
         self.model, self.rows = model, 0
 
     def __getattr__(self, name: str) -> object:
+        value = getattr(self.model, name)
+        if not callable(value):
+            return value
+
         def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
             bias = named.get("bias_BTT")
             self.rows += len(tokens) * (
                 3 if bias is not None and bias.requires_grad else 1
             )  # the backward pass counts twice
-            return getattr(self.model, name)(tokens, *rest, **named)
+            return value(tokens, *rest, **named)
 
         return call
 

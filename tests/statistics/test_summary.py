@@ -328,13 +328,14 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     assert summary.at("kl", "real", 1).figure4 == LineFit(None, None, None)
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
-        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "num_windows", "num_documents", "overlap_percent",
-        "overlap_words", *WINDOW_ESTIMATES, *LENGTHS, "source", "split", "run", "run_id", "model", "visibility", "anchor",
-        "anchor_warning", "selections", "effective_sparsity",
+        "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
+        "overlap_percent", "overlap_words", *WINDOW_ESTIMATES, *LENGTHS, "source", "split", "run", "run_id", "model",
+        "visibility", "anchor", "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):
-        names = ["selector", "context", "k", "sees_target", "num_evaluations", *ESTIMATES, "figure4"]
+        names = ["selector", "context", "k", "sees_target", "num_evaluations", "mean_tokens", "all_visible_share"]
+        names += [*ESTIMATES, "figure4"]
         assert list(entry) == names
         assert (entry["selector"], entry["context"], entry["k"]) == selection.key
         for name in ESTIMATES:
