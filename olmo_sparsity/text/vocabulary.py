@@ -151,7 +151,7 @@ def tokenizer_text(data: DataConfig) -> str:
     Raises:
         UserError: there is no such tokenizer, or it cannot be trained.
     """
-    if match := re.fullmatch(r"bpe:(\d+)", data.tokenizer):
+    if match := re.fullmatch("bpe:([0-9]{1,9})", data.tokenizer):
         vocab_size = int(match.group(1))
         if not 300 <= vocab_size <= 200_000:
             raise UserError(

@@ -22,7 +22,7 @@ def least_bytes(config: Config, process: ProcessInfo) -> dict[str, int]:
     Activations are left out, so training that is refused for these numbers could not have begun.
     """
     model, training = config.model, config.training
-    match = re.fullmatch(r"bpe:(\d{1,6})", config.data.tokenizer)
+    match = re.fullmatch("bpe:([0-9]{1,6})", config.data.tokenizer)
     vocab_size = int(match[1]) if match else LEAST_VOCABULARY
     width = model.d_model
     # Per layer: query, key, value and output matrices; the MLP's first matrix, and its second behind SwiGLU's half.
