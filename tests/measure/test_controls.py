@@ -178,9 +178,13 @@ class Counted:
         self.model, self.rows = model, 0
 
     def __getattr__(self, name: str) -> object:
+        value = getattr(self.model, name)
+        if not callable(value):
+            return value
+
         def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
             self.rows += len(tokens)
-            return getattr(self.model, name)(tokens, *rest, **named)
+            return value(tokens, *rest, **named)
 
         return call
 
