@@ -46,6 +46,7 @@ ANCHOR_CHECK = {
     "num_windows": 64,
     "loss_short_nats": {"bos": 3.865, "none": 3.2},
     "loss_long_nats": {"bos": 3.2912, "none": 2.5493},
+    "standard_error_nats": 0.1234,
 }
 CONTEXTUAL: dict[str, Any] = {
     **PRETRAINED,

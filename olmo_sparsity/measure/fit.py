@@ -7,6 +7,7 @@ measurement uses (``olmo_sparsity.measure.fit_checks``).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class AnchorCheck:
         num_windows: how many windows.
         loss_short_nats: with the local tokens alone, for ``bos`` and ``none``.
         loss_long_nats: with all tokens, for ``bos`` and ``none``.
+        standard_error_nats: of the difference of the two means with all tokens, window by window.
     """
 
     chosen: Literal["bos", "none"]
@@ -105,6 +107,7 @@ class AnchorCheck:
     num_windows: int
     loss_short_nats: dict[str, float]
     loss_long_nats: dict[str, float]
+    standard_error_nats: float
 
 
 @dataclass(frozen=True)
@@ -202,27 +205,27 @@ def _compare_anchors(
     batch_tokens: int,
 ) -> AnchorCheck:
     """Return the mean losses with and without a BOS, with the local tokens alone and with all tokens."""
-    short, long = {}, {}
     full_len = tokens_WT.shape[1] - 1
-    for choice, anchor_id in (("bos", bos.token_id), ("none", None)):
-        losses = {
-            length: _mean_loss(model, tokens_WT, length=length, anchor_id=anchor_id, batch_tokens=batch_tokens)
-            for length in (local_len, full_len)
+    short_W, long_W = (
+        {
+            choice: _losses(model, tokens_WT, length=length, anchor_id=anchor_id, batch_tokens=batch_tokens)
+            for choice, anchor_id in (("bos", bos.token_id), ("none", None))
         }
-        short[choice], long[choice] = losses[local_len], losses[full_len]
+        for length in (local_len, full_len)
+    )
     return AnchorCheck(
         chosen="none" if chosen is None else "bos",
         text=bos.text,
         num_windows=len(tokens_WT),
-        loss_short_nats=short,
-        loss_long_nats=long,
+        loss_short_nats={choice: float(losses_W.mean()) for choice, losses_W in short_W.items()},
+        loss_long_nats={choice: float(losses_W.mean()) for choice, losses_W in long_W.items()},
+        standard_error_nats=float((long_W["bos"] - long_W["none"]).std()) / math.sqrt(len(tokens_WT)),
     )
 
 
-def _mean_loss(
+def _losses(
     model: CausalModel, tokens_WT: torch.Tensor, *, length: int, anchor_id: Optional[int], batch_tokens: int
-) -> float:
-    """Return the mean loss of the targets where the last ``length`` tokens before them are visible, and the anchor."""
+) -> torch.Tensor:
+    """Return the losses of the targets where the last ``length`` tokens before them are visible, and the anchor; fp64 [W]."""
     evaluator = Evaluator(model, length, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id)
-    losses_W = surprisal(short_log_probs(evaluator, tokens_WT[:, :-1]), tokens_WT[:, -1])
-    return float(losses_W.double().mean())
+    return surprisal(short_log_probs(evaluator, tokens_WT[:, :-1]), tokens_WT[:, -1]).double()

@@ -7,6 +7,7 @@ from typing import Any, Literal, Optional
 
 Visibility = Literal["hidden", "contextual"]
 AnchorChoice = Literal["bos", "none"]
+CLEARLY = 2  # standard errors by which one choice must be better than the other
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ class AnchorCheck:
         loss_long_nats: of each choice.
         text: the anchor that was tried.
         num_windows: number of windows.
+        standard_error_nats: of the difference of the two losses, window by window.
     """
 
     loss_long_nats: dict[AnchorChoice, float]
     text: str
     num_windows: int
+    standard_error_nats: float
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,16 @@ class ModelSetup:
 
     @property
     def better_anchor_choice(self) -> Optional[AnchorChoice]:
-        """The other choice of the first token, if the mean loss with all tokens visible is lower under it; else None."""
+        """The other choice of the first token, if the mean loss with all tokens visible is lower under it; else None.
+
+        Lower by more than two standard errors: among few windows the means differ by chance.
+        """
         if self.anchor_check is None:
             return None
         losses, chosen = self.anchor_check.loss_long_nats, self.anchor_choice
         other: AnchorChoice = "none" if chosen == "bos" else "bos"
-        return other if losses[other] < losses[chosen] else None
+        lower_by = losses[chosen] - losses[other]
+        return other if lower_by > CLEARLY * self.anchor_check.standard_error_nats else None
 
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
@@ -98,5 +105,8 @@ class ModelSetup:
             ),
             visibility=manifest.get("visibility", "hidden"),
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
-            anchor_check=check and AnchorCheck(check["loss_long_nats"], check["text"], check["num_windows"]),
+            anchor_check=check
+            and AnchorCheck(
+                check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats", 0.0)
+            ),
         )

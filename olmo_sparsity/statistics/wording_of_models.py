@@ -85,7 +85,7 @@ def _short_model(model: MeasuredModel) -> str:
 
 
 def anchor_warning(setup: ModelSetup) -> str:
-    """Return that the other choice of the first token has the lower loss, in one sentence; empty where it has not."""
+    """Return that the other choice of the first token has clearly the lower loss, in one sentence; empty where it has not."""
     better, check = setup.better_anchor_choice, setup.anchor_check
     if better is None or check is None:
         return ""
@@ -93,5 +93,6 @@ def anchor_warning(setup: ModelSetup) -> str:
     by = f'with the anchor "{check.text}"' if better == "bos" else "without an anchor"
     return (
         f"WARNING: this measurement is not of the better first token: the mean loss with all tokens visible is lower {by} "
-        f"({with_it} with it, {without} without it, {check.num_windows} windows)."
+        f"({with_it} with it, {without} without it, {check.num_windows} windows; standard error of the difference "
+        f"{check.standard_error_nats:.4f})."
     )

@@ -86,12 +86,18 @@ class Anchor(TypedDict):
     text: str
 
 
-class AnchorCheck(TypedDict):
+class AnchorLosses(TypedDict):
     """What another first token gives."""
 
     loss_long_nats: dict[str, float]
     text: str
     num_windows: int
+
+
+class AnchorCheck(AnchorLosses, total=False):
+    """The same, with what earlier manifests lack."""
+
+    standard_error_nats: float
 
 
 class Fit(TypedDict, total=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import Any, Optional
 
 import pytest
@@ -153,6 +154,7 @@ def test_both_choices_of_the_first_token_are_compared(anchor_id: Optional[int], 
     assert anchor is not None and anchor.text == "<s>" and anchor.num_windows == 6
     assert anchor.chosen == ("none" if anchor_id is None else "bos")
     tokens, targets = windows()[:, :-1], windows()[:, -1]
+    difference_W = torch.zeros(6)
     with torch.no_grad():
         for sizes, found in ((0, anchor.loss_short_nats), (FULL - LOCAL, anchor.loss_long_nats)):
             visible = torch.arange(sizes).expand(6, 1, -1)
@@ -162,8 +164,10 @@ def test_both_choices_of_the_first_token_are_compared(anchor_id: Optional[int], 
             assert found["none"] == pytest.approx(float(expected.mean()), abs=1e-5)
             kept = torch.cat([torch.tensor([BOS]).expand(6, 1), tokens[:, FULL - LOCAL - sizes :]], dim=1)
             positions = torch.tensor([0, *range(FULL - LOCAL - sizes + 1, FULL + 1)]).expand_as(kept)
-            losses = torch.nn.functional.cross_entropy(model.last_logits(kept, positions), targets)
-            assert found["bos"] == pytest.approx(float(losses), abs=1e-5)
+            losses_W = torch.nn.functional.cross_entropy(model.last_logits(kept, positions), targets, reduction="none")
+            assert found["bos"] == pytest.approx(float(losses_W.mean()), abs=1e-5)
+            difference_W = losses_W - expected[:, 0]
+    assert anchor.standard_error_nats == pytest.approx(statistics.stdev(difference_W.tolist()) / 6**0.5, abs=1e-5)
     assert abs(anchor.loss_long_nats["bos"] - anchor.loss_long_nats["none"]) > 1e-3
 
 

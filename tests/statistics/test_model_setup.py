@@ -93,9 +93,25 @@ def test_the_anchor_is_warned_about_where_the_other_choice_has_the_lower_loss(
     words = anchor_warning(setup)
     assert bool(words) == bool(by)
     if by:
-        assert by in words and words.count(". ") == 0 and words.endswith("64 windows).")
+        assert (
+            by in words and words.count(". ") == 0 and "64 windows; standard error of the difference 0.1234)." in words
+        )
         assert f"{with_anchor:.4f} nats with it, {without:.4f} nats without it" in words
     assert setup_json(setup)["anchor_warning"] == (words or None)
+
+
+@pytest.mark.parametrize(("standard_error", "warned"), [(0.0, True), (0.049, True), (0.051, False)])
+def test_a_difference_within_two_standard_errors_is_no_warning(standard_error: float, warned: bool) -> None:
+    setup = checked("bos", with_anchor=3.1, without=3.0)
+    assert setup.anchor_check is not None
+    check = dataclasses.replace(setup.anchor_check, standard_error_nats=standard_error)
+    assert bool(anchor_warning(dataclasses.replace(setup, anchor_check=check))) == warned
+
+
+def test_a_manifest_without_the_standard_error_is_read() -> None:
+    check = {key: value for key, value in ANCHOR_CHECK.items() if key != "standard_error_nats"}
+    setup = ModelSetup.from_manifest({**CONTEXTUAL, "fit": {"checks": [], "anchor": check}})
+    assert setup.anchor_check is not None and setup.anchor_check.standard_error_nats == 0
 
 
 def test_without_a_check_there_is_no_warning() -> None:
