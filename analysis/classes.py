@@ -15,7 +15,7 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
 from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words
 
-from .measured import Measured, script
+from .measured import Measured, no_fraction_words, script
 from .output import caption, save
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
@@ -50,7 +50,7 @@ def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: 
         if not entry.summary.gate_passed:
             for axis in axes:
                 axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
-        words = "gate failed: no R(k)" if whole.gate_passed else "gate of all windows\nfailed: no R(k)"
+        words = no_fraction_words(entry.summary) if whole.gate_passed else "gate of all windows\nfailed: no R(k)"
         axes[2].text(
             0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),
             bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},

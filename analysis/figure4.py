@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.summary import SelectionSummary, Summary
 from olmo_sparsity.statistics.wording import interval, recovered_words
 
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
-from .measured import Measured, script
+from .measured import Measured, no_fraction_words, script
 from .output import caption, save
 from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
@@ -92,7 +92,7 @@ def _lines_of(fit: LineFit) -> str:
 def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
     """Return R(k) in words, or why there is none."""
     if selection.recovered_fraction is None:
-        return "gate failed: no R(k)"
+        return no_fraction_words(summary)
     return f"R({selection.k}) = {recovered_words(summary, selection.recovered_fraction)}"
 
 

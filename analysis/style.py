@@ -108,9 +108,10 @@ def dodges(number: int, positions: Sequence[float]) -> list[float]:
 
     Args:
         number: number of lines.
-        positions: where each line has points, rising; the nearest two determine how far apart the lines are.
+        positions: where each line has points, rising; the nearest two, at most one doubling apart, determine how far apart
+            the lines are.
     """
-    spacing = min(np.diff(np.log(positions)), default=np.log(2))
+    spacing = min([*np.diff(np.log(positions)), np.log(2)])  # far neighbours leave no room for a wrong reading
     offsets = np.linspace(-0.5, 0.5, number) if number > 1 else np.zeros(number)
     return [float(factor) for factor in np.exp(DODGE * spacing * offsets)]
 

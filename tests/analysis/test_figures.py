@@ -227,6 +227,8 @@ def test_lines_side_by_side_stay_near_their_place() -> None:
     assert style.dodges(1, [5]) == [1.0]
     near = np.log(style.dodges(3, [100, 120, 400]))
     assert near[-1] - near[0] == pytest.approx(style.DODGE * np.log(1.2))
+    far = np.log(style.dodges(2, [1, 64]))
+    assert far[-1] - far[0] == pytest.approx(style.DODGE * np.log(2))
 
 
 @pytest.mark.parametrize(

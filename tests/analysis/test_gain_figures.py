@@ -143,8 +143,12 @@ def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
     assert labels == [entry.target_class for entry in entries]
     assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
-    said = [round(text.get_position()[1]) for text in axes[2].texts if "gate failed: no R(k)" in text.get_text()]
-    assert said == [row for row, entry in enumerate(entries) if entry.summary.gate == "failed"]
+    said = {round(text.get_position()[1]): text.get_text() for text in axes[2].texts if "no R(k)" in text.get_text()}
+    assert said == {
+        row: "gate failed: no R(k)" if entry.summary.long_gain_nats.has_interval else "too few documents: no R(k)"
+        for row, entry in enumerate(entries)
+        if entry.summary.gate == "failed"
+    }
     shares, gains = [e.window_share.mean for e in entries], [e.summary.long_gain_nats.mean for e in entries]
     for axis, values in ((axes[0], shares), (axes[1], gains)):
         shown = points_with(axis, {"color": "black", "marker": "o"})

@@ -122,7 +122,10 @@ function classPanel(rows, panel, grid, left) {
     of.forEach(([look, value, open], j) => {
       const y = top + i * height + (narrow ? height * 0.68 : height / 2) + (j - (of.length - 1) / 2) * 9;
       if (value) parts.push(...classMark(look, value, x, y, open));
-      else if (panel.fraction && j === 0) parts.push(note(y + 8, narrow ? "gate failed" : "gate failed: no R(k)"));
+      else if (panel.fraction && j === 0) {
+        const reason = rows[i].gain?.low == null ? "too few documents" : "gate failed";
+        parts.push(note(y + 8, narrow ? reason : `${reason}: no R(k)`));
+      }
     }),
   );
   return parts;
