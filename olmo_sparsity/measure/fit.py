@@ -99,7 +99,7 @@ class AnchorCheck:
         num_windows: how many windows.
         loss_short_nats: with the local tokens alone, for ``bos`` and ``none``.
         loss_long_nats: with all tokens, for ``bos`` and ``none``.
-        standard_error_nats: of the difference of the two means with all tokens, window by window.
+        standard_error_nats: of the difference of the two means with all tokens, window by window; None: there is one window.
     """
 
     chosen: Literal["bos", "none"]
@@ -107,7 +107,7 @@ class AnchorCheck:
     num_windows: int
     loss_short_nats: dict[str, float]
     loss_long_nats: dict[str, float]
-    standard_error_nats: float
+    standard_error_nats: Optional[float]
 
 
 @dataclass(frozen=True)
@@ -213,13 +213,14 @@ def _compare_anchors(
         }
         for length in (local_len, full_len)
     )
+    difference_W = long_W["bos"] - long_W["none"]
     return AnchorCheck(
         chosen="none" if chosen is None else "bos",
         text=bos.text,
         num_windows=len(tokens_WT),
         loss_short_nats={choice: float(losses_W.mean()) for choice, losses_W in short_W.items()},
         loss_long_nats={choice: float(losses_W.mean()) for choice, losses_W in long_W.items()},
-        standard_error_nats=float((long_W["bos"] - long_W["none"]).std()) / math.sqrt(len(tokens_WT)),
+        standard_error_nats=float(difference_W.std()) / math.sqrt(len(difference_W)) if len(difference_W) > 1 else None,
     )
 
 

@@ -50,13 +50,13 @@ class AnchorCheck:
         loss_long_nats: of each choice.
         text: the anchor that was tried.
         num_windows: number of windows.
-        standard_error_nats: of the difference of the two losses, window by window.
+        standard_error_nats: of the difference of the two losses, window by window; None: it is not known.
     """
 
     loss_long_nats: dict[AnchorChoice, float]
     text: str
     num_windows: int
-    standard_error_nats: float
+    standard_error_nats: Optional[float]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ModelSetup:
 
         Lower by more than two standard errors: among few windows the means differ by chance.
         """
-        if self.anchor_check is None:
+        if self.anchor_check is None or self.anchor_check.standard_error_nats is None:
             return None
         losses, chosen = self.anchor_check.loss_long_nats, self.anchor_choice
         other: AnchorChoice = "none" if chosen == "bos" else "bos"
@@ -107,6 +107,6 @@ class ModelSetup:
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
             anchor_check=check
             and AnchorCheck(
-                check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats", 0.0)
+                check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats")
             ),
         )

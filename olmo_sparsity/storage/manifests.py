@@ -97,7 +97,7 @@ class AnchorLosses(TypedDict):
 class AnchorCheck(AnchorLosses, total=False):
     """The same, with what earlier manifests lack."""
 
-    standard_error_nats: float
+    standard_error_nats: Optional[float]
 
 
 class Fit(TypedDict, total=False):

@@ -171,6 +171,12 @@ def test_both_choices_of_the_first_token_are_compared(anchor_id: Optional[int], 
     assert abs(anchor.loss_long_nats["bos"] - anchor.loss_long_nats["none"]) > 1e-3
 
 
+def test_of_one_window_the_error_of_the_difference_is_not_known() -> None:
+    options: dict[str, Any] = {"name": "tiny", "local_len": LOCAL, "dtype": torch.float32, "anchor_id": None}
+    anchor = check_fit(build("llama"), windows()[:1], bos=Bos(BOS, "<s>"), **options).anchor
+    assert anchor is not None and anchor.num_windows == 1 and anchor.standard_error_nats is None
+
+
 def test_the_record_is_plain_numbers_and_words() -> None:
     record = dataclasses.asdict(fit(build("llama"), bos=Bos(BOS, "<s>")))
     assert set(record) == {"checks", "anchor"}
