@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -66,10 +67,10 @@ def stages(
     blind = [name for name in settings.selectors if name not in ("random", "nearest")]
     without_blind = dataclasses.replace(settings, selectors=blind)
     return {
-        "real context, without random and nearest": lambda: real_context(without_blind),
-        "+ random and nearest": lambda: real_context(settings),
-        "+ null context, mimicry floor, expected luck at k = 1": lambda: with_null_context(0),
-        **{f"+ resampled target, {i} of {draws}": lambda i=i: with_null_context(i) for i in range(1, draws + 1)},  # type: ignore[misc]
+        "real context, without random and nearest": partial(real_context, without_blind),
+        "+ random and nearest": partial(real_context, settings),
+        "+ null context, mimicry floor, expected luck at k = 1": partial(with_null_context, 0),
+        **{f"+ resampled target, {i} of {draws}": partial(with_null_context, i) for i in range(1, draws + 1)},
     }
 
 

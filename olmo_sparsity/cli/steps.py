@@ -28,6 +28,37 @@ def interruptible() -> Iterator[None]:
         raise Interrupted("interrupted; the same command, without --overwrite, continues from here") from None
 
 
+def needs_training(config: Config, run: Path, *, share: Share, command: str) -> bool:
+    """Return whether a run is to be trained before it is measured; of a trained run, check that it is the same experiment.
+
+    Args:
+        config: the experiment.
+        run: the folder.
+        share: of the measurement that follows.
+        command: what trains such a run, for the errors.
+
+    Raises:
+        UserError: the run belongs to another experiment, its last checkpoint is gone, or this is one of several processes.
+    """
+    from olmo_sparsity.storage.folders import is_folder_of_kind
+    from olmo_sparsity.storage.manifests import read_manifest_of
+    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
+
+    if is_trained(run):
+        check_same_experiment(run, config, measured=True)
+        return False
+    if is_folder_of_kind(run, "run") and read_manifest_of(run)["status"] == "complete":
+        raise UserError(
+            f"{run}: this run was trained, and its last checkpoint is gone; bring it back, or train again with `{command} "
+            f"--run {run}`, which writes its manifest and metrics anew"
+        )
+    if share.count > 1:
+        raise UserError(
+            f"{run}: this run is not trained yet; run `{command}` first, alone, then measure with several processes"
+        )
+    return True
+
+
 def train_first(
     config: Config, run: Path, *, share: Share, asked: bool, kind: Optional[str], out: Optional[Path]
 ) -> None:
@@ -54,22 +85,10 @@ def train_first(
         return
     from olmo_sparsity.measure.opened_model import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.storage.manifests import read_manifest_of
     from olmo_sparsity.training.loop import train
-    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
-    if is_trained(run):
-        check_same_experiment(run, config, measured=True)
+    if not needs_training(config, run, share=share, command="olmo-sparsity train"):
         return
-    if is_folder_of_kind(run, "run") and read_manifest_of(run)["status"] == "complete":
-        raise UserError(
-            f"{run}: this run was trained, and its last checkpoint is gone; bring it back, or train again with `olmo-sparsity "
-            f"train --run {run}`, which writes its manifest and metrics anew"
-        )
-    if share.count > 1:
-        raise UserError(
-            f"{run}: this run is not trained yet; run `olmo-sparsity train` first, alone, then measure with several processes"
-        )
     if not asked and run.resolve() != (RUNS / config.name).resolve():
         raise UserError(
             f"{run}: this run is not trained; train it with `olmo-sparsity train --run {run}`, or let this command do it with "

@@ -17,7 +17,7 @@ from olmo_sparsity.cli.options import (
     RunOption,
     ShardOption,
 )
-from olmo_sparsity.cli.steps import finish_share, interruptible
+from olmo_sparsity.cli.steps import finish_share, interruptible, needs_training
 from olmo_sparsity.config import Config, files
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
@@ -133,17 +133,10 @@ def _measure(
     from olmo_sparsity.measure.shares import share_of_process
     from olmo_sparsity.synthetic.data import open_synthetic_data
     from olmo_sparsity.training.loop import train
-    from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
     share = share_of_process(shard, overwrite=overwrite)
     with interruptible():
-        if is_trained(folder):
-            check_same_experiment(folder, loaded, measured=True)
-        elif share.count > 1:
-            raise UserError(
-                f"{folder}: this run is not trained yet; run `olmo-sparsity synth train {task}` first, alone"
-            )
-        else:
+        if needs_training(loaded, folder, share=share, command=f"olmo-sparsity synth train {task}"):
             logger.info(f"{folder}: not trained yet; training first")
             train(loaded, folder, open_data=open_synthetic_data)
         tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)

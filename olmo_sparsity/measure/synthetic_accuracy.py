@@ -16,11 +16,11 @@ from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.model.checkpoint import CheckpointInfo, latest_checkpoint, load_model, read_checkpoint_info
+from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences
 from olmo_sparsity.synthetic.evaluation import Responses, respond
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -70,13 +70,14 @@ def open_synthetic_run(config: Config, run: Path) -> SyntheticRun:
         raise UserError(
             f"{run}: this run has no checkpoint; train it first with `olmo-sparsity synth train --run {run}`"
         )
-    manifest = read_json(run / "manifest.json")
+    manifest = read_manifest_of(run, "num_parameters")
     if "synthetic_task" not in manifest:
         raise UserError(f"{run}: this run was trained on text, not on a synthetic task; choose another with --run DIR")
+    checkpoint = check_checkpoint_of_run(latest, manifest)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
-    return SyntheticRun(load_model(latest, device), device, read_checkpoint_info(latest), manifest)
+    return SyntheticRun(load_model(latest, device), device, checkpoint, manifest)
 
 
 def cells_of(config: Config) -> list[Cell]:
