@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.amx import has_unusable_amx
 from olmo_sparsity.torchrun import current_process
 
 
@@ -21,7 +22,7 @@ def has_bf16_units(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     probe: Any = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return probe is not None and bool(probe())
+    return probe is not None and bool(probe()) and not has_unusable_amx()
 
 
 def pick_device(name: str) -> torch.device:
