@@ -19,6 +19,7 @@ from olmo_sparsity.statistics.synthetic import (
     predicted_accuracy,
     read_accuracies,
     read_bridge,
+    words_of_setting,
 )
 from olmo_sparsity.tables.reading import newest_finished
 
@@ -33,12 +34,24 @@ TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
 
 def _look(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def _draw_line(axis: Axes, lengths: Sequence[int], estimates: Sequence[Estimate], *, look: dict[str, Any]) -> None:
-    axis.plot(lengths, [estimate.mean for estimate in estimates], linewidth=1.4, **look)
-    band(axis, lengths, estimates=estimates, color=look["color"], alpha=0.15)
+def _only_setting(settings: Sequence[Setting], *parts: str) -> Setting:
+    """Return the first of the settings of a figure, which differ in nothing that its caption says of all of them.
+
+    Raises:
+        UserError: they differ in one of these parts.
+    """
+    first = settings[0]
+    for part in parts:
+        for other in settings[1:]:
+            if getattr(other, part) != getattr(first, part):
+                raise UserError(
+                    f"one figure cannot show runs that differ in {part}: {getattr(first, part)} ({words_of_setting(first)}) and "
+                    f"{getattr(other, part)} ({words_of_setting(other)}); give the runs of one of them"
+                )
+    return first
 
 
 def _frame(axis: Axes, setting: Setting, lengths: Sequence[int]) -> None:
@@ -62,6 +75,7 @@ def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
 def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
     """Draw Figure 1: a panel for each K_train, a line for each k."""
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
+    first = _only_setting(settings, "scratchpad", "positions", "train_lengths", "max_position")
     sparsities = sorted({one.k for one in accuracies})
     figure, axes = plt.subplots(
         1, len(settings), figsize=(3.3 * len(settings) + 0.8, 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -71,7 +85,7 @@ def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
         for number, k in enumerate(sparsities):
             points = [one for one in own if one.k == k]
             if points:
-                _draw_line(axis, [one.length for one in points], [one.right for one in points], look=_look(number))
+                band(axis, [one.length for one in points], estimates=[one.right for one in points], **_look(number))
         lengths = [one.length for one in own]
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
         if guaranteed:
@@ -82,7 +96,6 @@ def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
     handles = [Line2D([], [], label=f"k = {k}", **_look(number)) for number, k in enumerate(sparsities)]
     handles.append(Line2D([], [], color="black", linestyle="--", label="theory"))
     handles.append(Line2D([], [], color="grey", linestyle=":", label="chance"))
-    first = settings[0]
     caption_text(
         figure,
         f"Sparse parity: accuracy against the length of the prompt, for k planted bits; training has k uniform from 1 to K_train "
@@ -112,6 +125,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
             {one.setting for one in accuracies},
             key=lambda setting: (not setting.scratchpad, order.index(setting.positions), setting.max_sparsity),
         )
+        first = _only_setting(settings, "train_lengths", "max_sparsity")
         sparsities = sorted({one.k for one in accuracies})
         figure, axes = plt.subplots(
             1,
@@ -128,18 +142,17 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
                 if not points:
                     continue
                 lengths = [one.length for one in points]
-                _draw_line(axis, lengths, [one.right for one in points], look=look)
+                band(axis, lengths, estimates=[one.right for one in points], **look)
                 if setting.positions == "predicted":
                     tokens = [one.tokens_right.mean for one in points]
                     axis.plot(lengths, tokens, color=look["color"], linestyle=":", linewidth=1.2)
-            _frame(axis, settings[0], [one.length for one in accuracies])
+            _frame(axis, first, [one.length for one in accuracies])
             axis.set_title(f"k = {k}")
         axes[0][0].set_ylabel("accuracy of the whole response")
         handles = [
             Line2D([], [], label=_method(setting), linestyle="-" if setting.scratchpad else "--", **_look(number))
             for number, setting in enumerate(settings)
         ]
-        first = settings[0]
         if any(setting.positions == "predicted" for setting in settings):
             handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
         caption_text(
@@ -160,15 +173,14 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
     sparsities = sorted({point.k for point in points})
-    setting = points[0].setting
+    setting = _only_setting([point.setting for point in points], "max_sparsity", "train_lengths", "max_position")
     figure, axes = plt.subplots(
         1, len(sparsities) + 2, figsize=(3.1 * (len(sparsities) + 2) + 0.6, 3.4), squeeze=False, layout="constrained"
     )
     for axis, k in zip(axes[0], sparsities, strict=False):
         for name in selectors:
             own = [point for point in points if point.k == k and point.selector == name]
-            look = {"markersize": 4, **LOOKS[name]}
-            _draw_line(axis, [point.length for point in own], [point.found for point in own], look=look)
+            band(axis, [point.length for point in own], estimates=[point.found for point in own], **LOOKS[name])
         lengths = sorted({point.length for point in points})
         axis.plot(lengths, [k / length for length in lengths], color="black", linestyle=":", linewidth=1)
         axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)

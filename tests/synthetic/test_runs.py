@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,33 @@ def test_a_run_of_text_is_not_evaluated_and_a_synthetic_run_has_no_text(
         evaluate_synthetic(tiny("pose"), tiny_run)
     with pytest.raises(UserError, match="synthetic task"):
         measure(load_config(parity_run / "config.yaml"), parity_run)
+
+
+def test_a_checkpoint_of_another_run_is_not_evaluated(parity_run: Path, tmp_path: Path) -> None:
+    other, mixed = tmp_path / "other", tmp_path / "mixed"
+    config = tiny("pose", hide_tokens=True)
+    train(
+        dataclasses.replace(config, training=dataclasses.replace(config.training, seed=7)),
+        other,
+        open_data=open_synthetic_data,
+    )
+    shutil.copytree(parity_run, mixed, symlinks=True)
+    shutil.rmtree(mixed / "checkpoints")
+    shutil.copytree(other / "checkpoints", mixed / "checkpoints", symlinks=True)
+    with pytest.raises(UserError, match="saved this checkpoint, not this run"):
+        evaluate_synthetic(config, mixed)
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_trained_anew(parity_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(parity_run, run, symlinks=True)
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "metrics.jsonl").read_bytes()
+    result = CliRunner().invoke(app, ["synth", "eval", "tiny", "--run", str(run)])
+    assert isinstance(result.exception, UserError)
+    assert "its last checkpoint is gone" in str(result.exception)
+    assert f"`olmo-sparsity synth train tiny --run {run}`" in str(result.exception)
+    assert (run / "metrics.jsonl").read_bytes() == before and not (run / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""The figures of the synthetic tasks, through their artists: which numbers are drawn where, under which label."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_figures import words_on
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from analysis import synthetic
+from analysis.style import LOOKS
+from analysis.synthetic import COLOURS
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+
+LENGTHS = (6, 12, 24)
+NUMBERS = np.random.default_rng(0)
+PARITY = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(4, 8), max_position=32)
+
+
+def share() -> Estimate:
+    """Return another share at each call, with an interval that is not symmetric."""
+    value = float(NUMBERS.uniform(0.2, 0.9))
+    return Estimate(value, value - 0.05, value + 0.1, 0.04)
+
+
+def accuracies_of(setting: Setting, sparsities: tuple[int, ...], *, seeds: int = 3) -> list[Accuracy]:
+    return [Accuracy(setting, length, k, share(), share(), (0.5,) * seeds) for k in sparsities for length in LENGTHS]
+
+
+def bridge_points(setting: Setting = PARITY, *, sparsities: tuple[int, ...] = (1, 2)) -> list[BridgePoint]:
+    return [
+        BridgePoint(
+            setting, length, k, selector, share(), share(), share(),
+            recovered_fraction=None if length == 24 else share(), prediction_recovered=share(),
+            recovered_by_planted=None, found_by_chance=k / length,
+        )
+        for k in sparsities for length in LENGTHS for selector in ("mask-one", "attention")
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Draw made-up accuracies and points of the bridge; return the figures by name."""
+
+    def figures(accuracies: list[Accuracy], points: list[BridgePoint]) -> dict[str, Figure]:
+        drawn: dict[str, Figure] = {}
+        monkeypatch.setattr(synthetic, "save", lambda figure, out, name, **_: drawn.setdefault(name, figure) and [])
+        tables = {"synthetic": bool(accuracies), "bridge": bool(points)}
+        for kind, wanted in tables.items():
+            if wanted:
+                (tmp_path / kind / kind).mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
+        monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: accuracies if list(folders) else [])
+        monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
+        synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted], tmp_path)
+        return drawn
+
+    return figures
+
+
+def assert_line(axis: Axes, points: list[Accuracy], *, color: str, linestyle: str = "-") -> None:
+    """Check that a line shows the accuracies, and a band of the same colour their intervals."""
+    lines = [
+        line
+        for line in axis.lines
+        if (line.get_color(), line.get_linestyle(), len(line.get_xdata())) == (color, linestyle, len(points))
+    ]
+    assert [list(line.get_ydata()) for line in lines] == [[point.right.mean for point in points]]
+    assert list(lines[0].get_xdata()) == [point.length for point in points]
+    corners = [
+        {(float(x), float(y)) for x, y in band.get_paths()[0].vertices}
+        for band in axis.collections
+        if to_hex(band.get_facecolor()[0]) == color.lower()
+    ]
+    expected = {(float(p.length), bound) for p in points for bound in (p.right.low, p.right.high)}
+    assert expected in corners
+
+
+def legend(figure: Figure) -> dict[str, tuple[str, str]]:
+    """Return colour and line style of each entry of the legend."""
+    return {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.legends[0].legend_handles}
+
+
+def test_figure_1_has_a_panel_for_each_k_train_and_a_line_for_each_k(draw) -> None:
+    settings = [dataclasses.replace(PARITY, max_sparsity=number) for number in (4, 2)]
+    made = [accuracies_of(setting, (2, 4, 6)) for setting in settings]
+    figure = draw(made[0] + made[1], [])["synthetic-parity"]
+    assert [axis.get_title() for axis in figure.axes] == ["K_train = 2", "K_train = 4"]
+    assert figure.axes[0].get_ylabel() == "accuracy"
+    assert {axis.get_xlabel() for axis in figure.axes} == {"prompt length, tokens"}
+    for axis, own in zip(figure.axes, (made[1], made[0]), strict=True):
+        for number, k in enumerate((2, 4, 6)):
+            assert_line(axis, [one for one in own if one.k == k], color=COLOURS[number])
+            assert legend(figure)[f"k = {k}"][0] == COLOURS[number]
+        grey = [patch.get_x() for patch in axis.patches], [patch.get_x() + patch.get_width() for patch in axis.patches]
+        assert grey == ([4], [8])
+        chance = [line for line in axis.lines if line.get_linestyle() == ":"]
+        assert [line.get_ydata()[0] for line in chance] == [0.5]
+    assert "k uniform from 1 to K_train and 4 to 8 tokens" in words_on(figure)
+    assert "training seeds (3)" in words_on(figure)
+
+
+def test_the_theory_is_drawn_where_it_speaks_only(draw) -> None:
+    """The theory covers k up to K_train and lengths up to the longest training prompt, of 8 tokens: here, length 6."""
+    figure = draw(accuracies_of(PARITY, (2, 6)), [])["synthetic-parity"]
+    theory = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [list(line.get_xdata()) for line in theory] == [[6]]
+    none = draw(accuracies_of(PARITY, (6,)), [])["synthetic-parity"]
+    assert not [line for line in none.axes[0].lines if line.get_linestyle() == "--"]
+
+
+@pytest.mark.parametrize(("task", "name"), [("parity", "synthetic-scratchpad"), ("variables", "synthetic-variables")])
+def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw, task: str, name: str) -> None:
+    ways = [("predicted", True), ("shifted", True), ("pose", True), ("shifted", False), ("pose", False)]
+    words = [
+        "Predictive Position Coupling", "absolute, random shift", "RoPE with PoSE", "absolute, random shift, no scratchpad",
+        "RoPE with PoSE, no scratchpad",
+    ]  # fmt: skip
+    settings = [Setting(task, scratchpad, positions, 2, (4, 8), 32) for positions, scratchpad in ways]
+    made = {setting: accuracies_of(setting, (1, 2), seeds=1) for setting in settings}
+    figure = draw([one for setting in reversed(settings) for one in made[setting]], [])[name]
+    assert [axis.get_title() for axis in figure.axes] == ["k = 1", "k = 2"]
+    assert figure.axes[0].get_ylabel() == "accuracy of the whole response"
+    for axis, k in zip(figure.axes, (1, 2), strict=True):
+        for number, (setting, word) in enumerate(zip(settings, words, strict=True)):
+            style = "-" if setting.scratchpad else "--"
+            assert_line(axis, [one for one in made[setting] if one.k == k], color=COLOURS[number], linestyle=style)
+            assert legend(figure)[word] == (COLOURS[number], style)
+        forgiven = [line for line in axis.lines if line.get_linestyle() == ":" and line.get_color() == COLOURS[0]]
+        own = [one for one in made[settings[0]] if one.k == k]
+        assert [list(line.get_ydata()) for line in forgiven] == [[one.tokens_right.mean for one in own]]
+    assert "k uniform from 1 to 2 and 4 to 8 tokens" in words_on(figure)
+    assert "One training seed" in words_on(figure)
+
+
+def test_parity_without_a_scratchpad_stands_beside_its_twin_with_one_and_otherwise_alone(draw) -> None:
+    steps = Setting("parity", True, "pose", 2, (4, 8), 32)
+    longer = dataclasses.replace(PARITY, train_lengths=(8, 20))
+    made = accuracies_of(steps, (1,)) + accuracies_of(PARITY, (1,)) + accuracies_of(longer, (1,))
+    figures = draw(made, [])
+    assert sorted(figures) == ["synthetic-parity", "synthetic-scratchpad"]
+    assert "8 to 20 tokens" in words_on(figures["synthetic-parity"])
+    assert {"RoPE with PoSE", "RoPE with PoSE, no scratchpad"} <= set(legend(figures["synthetic-scratchpad"]))
+
+
+def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(draw) -> None:
+    points = bridge_points()
+    figure = draw([], points)["synthetic-bridge"]
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == [
+        "planted bits found, k = 1", "planted bits found, k = 2", "accuracy against D(k)", "accuracy against R(k)",
+    ]  # fmt: skip
+    for axis, k in zip(figure.axes[:2], (1, 2), strict=True):
+        for name in ("mask-one", "attention"):
+            own = [point for point in points if point.k == k and point.selector == name]
+            drawn = [list(line.get_ydata()) for line in axis.lines if line.get_color() == LOOKS[name]["color"]]
+            assert drawn == [[point.found.mean for point in own]]
+            assert legend(figure)[name][0] == LOOKS[name]["color"]
+        chance = [line for line in axis.lines if line.get_linestyle() == ":"]
+        assert [list(line.get_ydata()) for line in chance] == [[k / length for length in LENGTHS]]
+    for axis, quantity in ((figure.axes[2], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
+        expected = {
+            (getattr(point, quantity).mean, point.right.mean, LOOKS[point.selector]["color"], point.length > 8)
+            for point in points
+            if getattr(point, quantity) is not None
+        }
+        drawn = {
+            (line.get_xdata()[0], line.get_ydata()[0], line.get_color(), line.get_markerfacecolor() != "white")
+            for line in axis.lines
+        }
+        assert drawn == expected
+    assert len(figure.axes[3].lines) < len(figure.axes[2].lines)
+    assert [figure.axes[2].get_xlabel(), figure.axes[3].get_xlabel()] == ["D(k)", "R(k)"]
+    assert figure.axes[2].get_ylabel() == "accuracy, all tokens visible"
+
+
+@pytest.mark.parametrize(
+    ("task", "scratchpad", "part", "value"),
+    [
+        ("parity", False, "max_position", 64),
+        ("parity", False, "train_lengths", (8, 20)),
+        ("variables", True, "train_lengths", (8, 20)),
+        ("variables", True, "max_sparsity", 4),
+    ],
+)
+def test_runs_that_one_caption_cannot_describe_are_refused(
+    draw, task: str, scratchpad: bool, part: str, value: object
+) -> None:
+    setting = Setting(task, scratchpad, "pose", 2, (4, 8), 32)
+    other = dataclasses.replace(setting, **{part: value})
+    with pytest.raises(UserError, match=f"one figure cannot show runs that differ in {part}: .*; give the runs of one"):
+        draw(accuracies_of(setting, (1,)) + accuracies_of(other, (1,)), [])
+
+
+def test_bridges_of_two_settings_are_refused(draw) -> None:
+    with pytest.raises(UserError, match="differ in max_sparsity"):
+        draw([], bridge_points() + bridge_points(dataclasses.replace(PARITY, max_sparsity=4)))
+
+
+def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no synthetic tables here; run `olmo-sparsity synth eval` first"):
+        synthetic.draw([tmp_path], tmp_path)
