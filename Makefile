@@ -10,6 +10,8 @@
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
+# make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
+#                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
@@ -44,7 +46,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real figures figures-synthetic report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -102,6 +104,17 @@ real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml
 	$(BIN)/olmo-sparsity figures --config configs/smollm2.yaml
 	$(BIN)/olmo-sparsity report --config configs/smollm2.yaml --overwrite
+
+# Every length has the same targets: those that the longest one allows. 64: the local tokens of the configuration.
+lengths: LENGTHS ?= 128 256
+lengths: RUN = runs/lengths
+lengths: $(READY) $(SMOLLM2)
+	@set -e; longest=$$(printf '%s\n' $(LENGTHS) | sort -n | tail -n 1); for length in $(LENGTHS); do \
+	set -- influence --config configs/lengths.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
+	--k $$((length - 64)) influence.min_preceding=$$longest $(if $(DATA),--data '$(DATA)'); \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
+	$(BIN)/python -m analysis.effective_sparsity $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
+	--out $(RUN)/figures
 
 $(SMOLLM2): | $(READY)
 	@$(BIN)/python scripts/fetch_smollm2.py $@

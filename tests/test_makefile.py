@@ -74,6 +74,21 @@ def test_seeds_measures_the_demo_and_the_ladder(environment: Path) -> None:
     )
 
 
+def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(environment: Path) -> None:
+    given = ("SMOLLM2=Makefile", "LENGTHS=512 128", "DATA=books/*.jsonl")  # weights that are there are not fetched
+    status, commands = make(environment, "lengths", *given)
+    assert status == 0
+    options = "influence --config configs/lengths.yaml --run runs/lengths --out runs/lengths/influence"
+    assert commands == [
+        f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 influence.min_preceding=512 --data books/*.jsonl",
+        f"olmo-sparsity {options}/64of128 --full-len 128 --k 64 influence.min_preceding=512 --data books/*.jsonl",
+        "python -m analysis.effective_sparsity --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
+        "--out runs/lengths/figures",
+    ]
+    _, commands = make(environment, "lengths", "SMOLLM2=Makefile", "RUN=runs/others")
+    assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[1]
+
+
 def test_a_failure_stops_the_target(environment: Path) -> None:
     status, commands = make(environment, "seeds", fails="runs/demo-seed1")
     assert status != 0

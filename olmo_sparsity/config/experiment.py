@@ -75,6 +75,12 @@ class Config:
             lengths.full_len > lengths.local_len,
             f"influence.full_len = {lengths.full_len}: must be larger than influence.local_len = {lengths.local_len}",
         )
+        preceding = self.influence.min_preceding
+        require(
+            preceding is None or preceding >= lengths.full_len,
+            f"influence.min_preceding = {preceding}: must be at least the length of the full context, {lengths.full_len}; give "
+            "measurements that share their targets the largest of their lengths",
+        )
         require(
             lengths.max_position is None or lengths.full_len <= lengths.max_position,
             f"influence.full_len = {lengths.full_len}: the run is trained with {lengths.max_position} positions; measure "

@@ -92,6 +92,14 @@ class InfluenceConfig:
         least=2,
         most=LARGEST_LENGTH,
     )
+    min_preceding: Optional[int] = key(
+        None,
+        "Tokens that a target must have before it in its document, at least the length of the full context; the window is the "
+        "last of them. Measurements of several lengths with the same number have the same targets and foreign text. null: the "
+        "length of the full context.",
+        least=2,
+        most=LARGEST_LENGTH,
+    )
     visibility: Literal["hidden", "contextual"] = key(
         "hidden",
         "Who sees a visible long-range token, and what it sees. hidden: hidden tokens are seen by no token, so that a visible "

@@ -109,6 +109,7 @@ def measure_context_curve(
         identity(config, opened),
         opened.text.store.tokens_sha256,
         [getattr(settings, name) for name in WINDOW_KEYS],
+        *([] if settings.min_preceding is None else [settings.min_preceding]),
     )
     anchored = "" if opened.anchor is None else "bos-"
     folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"

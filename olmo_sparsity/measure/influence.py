@@ -74,10 +74,12 @@ def measure(
 
 def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
-    store = opened.text.store
+    store, settings = opened.text.store, to_dict(config.influence)
+    if settings["min_preceding"] is None:
+        del settings["min_preceding"]  # a measurement from before there was this key is not made again
     return fingerprint(
         SCHEMA_VERSION,
-        {**to_dict(config.influence), **dict.fromkeys(RESOLVED)},
+        {**settings, **dict.fromkeys(RESOLVED)},
         identity(config, opened),
         store.tokens_sha256,
         store.split,

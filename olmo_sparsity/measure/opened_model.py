@@ -124,6 +124,7 @@ class OpenedModel:
             num_windows=settings.num_windows,
             max_per_document=settings.max_windows_per_document,
             seed=settings.seed,
+            min_preceding=max(full_len, settings.min_preceding or 0),
             sampling=settings.sampling,
             exclude_ids=self.text.excluded_ids_G,
             target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,

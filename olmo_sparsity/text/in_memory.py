@@ -80,6 +80,7 @@ def windows_before(store: TokenStore, full_len: int, *, document_W: np.ndarray, 
     return Windows(
         store=store,
         full_len=full_len,
+        min_preceding=full_len,
         document_W=document_W,
         start_W=store.begins_G[document_W] + target_W - full_len,
         weight_W=np.ones(len(target_W)),

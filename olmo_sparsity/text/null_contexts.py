@@ -77,6 +77,9 @@ class NullContexts:
 def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed: int) -> NullContexts:
     """Draw the null context of every window; each is a function of the seed, the window's number and the window.
 
+    It is drawn as for a window of ``min_preceding`` tokens, and its last M tokens are taken. So the null contexts of the same
+    targets at several lengths are ends of one text, as their long-range tokens are; ``shuffled`` has another order at each.
+
     Args:
         windows: the windows.
         num_long_range: M, the number of long-range tokens of a window.
@@ -87,6 +90,7 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
     """
     start_W = np.empty(len(windows), dtype=np.int64)
     kinds = []
+    num_left_out = windows.min_preceding - windows.full_len
     doc_id_g = windows.store.doc_ids_G[windows.eligible_g]
     fallbacks = FALLBACKS if (doc_id_g != doc_id_g[0]).any() else ALONE
     lenders: dict[str, _Lenders] = {}  # made when the first window needs them: they order all eligible documents
@@ -100,24 +104,25 @@ def draw_null_contexts(windows: Windows, num_long_range: int, *, kind: str, seed
             if tried == "shuffled":
                 start = int(windows.start_W[window])
             elif tried == "same-document":
-                start = _draw_elsewhere(windows, window, num_long_range=num_long_range, rng=rng)
+                start = _draw_elsewhere(windows, window, num_tokens=num_long_range + num_left_out, rng=rng)
             else:
                 if tried not in lenders:
                     lenders[tried] = _Lenders(windows, by_source=tried == "same-source")
                 start = lenders[tried].draw(window, rng)
             tried = fallbacks[tried]
-        start_W[window] = start
+        start_W[window] = start if kind_of_window == "shuffled" else start + num_left_out
         kinds.append(kind_of_window)
     return NullContexts(windows, num_long_range, seed, start_W, kinds)
 
 
-def _draw_elsewhere(windows: Windows, window: int, *, num_long_range: int, rng: np.random.Generator) -> Optional[int]:
-    """Draw a stretch of the window's document that does not overlap the window or its target. None: there is no room."""
-    store, start, document = windows.store, int(windows.start_W[window]), windows.document_W[window]
+def _draw_elsewhere(windows: Windows, window: int, *, num_tokens: int, rng: np.random.Generator) -> Optional[int]:
+    """Draw a stretch of the document that overlaps neither the tokens that precede the target nor the target. None: no room."""
+    store, document = windows.store, windows.document_W[window]
     begin, end = int(store.begins_G[document]), int(store.ends_G[document]) - 1  # without EOS
-    behind = start + windows.full_len + 1
-    num_before = max(0, start - num_long_range - begin + 1)
-    num_behind = max(0, end - num_long_range - behind + 1)
+    target = int(windows.start_W[window]) + windows.full_len
+    behind = target + 1
+    num_before = max(0, target - windows.min_preceding - num_tokens - begin + 1)
+    num_behind = max(0, end - num_tokens - behind + 1)
     if num_before + num_behind == 0:
         return None
     drawn = int(rng.integers(num_before + num_behind))
@@ -143,7 +148,7 @@ class _Lenders:
         self._changes_g = np.cumsum(is_new_g)
 
     def draw(self, window: int, rng: np.random.Generator) -> Optional[int]:
-        """Draw the first token of a window of another document. None: the group holds no other text."""
+        """Draw where the tokens that precede a target of another document begin. None: the group holds no other text."""
         begin, end = int(self._begin_W[window]), int(self._end_W[window])
         if self._changes_g[begin] == self._changes_g[end - 1]:  # all texts of the group are equal
             return None
@@ -152,4 +157,4 @@ class _Lenders:
         while self._doc_id_g[drawn := begin + int(rng.integers(end - begin))] == doc_id:
             pass
         first, last = int(store.begins_G[self._document_g[drawn]]), int(store.ends_G[self._document_g[drawn]])
-        return first + int(rng.integers(last - first - 1 - self._windows.full_len))
+        return first + int(rng.integers(last - first - 1 - self._windows.min_preceding))

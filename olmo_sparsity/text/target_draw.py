@@ -61,7 +61,7 @@ class _KeptDraws:
 
 def draw_targets(
     store: TokenStore,
-    full_len: int,
+    min_preceding: int,
     *,
     documents_g: np.ndarray,
     num_windows: int,
@@ -75,14 +75,14 @@ def draw_targets(
 
     Args:
         store: the text.
-        full_len: tokens that a document must have before a target.
+        min_preceding: tokens that a document must have before a target.
         documents_g: int64; numbers of the documents, rising.
         num_windows: number of targets; fewer are returned if all documents are full.
         max_per_document: largest number of targets of one document.
         seed: seed of the draw.
         target_table_V: bool; True for tokens that may be targets. None: all tokens may. EOS never is a target.
     """
-    counts_g = count_targets(store, full_len, documents_g=documents_g, target_table_V=target_table_V)
+    counts_g = count_targets(store, min_preceding, documents_g=documents_g, target_table_V=target_table_V)
     draws = _kept_draws(counts_g, num_windows=num_windows, max_per_document=max_per_document, seed=seed)
     target_W = np.empty(len(draws.which_W), dtype=np.int64)
     # The windows of a document side by side, in the order of the draws.
@@ -92,29 +92,29 @@ def draw_targets(
         document = int(documents_g[which])
         rng = np.random.default_rng([seed, TARGETS, document])
         rank = rng.choice(int(counts_g[which]), min(max_per_document, int(counts_g[which])), replace=False)
-        targets = possible_targets(store, full_len, document=document, target_table_V=target_table_V)
+        targets = possible_targets(store, min_preceding, document=document, target_table_V=target_table_V)
         target_W[own_w] = targets[rank[: len(own_w)]]
     weight_W = _weights(draws, counts_g, max_per_document=max_per_document, seed=seed)
     return DrawnTargets(documents_g[draws.which_W], target_W, weight_W)
 
 
 def possible_targets(
-    store: TokenStore, full_len: int, *, document: int, target_table_V: Optional[np.ndarray]
+    store: TokenStore, min_preceding: int, *, document: int, target_table_V: Optional[np.ndarray]
 ) -> np.ndarray:
     """Return the indices in ``store.tokens`` of a document's tokens that may be targets, rising."""
-    begin, end = int(store.begins_G[document]) + full_len, int(store.ends_G[document]) - 1
+    begin, end = int(store.begins_G[document]) + min_preceding, int(store.ends_G[document]) - 1
     targets = np.arange(begin, end)
     return targets if target_table_V is None else targets[target_table_V[store.tokens[begin:end]]]
 
 
 def count_targets(
-    store: TokenStore, full_len: int, *, documents_g: np.ndarray, target_table_V: Optional[np.ndarray]
+    store: TokenStore, min_preceding: int, *, documents_g: np.ndarray, target_table_V: Optional[np.ndarray]
 ) -> np.ndarray:
     """Return the number of eligible targets of each of these documents (int64 [g]), as ``possible_targets`` has them.
 
     Tokens are read block by block, so that memory does not grow with the text.
     """
-    first_g, end_g = store.begins_G[documents_g] + full_len, store.ends_G[documents_g] - 1
+    first_g, end_g = store.begins_G[documents_g] + min_preceding, store.ends_G[documents_g] - 1
     if target_table_V is None:
         return np.asarray(end_g - first_g)
     counts_g = np.zeros(len(documents_g), dtype=np.int64)

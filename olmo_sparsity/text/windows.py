@@ -24,6 +24,7 @@ class Windows:
     Attributes:
         store: the text that the windows are taken from.
         full_len: tokens of a window, without the target.
+        min_preceding: tokens that the document of a window has before the target, at least ``full_len``.
         document_W: int64; number of each window's document in the store.
         start_W: int64; index in ``store.tokens`` of each window's first token.
         weight_W: float64; weight of each window in every mean over windows.
@@ -32,6 +33,7 @@ class Windows:
 
     store: TokenStore
     full_len: int
+    min_preceding: int
     document_W: np.ndarray
     start_W: np.ndarray
     weight_W: np.ndarray
@@ -69,6 +71,7 @@ def sample_windows(
     num_windows: int,
     max_per_document: int,
     seed: int,
+    min_preceding: Optional[int] = None,
     sampling: str = "targets",
     exclude_ids: Optional[np.ndarray] = None,
     target_table_V: Optional[np.ndarray] = None,
@@ -76,7 +79,7 @@ def sample_windows(
     """Draw windows.
 
     Window ``i`` does not depend on ``num_windows``; its weight may. The windows of a document have different targets; EOS is
-    never a target.
+    never a target. Neither the targets nor their weights depend on ``full_len`` where ``min_preceding`` is given.
 
     Args:
         store: the text to draw from.
@@ -84,6 +87,7 @@ def sample_windows(
         num_windows: number of windows; fewer are returned if the store holds fewer.
         max_per_document: largest number of windows of one document.
         seed: seed of the draw.
+        min_preceding: tokens that a target must have before it in its document, at least ``full_len``. None: ``full_len``.
         sampling: ``targets``: every eligible target has the same chance, and weights make up for documents that are full
             (``draw_targets``). ``documents``: one window of every eligible document in random order, then a second one of
             every document, and so on; all weights are 1.
@@ -93,22 +97,23 @@ def sample_windows(
     Raises:
         UserError: no document holds a window.
     """
-    eligible_g = _eligible_documents(store, full_len, exclude_ids=exclude_ids)
+    min_preceding = full_len if min_preceding is None else min_preceding
+    eligible_g = _eligible_documents(store, min_preceding, exclude_ids=exclude_ids)
     if sampling == "targets":
         drawn = draw_targets(
             store,
-            full_len,
+            min_preceding,
             documents_g=eligible_g,
             num_windows=num_windows,
             max_per_document=max_per_document,
             seed=seed,
             target_table_V=target_table_V,
         )
-        document_W, start_W, weight_W = drawn.document_W, drawn.target_W - full_len, drawn.weight_W
+        document_W, target_W, weight_W = drawn.document_W, drawn.target_W, drawn.weight_W
     else:
-        document_W, start_W = _draw_from_documents(
+        document_W, target_W = _draw_from_documents(
             store,
-            full_len,
+            min_preceding,
             eligible_g=eligible_g,
             num_windows=num_windows,
             max_per_document=max_per_document,
@@ -121,8 +126,9 @@ def sample_windows(
     return Windows(
         store=store,
         full_len=full_len,
+        min_preceding=min_preceding,
         document_W=document_W,
-        start_W=start_W,
+        start_W=target_W - full_len,
         weight_W=weight_W,
         eligible_g=eligible_g,
     )
@@ -130,7 +136,7 @@ def sample_windows(
 
 def _draw_from_documents(
     store: TokenStore,
-    full_len: int,
+    min_preceding: int,
     *,
     eligible_g: np.ndarray,
     num_windows: int,
@@ -138,29 +144,29 @@ def _draw_from_documents(
     seed: int,
     target_table_V: Optional[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (document, first token) of windows that are drawn document by document, int64 [W] each."""
+    """Return (document, target) of windows that are drawn document by document, int64 [W] each."""
     order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
-    # Documents and starts of each pass over the documents, in compact arrays: there may be millions of windows.
+    # Documents and targets of each pass over the documents, in compact arrays: there may be millions of windows.
     passes = [(array("q"), array("q")) for _ in range(max_per_document)]
     for document in order_g.tolist():
-        targets = possible_targets(store, full_len, document=document, target_table_V=target_table_V)
+        targets = possible_targets(store, min_preceding, document=document, target_table_V=target_table_V)
         if len(targets) == 0:
             continue
         if len(passes[0][0]) == num_windows:
             break  # the first pass has enough windows
         rng = np.random.default_rng([seed, 1, document])
         drawn = _draw_from_stretches(targets, min(max_per_document, len(targets)), rng=rng)
-        for (documents, starts), target in zip(passes, drawn.tolist(), strict=False):
+        for (documents, targets_of_pass), target in zip(passes, drawn.tolist(), strict=False):
             documents.append(document)
-            starts.append(target - full_len)
+            targets_of_pass.append(target)
     document_W = np.concatenate([np.array(documents, dtype=np.int64) for documents, _ in passes])[:num_windows]
-    start_W = np.concatenate([np.array(starts, dtype=np.int64) for _, starts in passes])[:num_windows]
-    return document_W, start_W
+    target_W = np.concatenate([np.array(targets, dtype=np.int64) for _, targets in passes])[:num_windows]
+    return document_W, target_W
 
 
-def _eligible_documents(store: TokenStore, full_len: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
-    """Return the numbers of the documents, int64 [g], that hold a window and its target and are not excluded."""
-    is_eligible_G = store.lengths_G - 1 >= full_len + 1
+def _eligible_documents(store: TokenStore, min_preceding: int, *, exclude_ids: Optional[np.ndarray]) -> np.ndarray:
+    """Return the numbers of the documents, int64 [g], that hold so many tokens and a target, and are not excluded."""
+    is_eligible_G = store.lengths_G - 1 >= min_preceding + 1
     num_long_enough = int(is_eligible_G.sum())
     if exclude_ids is not None:
         is_eligible_G &= ~_is_among(store.doc_ids_G, exclude_ids)
@@ -172,8 +178,8 @@ def _eligible_documents(store: TokenStore, full_len: int, *, exclude_ids: Option
             left_out = f", {num_long_enough - len(eligible_g)} of them left out: the model was trained on them"
         raise UserError(
             f"the text to measure is too small: {num_long_enough} of its {store.num_documents} documents hold a window of "
-            f"{full_len} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "
-            "shorter windows (--full-len; for a context curve, --max-visible)"
+            f"{min_preceding} tokens and its target{left_out} (the longest document has {longest} tokens); use longer text, or "
+            "shorter windows (--full-len; for a context curve, --max-visible; influence.min_preceding, if it is set)"
         )
     return eligible_g
 

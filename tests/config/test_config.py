@@ -67,6 +67,7 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ("influence: {local_len: 0}\n", "influence.local_len = 0"),
         ("influence: {local_len: 128}\n", "influence.full_len = 128: must be larger than influence.local_len = 128"),
         ("influence: {full_len: 129}\n", "influence.full_len = 129: the run is trained with 128 positions"),
+        ("influence: {min_preceding: 127}\n", "influence.min_preceding = 127: must be at least the length of the full"),
     ],
 )
 def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: str) -> None:

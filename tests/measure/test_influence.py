@@ -78,6 +78,22 @@ def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> No
                     assert value == pytest.approx(loss(tokens, set(selection["positions"][:k])), abs=1e-5)
 
 
+def test_measurements_of_several_lengths_share_targets_and_foreign_text(
+    tiny_config: Config, tiny_run: Path, tiny_tables: Path, tmp_path: Path
+) -> None:
+    settings = {"full_len": 14, "min_preceding": FULL, "num_windows": 6, "k": [2], "selectors": ["nearest", "random"]}
+    shorter = measure(with_settings(tiny_config, **settings), tiny_run, out=tmp_path / "shorter")
+    pairs = list(zip(rows_of(shorter, "windows"), rows_of(tiny_tables, "windows")[:6], strict=True))
+    for one, other in pairs:
+        assert [one[name] for name in ("doc_id", "target_id", "null_doc_id")] == [
+            other[name] for name in ("doc_id", "target_id", "null_doc_id")
+        ]
+        assert one["start_token"] == other["start_token"] + 6
+        assert one["token_ids"] == other["token_ids"][6:] and one["null_token_ids"] == other["null_token_ids"][6:]
+    shorts = [[row["loss_short_nats"] for row in pair] for pair in pairs]
+    assert shorts == [pytest.approx([pair[0], pair[0]], abs=1e-5) for pair in shorts]  # the local tokens are the same
+
+
 def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Path, tiny_run: Path) -> None:
     manifest = read_json(tiny_run / "manifest.json")
     store = open_store(Path(manifest["token_store"]), "validation")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config
-from olmo_sparsity.measure.influence import influence_run_id
-from olmo_sparsity.measure.opened_model import open_model
+from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.measure.influence import RESOLVED, influence_run_id
+from olmo_sparsity.measure.opened_model import identity, open_model
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -46,6 +47,7 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
         "selectors": ["kl"], "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start",
         "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7, "screen": 9, "screen_sample": 0.5,
+        "min_preceding": 20,
         "save_candidates": True, "train_overlap": False,
     }  # fmt: skip
     for key, value in settings.items():
@@ -55,6 +57,17 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
     names: dict[str, str] = {}
     for name, (config, run) in measurements.items():
         assert names.setdefault(run_id(config, run), name) == name
+
+
+def test_measurements_from_before_there_was_min_preceding_keep_their_fingerprint(
+    tiny_config: Config, tiny_run: Path
+) -> None:
+    opened = open_model(tiny_config, tiny_run)
+    settings = {key: value for key, value in to_dict(tiny_config.influence).items() if key != "min_preceding"}
+    parts = identity(tiny_config, opened), opened.text.store.tokens_sha256, opened.text.store.split
+    assert influence_run_id(tiny_config, opened) == fingerprint(
+        SCHEMA_VERSION, {**settings, **dict.fromkeys(RESOLVED)}, *parts
+    )
 
 
 def test_other_text_in_the_same_file_has_another_fingerprint(

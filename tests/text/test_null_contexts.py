@@ -141,6 +141,29 @@ def test_a_null_context_does_not_depend_on_the_number_of_windows(windows: Window
         assert draw(few, kind, seed=1).start_W.tolist() != draw(few, kind).start_W.tolist() or kind == "shuffled"
 
 
+@pytest.mark.parametrize("kind", ["same-source", "any-source", "same-document"])
+def test_null_contexts_of_shorter_windows_end_those_of_longer_ones(windows: Windows, kind: str) -> None:
+    """Also where a window falls back to another kind: whether it must depends on the longest."""
+    shorter = sample_windows(windows.store, FULL - 1, num_windows=100, max_per_document=100, seed=0, min_preceding=FULL)
+    every = np.arange(len(windows))
+    assert shorter.tokens(every)[:, -1].tolist() == windows.tokens(every)[:, -1].tolist()
+    for seed in range(10):
+        longest = draw(windows, kind, seed=seed)
+        contexts = draw_null_contexts(shorter, M - 1, kind=kind, seed=seed)
+        assert contexts.kinds == longest.kinds
+        assert contexts.tokens(every).tolist() == longest.tokens(every)[:, 1:].tolist()
+        assert contexts.doc_ids(every) == longest.doc_ids(every)
+
+
+def test_shorter_windows_are_shuffled_for_themselves(windows: Windows) -> None:
+    shorter = sample_windows(windows.store, FULL - 1, num_windows=100, max_per_document=100, seed=0, min_preceding=FULL)
+    contexts = draw_null_contexts(shorter, M - 1, kind="shuffled", seed=0)
+    every = np.arange(len(shorter))
+    assert [sorted(row) for row in contexts.tokens(every).tolist()] == [
+        sorted(row[: M - 1]) for row in shorter.tokens(every).tolist()
+    ]
+
+
 def test_text_of_any_source_is_drawn_as_in_earlier_versions() -> None:
     """The hash was computed before there were other kinds."""
     store = tiny_store([[2 + (7 * d + 3 * i) % 40 for i in range(5 + d % 9)] for d in range(30)])

@@ -60,6 +60,20 @@ def test_window_i_does_not_depend_on_the_number_of_windows(store: TokenStore) ->
         assert sample(store, 40, seed=4, sampling=sampling).start_W.tolist() != few.start_W.tolist()
 
 
+@pytest.mark.parametrize("sampling", ["targets", "documents"])
+def test_lengths_with_the_same_preceding_tokens_share_targets_and_weights(store: TokenStore, sampling: str) -> None:
+    longest = sample(store, 300, sampling=sampling)
+    shorter = sample_windows(
+        store, 12, num_windows=300, max_per_document=4, seed=0, sampling=sampling, min_preceding=20
+    )
+    assert shorter.document_W.tolist() == longest.document_W.tolist()
+    assert shorter.weight_W.tolist() == longest.weight_W.tolist()
+    some = np.arange(0, 300, 7)
+    assert shorter.tokens(some).tolist() == longest.tokens(some)[:, -13:].tolist()  # the most recent, and the target
+    own = sample_windows(store, 12, num_windows=300, max_per_document=4, seed=0, sampling=sampling)
+    assert (own.start_W + 12).tolist() != (longest.start_W + 20).tolist()  # eligible targets differ without it
+
+
 def test_all_tokens_of_a_document_are_targets_equally_often(store: TokenStore) -> None:
     document = int(np.argmin(np.where(store.lengths_G >= 40, store.lengths_G, 10**9)))
     begin, end = store.begins_G[document], store.ends_G[document] - 1
