@@ -1,0 +1,260 @@
+"""Figure of effective sparsity against context length: how many tokens reach 50, 80, 90% of D(k), the local context fixed.
+
+``python -m analysis.effective_sparsity --tables A --tables B ... --out FOLDER``: measurements of one model, or several, at
+several lengths and of the same targets (``influence.min_preceding``), such as ``make lengths`` makes.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import typer
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.sparsity_by_length import (
+    SHARES,
+    LineKey,
+    PointKey,
+    ReachingK,
+    SparsityByLength,
+    SparsityOfModel,
+    read_length,
+    sparsity_by_length,
+)
+from olmo_sparsity.statistics.wording import ESTIMAND_WORDS, NULL_WORDS, interval
+from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
+from olmo_sparsity.storage.files import write_text
+
+from .measured import WidthOption
+from .output import caption_text, save
+from .paper import Width, drawn_for, folder_for
+from .runs import RUN_LOOKS
+from .style import dodges
+
+NAME = "effective-sparsity"
+# Of the lines of a model, which have its colour: the selector, the same under the null context, and `random`.
+LOOKS_OF_LINES: tuple[dict[str, Any], ...] = (
+    {"linestyle": "-", "marker": "o"},
+    {"linestyle": ":", "marker": "o", "markerfacecolor": "white"},
+    {"linestyle": "--", "marker": "x"},
+)
+RELATIVE_TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+POWERS = tuple(2.0**i for i in range(24))
+MOST_TICKS = 8
+MARK_POINTS = 7  # height of a mark
+
+
+def _draw_line(
+    axis: Axes,
+    points: dict[int, ReachingK],
+    *,
+    name: str,
+    divisors: dict[int, int],
+    shift: float,
+    below: dict[tuple[int, float], int],
+    look: dict[str, Any],
+) -> None:
+    """Draw the smallest k at each length over a number; a length that does not reach the share has a mark in place of a point.
+
+    Args:
+        axis: the panel.
+        points: by length.
+        name: of the line, in marks.
+        divisors: what k is divided by at each length.
+        shift: factor on the axis of lengths that sets the line beside others.
+        below: number of the topmost mark at each place of the panel, which this line's marks are added to.
+        look: how the line is drawn.
+    """
+    lengths = list(points)
+    values = [np.nan if points[n].value is None else points[n].value / divisors[n] for n in lengths]  # type: ignore[operator]
+    axis.plot([n * shift for n in lengths], values, markersize=4, linewidth=1.3, **look)
+    for length, point in points.items():
+        x, most = length * shift, point.max_k / divisors[length]
+        if point.has_interval and point.low is not None:
+            high = most if point.high is None else point.high / divisors[length]
+            axis.vlines(x, point.low / divisors[length], high, color=look["color"], linewidth=1.0)
+        if point.value is None:
+            number = below[length, most] = (
+                below.get((length, most), -1) + 1
+            )  # marks at the same place stand on one another
+            axis.annotate(
+                f">{most:,.3g} {name}" if max(divisors.values()) > 1 else f">{most:,.0f} {name}", (x, most),
+                xytext=(0, 1 + MARK_POINTS * number), textcoords="offset points", ha="center", va="bottom",
+                fontsize=MARK_POINTS - 1, color=look["color"], annotation_clip=False,
+            )  # fmt: skip
+        elif point.has_interval and point.high is None:
+            axis.annotate(
+                "", (x, most * 1.12), (x, most), arrowprops={"arrowstyle": "->", "color": look["color"], "linewidth": 1}
+            )
+
+
+def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relative: bool) -> None:
+    lines = [(model, line) for model in found.models for line in found.lines]
+    shifts, below = dodges(len(lines), found.lengths), dict[tuple[int, float], int]()
+    looks = [
+        {**of_line, "color": of_model["color"]}
+        for _, of_model in zip(found.models, cycle(RUN_LOOKS), strict=False)
+        for of_line in LOOKS_OF_LINES
+    ]
+    for (model, line), shift, look in zip(lines, shifts, looks, strict=True):
+        measured = model.measurements
+        points = {length: model.points[PointKey(line, share, length)] for length in measured}
+        divisors = {n: m.lengths.num_long_range if is_relative else 1 for n, m in measured.items()}
+        _draw_line(axis, points, name=_mark_words(line), divisors=divisors, shift=shift, below=below, look=look)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.grid(color="#DDDDDD", linewidth=0.5)
+
+
+def _set_ticks(axis: Axes, lengths: list[int], *, is_relative: bool) -> None:
+    """Set ticks at the lengths, and at some powers of two or some shares; all panels of a row are drawn."""
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    low, high = axis.get_ylim()
+    ticks = [tick for tick in (RELATIVE_TICKS if is_relative else POWERS) if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // MOST_TICKS))]
+    if len(ticks) >= 2:
+        axis.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axis.minorticks_off()
+
+
+def _mark_words(line: LineKey) -> str:
+    return line.selector if line.context == "real" else line.context
+
+
+def _line_words(line: LineKey) -> str:
+    return line.selector if line.context == "real" else f"{line.selector}, null context"
+
+
+def slope_lines(found: SparsityByLength) -> list[str]:
+    """Return how the smallest k grows with the length, one line for each model and each line of the figure."""
+    return [
+        f"Growth of k of {model.name}, {_line_words(line)}: "
+        + ", ".join(_slope_words(model.slopes[line, share], share) for share in SHARES)
+        for model in found.models
+        for line in found.lines
+    ]
+
+
+def _slope_words(slope: Optional[Estimate], share: float) -> str:
+    if slope is None:
+        return f"none for {share:.0%} (some length does not reach it)"
+    return f"full_len^{interval(slope)}{'' if slope.has_interval else ' (no interval)'} for {share:.0%}"
+
+
+def _gate_words(model: SparsityOfModel) -> str:
+    failed = [f"{length:,}" for length, gain in model.long_gains_nats.items() if not gain.is_above_zero]
+    gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
+    verdict = f"the gate FAILED at full_len {', '.join(failed)}" if failed else "the gate passed at every length"
+    return f"{model.name}: long gain, nats, at {gains}: {verdict}."
+
+
+def _words(found: SparsityByLength) -> str:
+    first, local_len = found.first, found.first.lengths.local_len
+    slopes = ". ".join(slope_lines(found))
+    subjects = "; ".join(subject_words(model.run, model.setup) for model in found.models)
+    data = "; ".join(
+        f"{len(of_model.windows)} windows of {of_model.num_documents} documents ({of_model.manifest['source']}, "
+        f"{of_model.manifest['split']}), {ESTIMAND_WORDS[of_model.estimand]}"
+        for of_model in (next(iter(model.measurements.values())) for model in found.models)
+    )
+    targets = "The targets, and the foreign text, of a model are the same at every length."
+    other_targets = " Those of other models are their own." if len(found.models) > 1 else ""
+    return (
+        f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
+        f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
+        "The k of a selector is an upper bound of what suffices: another choice may need fewer. "
+        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: 95% intervals by bootstrap over "
+        "documents; the slopes, by least squares, are paired over the lengths. D(k) alone is no evidence that the context helps: "
+        f"compare random, and the null context ({NULL_WORDS[first.null_context]}). "
+        f"{' '.join(_gate_words(model) for model in found.models)} {subjects}; {definition_words(found.models[0].setup)}. {data}."
+    )
+
+
+def _legend(found: SparsityByLength) -> list[Line2D]:
+    entries = [
+        Line2D([], [], color="black", markersize=4, label=_line_words(line), **look)
+        for line, look in zip(found.lines, LOOKS_OF_LINES, strict=True)
+    ]
+    models = zip(found.models, cycle(RUN_LOOKS), strict=False)
+    return [Line2D([], [], color=look["color"], label=model.name) for model, look in models] + entries
+
+
+def table(found: SparsityByLength) -> pd.DataFrame:
+    """Return the numbers of the figure, a row for each model, line, share and length. A k of more than ``max_k`` is missing."""
+    rows = []
+    for model in found.models:
+        for key, point in model.points.items():
+            slope = model.slopes[key.line, key.share]
+            num_long_range = model.measurements[key.full_len].lengths.num_long_range
+            ends = {"k_low": point.low, "k_high": point.high} if point.has_interval else {}
+            rows.append(
+                {
+                    "model": model.name, "selector": key.line.selector, "context": key.line.context, "share": key.share,
+                    "full_len": key.full_len, "num_long_range": num_long_range, "max_k": point.max_k, "k": point.value,
+                    "k_low": None, "k_high": None, **ends, "has_interval": point.has_interval,
+                    "k_share": None if point.value is None else point.value / num_long_range,
+                    "slope": None if slope is None else slope.mean,
+                    "slope_low": None if slope is None else slope.low,
+                    "slope_high": None if slope is None else slope.high,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
+    """Draw ``effective-sparsity``, and write its numbers beside it as CSV."""
+    figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
+    for number, share in enumerate(SHARES):
+        for row, is_relative in enumerate((False, True)):
+            _draw_panel(axes[row, number], found, share=share, is_relative=is_relative)
+    for number, share in enumerate(SHARES):
+        for row, is_relative in enumerate((False, True)):
+            _set_ticks(axes[row, number], found.lengths, is_relative=is_relative)
+        axes[0, number].set_title(f"D(k) of at least {share:.0%}")
+        axes[1, number].set_xlabel("full context, tokens")
+    axes[0, 0].set_ylabel("smallest k\n(interpolated in log k)")
+    axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
+    caption_text(figure, _words(found), handles=_legend(found))
+    pictures = save(figure, out, name=NAME)
+    if pictures:
+        write_text(out / f"{NAME}.csv", table(found).to_csv(index=False, lineterminator="\n"))
+    return pictures
+
+
+def draw(tables: list[Path], out: Path, *, selector: str = "attention") -> list[Path]:
+    """Draw ``effective-sparsity`` from influence folders, and print how k grows with the length.
+
+    Raises:
+        UserError: the measurements cannot be compared.
+    """
+    found = sparsity_by_length([read_length(folder) for folder in tables], selector=selector)
+    for line in slope_lines(found):
+        print(line)
+    return draw_found(found, out)
+
+
+def _command(
+    tables: Annotated[list[Path], typer.Option(help="Influence folder of one length; repeated for each.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures"),
+    selector: Annotated[str, typer.Option(help="A selector that does not see the target.")] = "attention",
+    width: WidthOption = Width.screen,
+) -> None:
+    try:
+        with drawn_for(width):
+            for path in draw(tables, folder_for(out), selector=selector):
+                print(path)
+    except UserError as error:
+        typer.echo(f"analysis: error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(_command)

@@ -1,0 +1,322 @@
+"""Effective sparsity against context length: the smallest k whose D(k) reaches a share, of the same targets at several lengths.
+
+Every length is a measurement of its own, with ``influence.min_preceding`` in common, so that targets, documents and foreign text
+are the same. All numbers of a model share the same resamples of its documents, so a slope over the lengths is paired.
+
+D(k) is known at the measured k. Between two of them the smallest k is interpolated in the logarithm of k. Where no measured k
+reaches the share, the smallest k is more than the largest measured one, and nothing else is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pandas as pd
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.wording_of_models import subject_name
+from olmo_sparsity.tables.reading import read_table
+
+SHARES = (0.5, 0.8, 0.9)  # of D(k)
+BEYOND = 1.0  # how far above the logarithm of the largest measured k one stands that is not known
+TARGET_COLUMNS = ["window_id", "doc_id", "start_token", "target_id", "weight", "null_doc_id"]
+
+
+class LineKey(NamedTuple):
+    """A selector under a context, ``real`` or ``null``."""
+
+    selector: str
+    context: str
+
+
+class PointKey(NamedTuple):
+    """What a smallest k is named by."""
+
+    line: LineKey
+    share: float
+    full_len: int
+
+
+@dataclass(frozen=True)
+class ReachingK:
+    """The smallest k that reaches a share of D(k), with its 95% interval.
+
+    Attributes:
+        value: the number; None: more than ``max_k``.
+        low: lower end of the interval; None: more than ``max_k``.
+        high: upper end of the interval; None: more than ``max_k``.
+        max_k: the largest measured k.
+        has_interval: False with fewer documents than intervals need; ``low`` and ``high`` then say nothing.
+    """
+
+    value: Optional[float]
+    low: Optional[float]
+    high: Optional[float]
+    max_k: int
+    has_interval: bool
+
+
+@dataclass(frozen=True)
+class MeasuredLength:
+    """A measurement at one length, and the targets of its windows.
+
+    Attributes:
+        measurement: the numbers.
+        targets: one row a window: its document, the target's place in it and its token, weight, and the lender of foreign text.
+    """
+
+    measurement: Measurement
+    targets: pd.DataFrame
+
+    @property
+    def full_len(self) -> int:
+        """Length of the full context, in tokens."""
+        return self.measurement.lengths.full_len
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        """What is the same for two measurements of one model."""
+        manifest, model = self.measurement.manifest, self.measurement.setup.model
+        if model is not None:
+            return (model.weights_sha256, model.dtype)
+        return (manifest["run"], manifest.get("checkpoint", {}).get("model_sha256"))
+
+    @property
+    def name(self) -> str:
+        """The model or the run, for messages."""
+        return subject_name(self.measurement.manifest["run"], self.measurement.setup)
+
+
+@dataclass(frozen=True)
+class SparsityOfModel:
+    """Effective sparsity of one model at several lengths.
+
+    Attributes:
+        name: of the model or the run.
+        run: name of the folder of the run.
+        setup: the model, the definition of visible and the first token.
+        measurements: by the length of the full context, rising.
+        points: the smallest k of each line, share and length.
+        slopes: of log k against log full_len by least squares, for each line and share; None where there is one length, or some
+            length does not reach the share. It has no interval where some resample does not.
+        long_gains_nats: mean long gain at each length.
+    """
+
+    name: str
+    run: str
+    setup: ModelSetup
+    measurements: dict[int, Measurement]
+    points: dict[PointKey, ReachingK]
+    slopes: dict[tuple[LineKey, float], Optional[Estimate]]
+    long_gains_nats: dict[int, Estimate]
+
+
+@dataclass(frozen=True)
+class SparsityByLength:
+    """Effective sparsity of models against the length of the full context.
+
+    Attributes:
+        selector: the selector that does not see the target.
+        lines: the selector, the selector under the null context, and `random`.
+        models: in the order in which they were named.
+    """
+
+    selector: str
+    lines: tuple[LineKey, ...]
+    models: tuple[SparsityOfModel, ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        """All lengths of the full context, rising."""
+        return sorted({length for model in self.models for length in model.measurements})
+
+    @property
+    def first(self) -> Measurement:
+        """One of the measurements; all have its number of local tokens, definition of visible and kind of null context."""
+        return next(iter(self.models[0].measurements.values()))
+
+
+def read_length(tables: Path) -> MeasuredLength:
+    """Read a finished influence folder.
+
+    Raises:
+        UserError: the tables are missing, unfinished or damaged.
+    """
+    measurement = load(tables)
+    targets = (
+        read_table(tables, "windows", columns=TARGET_COLUMNS).to_pandas().sort_values("window_id", ignore_index=True)
+    )
+    targets["target"] = targets.pop("start_token") + measurement.lengths.full_len
+    return MeasuredLength(measurement, targets)
+
+
+def sparsity_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> SparsityByLength:
+    """Return the effective sparsity of each model at each length.
+
+    Raises:
+        UserError: the measurements do not share their targets or their definitions, or have no such selector, or one that sees
+            the target.
+    """
+    _check_selector(measured, selector)
+    _check_alike(measured)
+    lines = (LineKey(selector, "real"), LineKey(selector, "null"), LineKey("random", "real"))
+    of_models: dict[tuple[Any, ...], list[MeasuredLength]] = {}
+    for one in measured:
+        of_models.setdefault(one.model, []).append(one)
+    models = []
+    for of_model in of_models.values():
+        in_order = sorted(of_model, key=lambda one: one.full_len)
+        _check_targets(in_order)
+        models.append(_of_model(in_order, lines=lines))
+    return SparsityByLength(selector, lines, tuple(models))
+
+
+def log_smallest_k(recovered_KX: np.ndarray, ks: Sequence[int], share: float) -> np.ndarray:
+    """Return the logarithm of the smallest k that reaches a share, infinite where none does, [...].
+
+    Args:
+        recovered_KX: D(k) at each measured k, [K, ...].
+        ks: the measured k, rising.
+        share: of D(k).
+    """
+    reaches_KX, log_k_K = recovered_KX >= share, np.log(ks)
+    first_X = np.asarray(np.argmax(reaches_KX, axis=0))
+    before_X = np.maximum(first_X - 1, 0)
+    above_X, below_X = (np.take_along_axis(recovered_KX, at_X[None], axis=0)[0] for at_X in (first_X, before_X))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        way_X = np.where(first_X > 0, (share - below_X) / (above_X - below_X), 1.0)
+    log_k_X = log_k_K[before_X] + way_X * (log_k_K[first_X] - log_k_K[before_X])
+    return np.where(reaches_KX.any(axis=0), log_k_X, np.inf)
+
+
+def _of_model(measured: list[MeasuredLength], *, lines: Sequence[LineKey]) -> SparsityOfModel:
+    """Return the numbers of one model, from measurements of the same targets."""
+    measurements = {one.full_len: one.measurement for one in measured}
+    lengths = list(measurements)
+    numbers = estimates(_sums(measurements, lines=lines), lambda totals: _quantities(totals, measurements, lines=lines))
+    points = {
+        key: _reaching(estimate, max_k=measurements[key.full_len].ks[-1])
+        for key, estimate in numbers.items()
+        if isinstance(key, PointKey) and estimate is not None
+    }
+    long_gains = {length: numbers["long gain", length] for length in lengths}
+    first = measured[0]
+    return SparsityOfModel(
+        first.name,
+        first.measurement.manifest["run"],
+        first.measurement.setup,
+        measurements,
+        points,
+        {(line, share): numbers.get(("slope", line, share)) for line in lines for share in SHARES},
+        {length: gain for length, gain in long_gains.items() if gain is not None},
+    )
+
+
+def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) -> dict[Any, np.ndarray]:
+    """Return weights, long gains and divergences of every length, summed over each document."""
+    first = next(iter(measurements.values()))
+    units = document_units(first.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"weight": units.sums(first.weights_W)}
+    for length, measurement in measurements.items():
+        windows, weights_W = measurement.windows, measurement.weights_W
+        sums["long gain", length] = units.sums(weights_W * windows["gain_long_nats"].to_numpy(np.float64))
+        for line in lines:
+            short_W = windows[SHORT_DIVERGENCE[line.context]].to_numpy(np.float64)
+            sums["short", line.context, length] = units.sums(weights_W * short_W)
+            for k in measurement.ks:
+                divergence_W = measurement.divergences[SelectionKey(*line, k)].to_numpy(np.float64)
+                sums[line, k, length] = units.sums(weights_W * divergence_W)
+    return sums
+
+
+def _quantities(
+    totals: Mapping[Any, np.ndarray], measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]
+) -> dict[Any, np.ndarray]:
+    """Return log k of every point, slopes and long gains, from the totals of ``_sums``."""
+    values: dict[Any, np.ndarray] = {}
+    for length in measurements:
+        values["long gain", length] = totals["long gain", length] / totals["weight"]
+    for line in lines:
+        logs: dict[float, list[np.ndarray]] = {share: [] for share in SHARES}
+        for length, measurement in measurements.items():
+            short = totals["short", line.context, length]
+            recovered_KX = np.stack([1 - totals[line, k, length] / short for k in measurement.ks])
+            for share in SHARES:
+                log_k = log_smallest_k(recovered_KX, measurement.ks, share)
+                logs[share].append(log_k)
+                beyond = np.log(measurement.ks[-1]) + BEYOND
+                values[PointKey(line, share, length)] = np.where(np.isinf(log_k), beyond, log_k)
+        if len(measurements) > 1:
+            offsets = np.log(list(measurements)) - np.log(list(measurements)).mean()
+            for share in SHARES:
+                values["slope", line, share] = np.tensordot(offsets / (offsets**2).sum(), np.stack(logs[share]), axes=1)
+    return values
+
+
+def _reaching(log_k: Estimate, *, max_k: int) -> ReachingK:
+    def number(value: Optional[float]) -> Optional[float]:
+        return None if value is None or value > np.log(max_k) + 1e-9 else float(np.exp(value))
+
+    return ReachingK(number(log_k.mean), number(log_k.low), number(log_k.high), max_k, log_k.has_interval)
+
+
+def _check_selector(measured: Sequence[MeasuredLength], selector: str) -> None:
+    for one in measured:
+        selectors = one.measurement.selectors
+        missing = [name for name in (selector, "random") if name not in selectors]
+        if missing:
+            raise UserError(
+                f"{one.name} at full_len {one.full_len}: {' and '.join(missing)} not measured; measure it with "
+                f"--selector {selector} --selector random"
+            )
+        if selectors[selector].sees_target or selector in ("random", "nearest"):
+            raise UserError(
+                f"--selector {selector}: choose one that does not see the target and is no control, such as attention or kl"
+            )
+
+
+def _check_alike(measured: Sequence[MeasuredLength]) -> None:
+    """Check that all measurements have the definitions in common, whatever their model."""
+    measurements = [one.measurement for one in measured]
+    for what, values in (
+        ("local_len", [m.lengths.local_len for m in measurements]),
+        ("visibility", [m.setup.visibility for m in measurements]),
+        ("anchor", [m.setup.anchor_choice for m in measurements]),
+        ("null context", [m.null_context for m in measurements]),
+        ("unit", [m.unit for m in measurements]),
+    ):
+        for one, value in zip(measured, values, strict=True):
+            if value != values[0]:
+                raise UserError(
+                    f"{one.name} at full_len {one.full_len} has {what} {value}, {measured[0].name} at full_len "
+                    f"{measured[0].full_len} {values[0]}; measure all lengths with the same"
+                )
+    if measurements[0].unit != "token":
+        raise UserError(f"these tables count k in units of {measurements[0].unit}; measure them with --unit token")
+
+
+def _check_targets(measured: list[MeasuredLength]) -> None:
+    """Check that the measurements of one model, by rising length, are of several lengths and of the same targets."""
+    lengths = [one.full_len for one in measured]
+    if len(measured) == 1:
+        raise UserError(
+            f"{measured[0].name} was measured at full_len {lengths[0]} alone; give tables of two lengths or more"
+        )
+    if len(set(lengths)) < len(lengths):
+        raise UserError(
+            f"{measured[0].name}: two of these tables have the same full_len, of {lengths}; give each length once"
+        )
+    for one in measured[1:]:
+        if not one.targets.equals(measured[0].targets):
+            raise UserError(
+                f"{one.name}: the tables at full_len {lengths[0]} and {one.full_len} do not share their targets and foreign text"
+                f"; measure every length on the same text, with the same seed and influence.min_preceding={lengths[-1]}"
+            )

@@ -1,0 +1,127 @@
+"""The figure of effective sparsity against context length: its points, bars and marks are the planted numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from made_up import CONTEXTUAL, made_up_tables
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from planted_lengths import ATTENTION, NULL, RANDOM, k_of_share, planted_length
+from typer.testing import CliRunner
+
+from analysis import effective_sparsity
+from olmo_sparsity.statistics.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
+
+LENGTHS = (128, 256, 512)
+
+
+@pytest.fixture(scope="module")
+def found() -> SparsityByLength:
+    measured = [planted_length(length, spread=0.5) for length in LENGTHS]
+    smaller = {"name": "someone/Smaller", "weights_sha256": "e" * 64}
+    measured += [planted_length(length, ks=[1, 2, 4, 8], model=smaller, long_gain=0.0) for length in LENGTHS[:2]]
+    return sparsity_by_length(measured, selector="attention")
+
+
+@pytest.fixture(scope="module")
+def figure(found: SparsityByLength) -> Figure:
+    figures: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effective_sparsity, "save", lambda figure, out, **_: figures.append(figure) or [])
+        effective_sparsity.draw_found(found, Path("unused"))
+    plt.close(figures[0])
+    return figures[0]
+
+
+def marks(axis: Axes) -> list[str]:
+    return [text.get_text().replace("\n", " ") for text in axis.texts if text.get_text()]
+
+
+def test_lines_are_the_numbers_of_both_models(figure: Figure, found: SparsityByLength) -> None:
+    for panel, share in enumerate(SHARES):
+        for row in (0, 1):
+            axis = figure.axes[row * len(SHARES) + panel]
+            expected = []
+            for model in found.models:
+                for line in (ATTENTION, NULL, RANDOM):
+                    points = {n: model.points[PointKey(line, share, n)].value for n in model.measurements}
+                    expected.append([k if k is None or row == 0 else k / (n - 64) for n, k in points.items()])
+            drawn = [list(line.get_ydata()) for line in axis.lines]
+            assert len(drawn) == len(expected) == 6
+            for heights, values in zip(drawn, expected, strict=True):
+                assert heights == pytest.approx([np.nan if value is None else value for value in values], nan_ok=True)
+    assert [axis.get_title() for axis in figure.axes[:3]] == [f"D(k) of at least {share:.0%}" for share in SHARES]
+    assert "interpolated in log k" in figure.axes[0].get_ylabel()
+
+
+def test_lines_of_a_panel_stand_beside_their_lengths(figure: Figure) -> None:
+    places = np.array([line.get_xdata() for line in figure.axes[0].lines[:3]])
+    assert places == pytest.approx(np.broadcast_to(LENGTHS, places.shape), rel=0.1)
+    assert len(np.unique(places[:, 0])) == 3
+
+
+def test_bars_are_the_intervals(figure: Figure, found: SparsityByLength) -> None:
+    model = found.models[0]
+    points = [model.points[PointKey(ATTENTION, 0.5, length)] for length in LENGTHS]
+    bars = [tuple(segment[:, 1]) for bars in figure.axes[0].collections for segment in bars.get_segments()]
+    assert bars[: len(LENGTHS)] == [pytest.approx((point.low, point.high)) for point in points]
+
+
+def test_what_no_measured_k_reaches_has_a_mark_and_no_point(figure: Figure, found: SparsityByLength) -> None:
+    assert marks(figure.axes[0]) == [">8 random"] * 2  # random of the smaller model, at both lengths
+    assert found.models[1].points[PointKey(RANDOM, 0.5, 128)].value is None
+    drawn = figure.axes[0].lines[5].get_ydata()
+    assert np.isnan(np.asarray(drawn, dtype=float)).all()
+    assert k_of_share(RANDOM, 0.9, 128) > 64
+    assert ">64 random" in marks(figure.axes[2])
+    at_128 = [text for text in figure.axes[1].texts if text.get_text().startswith(">8 ") and text.xy[0] < 180]
+    assert [text.get_text() for text in at_128] == [">8 attention", ">8 null", ">8 random"]
+    assert [text.xyann[1] for text in at_128] == [1, 8, 15]  # none over another
+
+
+def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> None:
+    words = str(figure.get_label())
+    for expected in (
+        "Growth of k of someone/Made-Up-2M, attention: full_len^0.40 [0.40, 0.40] for 50%,",
+        "Growth of k of someone/Made-Up-2M, attention, null context: full_len^0.20 [0.20, 0.20] for 50%,",
+        "Growth of k of someone/Made-Up-2M, random: full_len^1.00 [1.00, 1.00] for 50%,",
+        "Growth of k of someone/Smaller, random: none for 50% (some length does not reach it),",
+        "The k of a selector is an upper bound of what suffices: another choice may need fewer.",
+        "the local context fixed at 64 tokens",
+        "D(k) alone is no evidence that the context helps",
+        "the gate passed at every length",
+        "the gate FAILED at full_len 128, 256",
+        "120 windows of 60 documents (planted text, measured), mean over documents",
+    ):
+        assert expected in words
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
+
+
+def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effective_sparsity, "save", lambda figure, out, *, name: [out / f"{name}.png"])
+    assert effective_sparsity.draw_found(found, tmp_path) == [tmp_path / "effective-sparsity.png"]
+    plt.close()
+    rows = pd.read_csv(tmp_path / "effective-sparsity.csv", keep_default_na=False, na_values=[""])
+    assert len(rows) == 3 * 3 * (3 + 2)
+    row = rows.query("model == 'someone/Made-Up-2M' and context == 'null' and share == 0.8 and full_len == 512").iloc[0]
+    point = found.models[0].points[PointKey(NULL, 0.8, 512)]
+    assert [row.k, row.k_low, row.k_high, row.max_k] == pytest.approx([point.value, point.low, point.high, 448])
+    assert row.k_share == pytest.approx(point.value / 448) and row.slope == pytest.approx(0.2)
+    missing = rows.query("model == 'someone/Smaller' and selector == 'random'")
+    assert missing.k.isna().all() and (missing.max_k == 8).all()
+
+
+def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
+    tables = made_up_tables(tmp_path / "tables", num_documents=2, setup=CONTEXTUAL)
+    app = effective_sparsity.typer.Typer()
+    app.command()(effective_sparsity._command)
+    result = CliRunner().invoke(app, ["--tables", str(tables), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "error: someone/Made-Up-2M was measured at full_len 20 alone" in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,76 @@
+"""Measurements in memory at several lengths, whose D(k) rises linearly in log k and reaches 50% at a known k."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+from made_up import MODEL
+
+from olmo_sparsity.statistics.measurement import Measurement, SelectorInfo
+from olmo_sparsity.statistics.sparsity_by_length import LineKey, MeasuredLength
+
+LOCAL = 64
+SLOPE_OF_D = 0.15  # of D(k) in log k
+ATTENTION, NULL, RANDOM = LineKey("attention", "real"), LineKey("attention", "null"), LineKey("random", "real")
+HALVES = {ATTENTION: 4.0, NULL: 6.0, RANDOM: 12.0}  # the k that reaches 50% at a full context of 128 tokens
+GROWTHS = {ATTENTION: 0.4, NULL: 0.2, RANDOM: 1.0}  # the exponent of the full context with which it grows
+
+
+def k_of_share(line: LineKey, share: float, full_len: int) -> float:
+    """Return the k at which D(k) reaches a share, by construction."""
+    half = HALVES[line] * (full_len / 128) ** GROWTHS[line]
+    return float(half * np.exp((share - 0.5) / SLOPE_OF_D))
+
+
+def planted_length(
+    full_len: int,
+    *,
+    num_documents: int = 60,
+    spread: float = 0.0,
+    ks: Optional[Sequence[int]] = None,
+    model: Optional[Mapping[str, Any]] = None,
+    long_gain: float = 0.5,
+    **changes: Any,
+) -> MeasuredLength:
+    """Return a measurement of two windows of each document.
+
+    Args:
+        full_len: length of the full context.
+        num_documents: number of documents.
+        spread: standard deviation of what a document adds to log k of every share, alike at every length.
+        ks: the measured k; None: the powers of two up to M, and M.
+        model: entries of the manifest's ``model``.
+        long_gain: mean long gain.
+        changes: entries of the manifest.
+    """
+    num_long_range = full_len - LOCAL
+    if ks is None:
+        ks = [*(2**i for i in range(num_long_range.bit_length()) if 2**i < num_long_range), num_long_range]
+    rng = np.random.default_rng(0)
+    document_W = np.repeat(np.arange(num_documents), 2)
+    added_W = rng.normal(0, spread, num_documents)[document_W] if spread else np.zeros(len(document_W))
+    windows = pd.DataFrame({"window_id": np.arange(len(document_W)), "doc_id": [f"{d:016x}" for d in document_W]})
+    windows["weight"] = 1.0 + document_W % 3
+    windows["gain_long_nats"] = long_gain + rng.normal(0, 0.1, len(windows))
+    windows["kl_short_nats"], windows["null_kl_short_nats"] = 0.3, 0.7
+    divergences = {}
+    for line in (ATTENTION, NULL, RANDOM, LineKey("random", "null")):
+        shape = RANDOM if line.selector == "random" else line
+        short_W = windows["kl_short_nats" if line.context == "real" else "null_kl_short_nats"]
+        for k in ks:
+            recovered_W = 0.5 + SLOPE_OF_D * (np.log(k / k_of_share(shape, 0.5, full_len)) - added_W)
+            divergences[(*line, k)] = short_W * (1 - recovered_W)
+    frame = pd.DataFrame(divergences)
+    frame.columns.names = ["selector", "context", "k"]
+    manifest: dict[str, Any] = {
+        "run": "planted", "source": "planted text", "split": "measured", "visibility": "contextual", "anchor": None,
+        "model": {**MODEL, **(model or {})}, "influence": {"sampling": "documents", "null_context": "same-source"},
+        "context": {"local_len": LOCAL, "full_len": full_len, "num_long_range": num_long_range, "train_len": None},
+    }  # fmt: skip
+    selectors = {name: SelectorInfo(False, 1) for name in ("attention", "random")}
+    measurement = Measurement(windows, frame, frame, pd.DataFrame(), selectors, {**manifest, **changes})
+    targets = windows[["window_id", "doc_id", "weight"]].assign(target=4096, target_id=7, null_doc_id="0")
+    return MeasuredLength(measurement, targets)
