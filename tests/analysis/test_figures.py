@@ -13,6 +13,7 @@ from drawn_figures import FIGURES, MODULES, mean, measured, only, words_on
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 from PIL import Image
+from planted_lengths import planted_length
 
 from analysis import agreement, distance, figure5, output, style
 from benchmarks.generated_tables import PRETRAINED, write_tables
@@ -180,6 +181,13 @@ def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: P
     assert (bins[0].from_tokens, bins[-1].to_tokens) == (65, 128)
     assert all(b.from_tokens == a.to_tokens + 1 for a, b in pairwise(bins))
     assert sum(b.uniform for b in bins) == pytest.approx(1) and sum(mean(b.share) for b in bins) == pytest.approx(1)
+
+
+def test_distances_are_not_those_of_nearly_all_tokens(tables: Path) -> None:
+    assert distance.shown_k(planted_length(2048).measurement) == 512  # of 1, 2, 4, ... 1,024 and all 1,984
+    assert distance.shown_k(planted_length(128, ks=[1, 32, 64]).measurement) == 32
+    assert distance.shown_k(planted_length(128, ks=[48, 64]).measurement) == 48  # there is no smaller one
+    assert distance.shown_k(load(tables)) == 8  # of 12 tokens, on a linear axis
 
 
 def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:
