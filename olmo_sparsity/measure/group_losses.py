@@ -13,7 +13,7 @@ import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import SingleReadout, divergence, read_groups, surprisals
-from olmo_sparsity.measure.passes import RowGroup, log_probs_of_groups
+from olmo_sparsity.measure.passes import RowGroup, log_probs_of_all_but_spans, log_probs_of_groups
 from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
 
 POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together
@@ -74,6 +74,10 @@ def all_but_one_group_losses(
     """Return loss(all but group i) of A labels for every group i, nats, fp32 [W, I, A]; NaN where there is no group."""
     (num_windows, num_long_range), width, device = groups.groups_WM.shape, groups.num_groups, tokens_WT.device
     losses_WIA = torch.full((num_windows, width, labels_WA.shape[1]), torch.nan, device=device)
+    # Where a pass holds one row, rows of a size gain nothing from one another, and much from what precedes their group.
+    holds_one_row = evaluator.rows_per_pass(evaluator.window_len(tokens_WT.shape[1])) == 1
+    if holds_one_row and evaluator.path == "compact" and evaluator.visibility == "hidden":
+        return _losses_after_prefixes(evaluator, tokens_WT, groups=groups, labels_WA=labels_WA)
     windows_at_once = max(1, POSITIONS_AT_ONCE // (width * num_long_range))
     for begin in range(0, num_windows, windows_at_once):
         exists_wI = groups.exists_WI[begin : begin + windows_at_once]
@@ -91,4 +95,17 @@ def all_but_one_group_losses(
         readouts = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=rows)
         for place, readout in zip(places, readouts, strict=True):
             losses_WIA[place] = readout.losses_RA
+    return losses_WIA
+
+
+def _losses_after_prefixes(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: TokenGroups, labels_WA: torch.Tensor
+) -> torch.Tensor:
+    """Like ``all_but_one_group_losses``, a window and a group at a time: what precedes the group is computed once."""
+    losses_WIA = torch.full((len(tokens_WT), groups.num_groups, labels_WA.shape[1]), torch.nan, device=tokens_WT.device)
+    for w in range(len(tokens_WT)):
+        first_I = groups.first_WI[w, : groups.num_groups_W[w]].tolist()
+        spans = list(zip(first_I, [*first_I[1:], groups.groups_WM.shape[1]], strict=True))
+        for i, log_q_1V in enumerate(log_probs_of_all_but_spans(evaluator, tokens_WT[w : w + 1], spans=spans)):
+            losses_WIA[w, i] = surprisals(log_q_1V[0], labels_WA[w])
     return losses_WIA

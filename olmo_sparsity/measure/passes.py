@@ -245,7 +245,7 @@ def log_probs_of_all_but_one(
         tokens_wT = tokens_WT[windows]
         olmo = evaluator.shared_olmo
         if olmo is None:
-            parts = _logits_after_prefixes(evaluator, tokens_wT)
+            parts = _logits_after_prefixes(evaluator, tokens_wT, spans=[(j, j + 1) for j in range(num_long_range)])
         else:
             parts = compact.all_but_one_logits(olmo, tokens_wT, num_long_range=num_long_range)
         for j, logits_wV in enumerate(parts):
@@ -253,15 +253,30 @@ def log_probs_of_all_but_one(
             yield windows, slice(j, j + 1), logits_wV.float().log_softmax(dim=-1)[:, None]
 
 
-def _logits_after_prefixes(evaluator: Evaluator, tokens_wT: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the logits with everything visible but j, [w, V], for every long-range position j, under ``hidden``."""
-    num_long_range = tokens_wT.shape[1] - evaluator.local_len
+def log_probs_of_all_but_spans(
+    evaluator: Evaluator, tokens_wT: torch.Tensor, *, spans: Sequence[tuple[int, int]]
+) -> Iterator[torch.Tensor]:
+    """Yield log-probabilities with everything visible but the long-range positions first .. end-1, fp32 [w, V], a span at a time.
+
+    Only under ``hidden``, and not on the masked path: what precedes a span is computed once for a window.
+    """
+    full_len = tokens_wT.shape[1]
+    for (_, end), logits_wV in zip(spans, _logits_after_prefixes(evaluator, tokens_wT, spans=spans), strict=True):
+        tokens_ran(len(logits_wV) * (full_len - end))
+        yield logits_wV.float().log_softmax(dim=-1)
+
+
+def _logits_after_prefixes(
+    evaluator: Evaluator, tokens_wT: torch.Tensor, *, spans: Sequence[tuple[int, int]]
+) -> Iterator[torch.Tensor]:
+    """Yield the logits with everything visible but the long-range positions first .. end-1, [w, V], of each span."""
     tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
-    cut = tokens_wT.shape[1] - evaluator.local_len
+    cut, num_anchors = tokens_wT.shape[1] - evaluator.local_len, evaluator.num_anchors
+    tokens_ran(len(tokens_wT) * cut)
     prefix = evaluator.model.keys_values(tokens_wT[:, :cut], positions_wT[:, :cut])
-    for j in range(num_long_range):
-        before = evaluator.num_anchors + j
-        rest = (tokens_wT[:, before + 1 :], positions_wT[:, before + 1 :])
+    for first, end in spans:
+        before = num_anchors + first
+        rest = (tokens_wT[:, num_anchors + end :], positions_wT[:, num_anchors + end :])
         if before == 0:
             yield evaluator.model.last_logits(*rest)
         else:
