@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from transformers import OlmoForCausalLM
 
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.visibility import attention_mask, with_anchor
+from olmo_sparsity.progress import tokens_ran
+
 
 def captum_scores(
     model: OlmoForCausalLM,
@@ -85,3 +89,51 @@ def inseq_occlusion(model: OlmoForCausalLM, vocab_size: int) -> Callable[[torch.
         )
 
     return attribute
+
+
+def plain_losses(
+    evaluator: Evaluator, tokens_1T: torch.Tensor, *, target: int, visible_RM: torch.Tensor
+) -> torch.Tensor:
+    """Return the loss under visible sets (bool), [R], each of which runs the whole window under a mask, last logits only."""
+    tokens_RT, positions_RT = with_anchor(tokens_1T.expand(len(visible_RM), -1), evaluator.anchor_id)
+    always_R1 = visible_RM.new_ones(len(visible_RM), 1)
+    visible_RT = torch.cat(
+        [*[always_R1] * evaluator.num_anchors, visible_RM, always_R1.expand(-1, evaluator.local_len)], dim=1
+    )
+    allowed_RTT = attention_mask(visible_RT, local_len=evaluator.local_len, visibility=evaluator.visibility)
+    tokens_ran(tokens_RT.numel())
+    logits_RV = evaluator.model.last_logits(tokens_RT, positions_RT, bias_BTT=allowed_RTT)
+    return -logits_RV.float().log_softmax(dim=-1)[:, target]
+
+
+def captum_of_groups(
+    evaluator: Evaluator, tokens_1T: torch.Tensor, *, target: int, groups_M: torch.Tensor, unmask: bool, num_scored: int
+) -> torch.Tensor:
+    """Return captum's ``FeatureAblation`` of the first groups of a window, [num_scored].
+
+    The features are a visibility mask over the groups. The whole window runs for each of them, as many at once as a pass holds.
+
+    Args:
+        evaluator: the model, with the anchor, the definition of visible and the tokens of a pass.
+        tokens_1T: int64, the window, without its target.
+        target: the token that follows.
+        groups_M: int64, the group of each long-range token.
+        unmask: score a group by the gain of unmasking it alone; otherwise by the cost of hiding it alone.
+        num_scored: groups that are scored.
+    """
+    from captum.attr import FeatureAblation
+
+    sign = 1.0 if unmask else -1.0
+
+    def signed_loss(features_RI: torch.Tensor) -> torch.Tensor:
+        visible_RI = torch.full((len(features_RI), int(groups_M.max()) + 1), not unmask)
+        visible_RI[:, :num_scored] = features_RI > 0.5
+        return sign * plain_losses(evaluator, tokens_1T, target=target, visible_RM=visible_RI[:, groups_M])
+
+    shown_1I = torch.ones(1, num_scored)
+    hidden_1I = torch.zeros(1, num_scored)
+    inputs, baselines = (hidden_1I, shown_1I) if unmask else (shown_1I, hidden_1I)
+    rows = evaluator.rows_per_pass(evaluator.window_len(tokens_1T.shape[1]))
+    with torch.no_grad():
+        scores_1I = FeatureAblation(signed_loss).attribute(inputs, baselines=baselines, perturbations_per_eval=rows)
+    return scores_1I[0]

@@ -246,7 +246,7 @@ class WindowScores:
 
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SingleUnmaskings:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
-        best_WJ = self.groups.chosen(rank(-self._estimates(screening, criterion)), screening.num_candidates)
+        best_WJ = self.groups.chosen(rank(-self.estimates(screening, criterion)), screening.num_candidates)
         singles = self.predictions.unmask(
             self.evaluator,
             torch.from_numpy(best_WJ).to(self.windows.device),
@@ -255,7 +255,7 @@ class WindowScores:
         )
         return _singles_of(singles, label=0, reference=0)
 
-    def _estimates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
+    def estimates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
         """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
         ranker = screening.ranker or self.evaluator
         if screening.ranking == "proxy":

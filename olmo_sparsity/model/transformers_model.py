@@ -56,6 +56,11 @@ class TransformersModel:
         self._max_position = int(max_position)
 
     @property
+    def raw(self) -> Any:
+        """The model of transformers."""
+        return self._model
+
+    @property
     def vocab_size(self) -> int:
         """V, the width of the logits; it may exceed the number of the tokenizer's entries."""
         return int(self._model.get_output_embeddings().weight.shape[0])

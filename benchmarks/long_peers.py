@@ -1,0 +1,271 @@
+"""How fast and how faithful methods are that tell which tokens or sentences of a long context matter: ours and its peers.
+
+    python -m benchmarks.long_peers --model MODEL --data FILES --sizes 512 1024 2048 --windows 6 4 2 --out FOLDER
+
+Every method scores the same windows with the same model, on one thread, in passes of the same number of tokens. Its scores are
+compared with the exact ones of the same window. There are two quantities (``benchmarks.long_problems``): the gain of unmasking
+one token, and AttriBoT's cost of leaving one sentence out. Prints tables, writes ``long_peers.json`` and draws a figure of each
+quantity. What a window gave for a method is kept in FOLDER, so that a run can be stopped and continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from benchmarks.long_fidelity import SetQuality, chosen, quality, rank_correlation, recall, screened
+from benchmarks.long_methods import (
+    CAPTUM,
+    EXACT,
+    METHODS,
+    Models,
+    Outcome,
+    run_captum,
+    run_method,
+    upper_half_left_out,
+)
+from benchmarks.long_problems import QUANTITIES, VISIBILITY, Problem, long_windows, make_problem
+from benchmarks.long_report import draw, summarize, table
+from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
+from olmo_sparsity.model.transformers_model import TransformersModel
+from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.storage.files import read_json, write_json
+
+LOCAL_LEN, BATCH_TOKENS = 64, 1024
+CANDIDATES = {"tokens": (32, 64), "sentences": (8, 16)}  # N, groups that are scored exactly after a ranking
+# A ranking whose keys and values in front of the local tokens are those that exact scores go on from.
+SHARING_PREFIX = ("gradient", "patching", "attention", "hierarchy:32", "hierarchy:64")
+
+
+class KeptWindow:
+    """What is known about one window, in a file that is written whenever something is added."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Any] = read_json(path) if path.exists() else {"methods": {}, "sets": {}}
+
+    def outcome(self, method: str) -> Outcome | None:
+        """Return what a method found; None: it has not run."""
+        found = self._known["methods"].get(method)
+        if found is None:
+            return None
+        scores_I = np.array([np.nan if score is None else score for score in found["scores_I"]])
+        return Outcome(scores_I, found["seconds"], found["tokens"], found["num_timed"])
+
+    def add(self, method: str, outcome: Outcome) -> None:
+        """Keep what a method found."""
+        scores = [float(score) if np.isfinite(score) else None for score in outcome.scores_I]
+        self._known["methods"][method] = {**dataclasses.asdict(outcome), "scores_I": scores}
+        write_json(self._path, self._known)
+
+    def quality(self, problem: Problem, groups: list[int]) -> SetQuality:
+        """Return the quality of a set of groups; it is computed once."""
+        name = " ".join(map(str, sorted(groups)))
+        if name not in self._known["sets"]:
+            self._known["sets"][name] = dataclasses.asdict(quality(problem, groups))
+            write_json(self._path, self._known)
+        return SetQuality(**self._known["sets"][name])
+
+
+def with_screening(problem: Problem, outcomes: dict[str, Outcome]) -> dict[str, Outcome]:
+    """Return the outcomes of all methods, and of rankings that exact scores of their best groups follow."""
+    found = dict(outcomes)
+    for name, method in METHODS[problem.quantity].items():
+        if not method.is_ranking or name not in outcomes:
+            continue
+        for number in CANDIDATES[problem.quantity]:
+            made_for = name.partition(":")[2] if name.startswith("hierarchy") else str(number)
+            if number < problem.num_groups and made_for == str(number):
+                found[f"{name}, best {number}"] = screened(
+                    problem,
+                    outcomes[name],
+                    exact=outcomes[EXACT],
+                    number=number,
+                    shares_prefix=name in SHARING_PREFIX and problem.quantity == "tokens",
+                )
+    return found
+
+
+def measure_window(problem: Problem, models: Models, kept: KeptWindow, *, captum: bool) -> list[dict[str, Any]]:
+    """Run what has not run on a window; return one row for each method.
+
+    Args:
+        problem: the window.
+        models: the proxy.
+        kept: what is known.
+        captum: it is installed.
+    """
+    nothing = kept.quality(problem, [])
+    outcomes: dict[str, Outcome] = {}
+    for name in [*METHODS[problem.quantity], *([CAPTUM] if captum else [])]:
+        if name != CAPTUM and METHODS[problem.quantity][name].needs_proxy and models.proxy is None:
+            continue
+        outcome = kept.outcome(name)
+        if outcome is None:
+            methods = METHODS[problem.quantity]
+            outcome = run_method(methods[name], problem, models) if name in methods else run_captum(problem)
+            kept.add(name, outcome)
+        outcomes[name] = outcome
+    exact_I = outcomes[EXACT].scores_I
+    best = kept.quality(problem, chosen(exact_I))
+    rows = []
+    for name, outcome in with_screening(problem, outcomes).items():
+        is_exact = outcome.num_timed is not None  # the quantity itself, of which a part was timed
+        scores_I = exact_I if is_exact else outcome.scores_I
+        of_set = kept.quality(problem, chosen(scores_I))
+        scored_I = np.isfinite(outcome.scores_I)
+        rows.append(
+            {
+                "method": name,
+                "groups": problem.num_groups,
+                "seconds": float(np.median(outcome.seconds)),
+                "tokens": outcome.tokens,
+                "num_timed": outcome.num_timed,
+                "recall": recall(scores_I, exact_I),
+                "rank_correlation": rank_correlation(scores_I, exact_I),
+                "gain_lost_nats": of_set.loss - best.loss,
+                "gain_nats": nothing.loss - of_set.loss,
+                "kl_nats": of_set.kl,
+                "kl_short_nats": nothing.kl,
+                "largest_difference_nats": _difference(outcome.scores_I, exact_I, scored_I, name=name),
+            }
+        )
+    return rows
+
+
+def _difference(scores_I: np.ndarray, exact_I: np.ndarray, scored_I: np.ndarray, *, name: str) -> float | None:
+    """Return how far the scores of another exact method are from ours, the mean taken off; None for other methods."""
+    if name not in (CAPTUM, "AttriBoT, key-value cache"):
+        return None
+    differences_i = (scores_I - exact_I)[scored_I]
+    return float(np.abs(differences_i - differences_i.mean()).max())
+
+
+def run(
+    opened: PretrainedModel, files: list[Path], out: Path, *, sizes: list[int], windows: list[int], seed: int
+) -> list[dict[str, Any]]:
+    """Measure all sizes, and return one row for each quantity, size, window and method."""
+    assert isinstance(opened.model, TransformersModel)
+    proxy, share = upper_half_left_out(opened.model)
+    models = Models(proxy, share)
+    captum = _has_captum()
+    rows = []
+    with progress_bar("windows", " windows", total=len(QUANTITIES) * sum(windows)) as bar:
+        for size, number in zip(sizes, windows, strict=True):
+            of_size = islice(long_windows(files, size, tokenizer=opened.tokenizer, seed=seed), number)
+            for w, tokens_T in enumerate(of_size):
+                for quantity in QUANTITIES:
+                    evaluator = Evaluator(
+                        opened.model,
+                        LOCAL_LEN,
+                        batch_tokens=BATCH_TOKENS,
+                        visibility=VISIBILITY[quantity],
+                        anchor_id=opened.bos_id,
+                    )
+                    problem = make_problem(evaluator, tokens_T, quantity=quantity, tokenizer=opened.tokenizer)
+                    kept = KeptWindow(out / f"{quantity}-{size}-{w}.json")
+                    found = measure_window(problem, models, kept, captum=captum)
+                    rows += [{"quantity": quantity, "size": size, "window": w, **row} for row in found]
+                    bar.update()
+    return rows
+
+
+def _has_captum() -> bool:
+    try:
+        import captum  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def check_setting(out: Path, setting: dict[str, Any]) -> None:
+    """Check that what a folder holds was measured in the same setting; write down the setting of a new one.
+
+    Raises:
+        UserError: it was measured in another.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "setting.json"
+    if not path.exists():
+        write_json(path, setting)
+        return
+    known = read_json(path)
+    differing = [name for name in setting if known.get(name) != setting[name]]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"--out {out}: it holds results with {name} = {known.get(name)}, where {setting[name]} is asked for; choose another "
+            "folder"
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a model of transformers, in the form of pretrained.model")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="files with long documents")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048], help="tokens of a window")
+    parser.add_argument("--windows", type=int, nargs="+", default=[6, 4, 2], help="windows of each size")
+    parser.add_argument("--seed", type=int, default=0, help="of the windows")
+    parser.add_argument("--out", type=Path, default=Path("runs/long_peers"))
+    return parser.parse_args()
+
+
+def _check(given: argparse.Namespace) -> None:
+    if len(given.sizes) != len(given.windows):
+        raise UserError(f"--windows: {len(given.windows)} numbers for {len(given.sizes)} sizes; give one for each size")
+    if min(given.sizes) <= LOCAL_LEN or min(given.windows) < 1:
+        raise UserError(f"--sizes, --windows: a window has more than {LOCAL_LEN} tokens, and there is at least one")
+    for path in given.data:
+        if not path.is_file():
+            raise UserError(f"--data {path}: no such file")
+
+
+def main() -> None:
+    """Measure, print the table and draw the figures."""
+    given = _arguments()
+    torch.set_num_threads(1)
+    try:
+        _check(given)
+        opened = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32")
+        if not isinstance(opened.model, TransformersModel):
+            raise UserError(f"--model {given.model}: choose a model of transformers, of which layers can be left out")
+        longest = max(given.sizes) + 1
+        if longest > opened.record.max_position:
+            raise UserError(f"--sizes: the model has {opened.record.max_position} positions, and {longest} are needed")
+        setting = {
+            "weights_sha256": opened.record.weights_sha256,
+            "data": [path.name for path in given.data],
+            "seed": given.seed,
+            "local_len": LOCAL_LEN,
+            "batch_tokens": BATCH_TOKENS,
+            "torch": torch.__version__,
+        }
+        check_setting(given.out, setting)
+        rows = run(opened, given.data, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    summary = summarize(rows)
+    write_json(given.out / "long_peers.json", {"setting": setting, "summary": summary, "windows": rows})
+    console = Console(width=150)
+    for quantity in QUANTITIES:
+        for size in given.sizes:
+            console.print(table(summary, quantity=quantity, size=size))
+        draw(rows, quantity, given.out / f"long_peers_{quantity}")
+    if not _has_captum():
+        console.print("captum is not installed, and was left out; `make bench` installs it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The table and the figures of ``benchmarks.long_peers``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from rich.table import Table
+
+from benchmarks.long_methods import CAPTUM, EXACT, WHOSE
+from benchmarks.long_problems import K
+
+COLORS = {"ours": "#0072B2", "AttriBoT": "#D55E00", "ContextCite": "#009E73", "captum": "#444444"}
+MARKERS = "os^Dv<>ph*X"
+TITLES = {
+    "tokens": "unmasking one token of the long-range text (contextual visibility)",
+    "sentences": "leaving out one sentence of the long-range text (hidden visibility)",
+}
+MEASURES = {
+    "recall": f"recall at {K}",
+    "rank_correlation": "rank correlation",
+    "gain_lost_nats": "gain lost, nats",
+    "prediction_recovered": f"D({K})",
+}
+
+
+def family(method: str) -> str:
+    """Return who proposed a method; exact scores may follow its ranking."""
+    return WHOSE[method.partition(", best ")[0]]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each quantity, size and method: medians of the cost, means of the fidelity over windows."""
+    summary = []
+    keys = dict.fromkeys((row["quantity"], row["size"], row["method"]) for row in rows)
+    of_key = {key: [row for row in rows if (row["quantity"], row["size"], row["method"]) == key] for key in keys}
+    for (quantity, size, method), found in of_key.items():
+        costs = {name: median(row[name] for row in found) for name in ("seconds", "tokens")}
+        entry = {"quantity": quantity, "size": size, "method": method, "windows": len(found), **costs}
+        for name, reference in (("times_plain", CAPTUM), ("times_exact", EXACT)):
+            compared = of_key.get((quantity, size, reference))
+            for cost in ("seconds", "tokens"):
+                entry[f"{name}_{cost}"] = (
+                    None if compared is None else median(row[cost] for row in compared) / costs[cost]
+                )
+        for name in ("recall", "rank_correlation", "gain_lost_nats", "gain_nats"):
+            entry[name] = _mean([row[name] for row in found])
+        entry["prediction_recovered"] = 1 - fmean(row["kl_nats"] for row in found) / fmean(
+            row["kl_short_nats"] for row in found
+        )
+        entry["groups"] = median(row["groups"] for row in found)
+        entry["num_extrapolated"] = sum(row["num_timed"] is not None for row in found)
+        differences = [row["largest_difference_nats"] for row in found if row["largest_difference_nats"] is not None]
+        entry["largest_difference_nats"] = max(differences, default=None)
+        summary.append(entry)
+    return summary
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def table(summary: list[dict[str, Any]], *, quantity: str, size: int) -> Table:
+    """Return the table of one quantity and size, the fastest method last."""
+    entries = [entry for entry in summary if (entry["quantity"], entry["size"]) == (quantity, size)]
+    entries.sort(key=lambda entry: -entry["tokens"])
+    number, groups = entries[0]["windows"], entries[0]["groups"]
+    notes = ["* seconds and tokens extrapolated by count from a few groups; it is the exact quantity"]
+    for entry in entries:
+        if entry["largest_difference_nats"] is not None:
+            notes.append(f"{entry['method']}: at most {entry['largest_difference_nats']:.0e} nats from ours")
+    shown = Table(
+        "method", "seconds", "tokens", "times plain, s", "times plain, tokens", "times exact, tokens", "recall at 8",
+        "rank corr.", "gain lost, nats", "D(8)",
+        title=f"{size} tokens, {number} windows, {groups:g} {quantity} each (median): {TITLES[quantity]}",
+        caption="; ".join(notes),
+    )  # fmt: skip
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for entry in entries:
+        star = "*" if entry["num_extrapolated"] else ""
+        shown.add_row(
+            entry["method"],
+            _number(entry["seconds"], 1) + star,
+            _number(entry["tokens"], 0) + star,
+            _number(entry["times_plain_seconds"], 1),
+            _number(entry["times_plain_tokens"], 1),
+            _number(entry["times_exact_tokens"], 1),
+            _number(entry["recall"], 2),
+            _number(entry["rank_correlation"], 2),
+            _number(entry["gain_lost_nats"], 3),
+            _number(entry["prediction_recovered"], 2),
+        )
+    return shown
+
+
+def _value(row: dict[str, Any], measure: str) -> float | None:
+    if measure == "prediction_recovered":
+        return 1 - row["kl_nats"] / row["kl_short_nats"]
+    return row[measure]
+
+
+def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
+    """Draw seconds a window against fidelity: a row of panels each measure, a column each size; medians, and faint windows."""
+    of_quantity = [row for row in rows if row["quantity"] == quantity]
+    sizes = sorted({row["size"] for row in of_quantity})
+    names = list(dict.fromkeys(row["method"] for row in of_quantity))
+    seen: dict[str, int] = {}
+    looks = {}
+    for name in names:
+        whose = family(name)
+        looks[name] = (COLORS[whose], MARKERS[seen.setdefault(whose, 0) % len(MARKERS)], seen[whose] < len(MARKERS))
+        seen[whose] += 1
+    figure, axes = plt.subplots(
+        len(MEASURES),
+        len(sizes),
+        figsize=(4.2 * len(sizes) + 3, 2.6 * len(MEASURES)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for column, size in enumerate(sizes):
+        for axis, (measure, label) in zip(axes[:, column], MEASURES.items(), strict=True):
+            for name in names:
+                points = [
+                    (row["seconds"], value)
+                    for row in of_quantity
+                    if (row["size"], row["method"]) == (size, name) and (value := _value(row, measure)) is not None
+                ]
+                if not points:
+                    continue
+                (color, marker, filled), (seconds, values) = looks[name], zip(*points, strict=True)
+                style: dict[str, Any] = {"marker": marker, "color": color, "linestyle": "none"}
+                axis.plot(seconds, values, alpha=0.2, markersize=3, **style)
+                axis.plot(
+                    median(seconds), median(values), markersize=6, label=name,
+                    markerfacecolor=color if filled else "white", **style,
+                )  # fmt: skip
+            axis.set_xscale("log")
+            axis.grid(alpha=0.3)
+            axis.set_ylabel(label)
+        axes[0, column].set_title(f"{size} tokens", fontsize=10)
+        axes[-1, column].set_xlabel("seconds a window")
+    handles = {}
+    for axis in axes.flat:
+        handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=7)
+    figure.suptitle(f"{TITLES[quantity]}: medians over windows; faint: single windows", fontsize=10)
+    for suffix in (".png", ".pdf"):
+        figure.savefig(path.with_suffix(suffix), dpi=150)
+    plt.close(figure)
