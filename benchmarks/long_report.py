@@ -80,7 +80,7 @@ def table(summary: list[dict[str, Any]], *, quantity: str, size: int) -> Table:
         if entry["largest_difference_nats"] is not None:
             notes.append(f"{entry['method']}: at most {entry['largest_difference_nats']:.0e} nats from ours")
     shown = Table(
-        "method", "seconds", "tokens", "times plain, s", "times plain, tokens", "times exact, tokens", "recall at 8",
+        "method", "CPU seconds", "tokens", "times plain, s", "times plain, tokens", "times exact, tokens", "recall at 8",
         "rank corr.", "gain lost, nats", "D(8)",
         title=f"{size} tokens, {number} windows, {groups:g} {quantity} each (median): {TITLES[quantity]}",
         caption="; ".join(notes),
@@ -149,7 +149,7 @@ def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
             axis.grid(alpha=0.3)
             axis.set_ylabel(label)
         axes[0, column].set_title(f"{size} tokens", fontsize=10)
-        axes[-1, column].set_xlabel("seconds a window")
+        axes[-1, column].set_xlabel("CPU seconds a window, one thread")
     handles = {}
     for axis in axes.flat:
         handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
