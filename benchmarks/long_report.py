@@ -75,7 +75,9 @@ def table(summary: list[dict[str, Any]], *, quantity: str, size: int) -> Table:
     entries = [entry for entry in summary if (entry["quantity"], entry["size"]) == (quantity, size)]
     entries.sort(key=lambda entry: -entry["tokens"])
     number, groups = entries[0]["windows"], entries[0]["groups"]
-    notes = ["* seconds and tokens extrapolated by count from a few groups; it is the exact quantity"]
+    notes = []
+    if any(entry["num_extrapolated"] for entry in entries):
+        notes.append("* the exact quantity; its cost is extrapolated by count from a few groups")
     for entry in entries:
         if entry["largest_difference_nats"] is not None:
             notes.append(f"{entry['method']}: at most {entry['largest_difference_nats']:.0e} nats from ours")
