@@ -13,10 +13,11 @@ import typer
 from olmo_sparsity import __version__
 from olmo_sparsity.cli import explaining, measuring, synthetic, training, viewing
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.cli.messages import set_up_messages
+from olmo_sparsity.cli.messages import Program, note_option, set_up_asked_messages
 
 app = typer.Typer(
     name="olmo-sparsity",
+    cls=Program,
     help="How few of the earlier tokens does a language model need? Train short-context OLMo models with PoSE, unmask "
     "the k most influential long-range tokens, and measure how much of the long-context gain they recover.",
     epilog="A command first runs the earlier commands that it depends on, if they have not been run. Start with: "
@@ -57,13 +58,32 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show more messages, with time and module.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only warnings and results.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            callback=note_option,
+            expose_value=False,
+            help="Show more messages, with time and module.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet",
+            "-q",
+            callback=note_option,
+            expose_value=False,
+            help="Show only warnings and results; takes precedence over --verbose.",
+        ),
+    ] = False,
 ) -> None:
-    set_up_messages(verbose=verbose, quiet=quiet)
+    set_up_asked_messages(context)
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
-"""Messages of the commands: which log records are shown on standard error, and how."""
+"""Messages of the commands: which log records are shown on standard error, and how. The options that say so."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
+import typer
 from tqdm import tqdm
+from typer.core import TyperGroup
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.torchrun import current_process
@@ -59,6 +62,32 @@ def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:
         PACKAGE_LOGGER.removeHandler(earlier)
     PACKAGE_LOGGER.addHandler(handler)
     PACKAGE_LOGGER.setLevel(level)
+
+
+def set_up_asked_messages(context: typer.Context) -> None:
+    """Send the log to standard error as ``--verbose`` and ``--quiet`` say, wherever on the command line they stand."""
+    set_up_messages(verbose="verbose" in context.meta, quiet="quiet" in context.meta)
+
+
+def note_option(context: typer.Context, option: typer.CallbackParam, is_given: bool) -> None:
+    """Do what ``--verbose`` or ``--quiet`` says."""
+    if is_given:
+        context.meta[str(option.name)] = True  # the program and its command have this in common
+        set_up_asked_messages(context)
+
+
+class Program(TyperGroup):
+    """The commands of a program; ``--verbose`` and ``--quiet`` may also stand after each of them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._share([option for option in self.params if option.name in ("verbose", "quiet")], self)
+
+    def _share(self, options: list[Any], group: TyperGroup) -> None:
+        for command in group.commands.values():
+            command.params += options
+            if isinstance(command, TyperGroup):
+                self._share(options, command)
 
 
 def print_line(result: object, *, to_stderr: bool = False) -> None:

@@ -29,10 +29,10 @@ def log_restored() -> Iterator[None]:
 def train_command(
     tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
-    """Run ``olmo-sparsity [OPTIONS] train``, and return the lines on standard error."""
+    """Run ``olmo-sparsity [OPTIONS] train [BEHIND]``, and return the lines on standard error."""
 
-    def run(*options: str) -> list[str]:
-        arguments = [*options, "train", "--config", str(tiny_yaml), "--run", str(tmp_path / "run")]
+    def run(*options: str, behind: tuple[str, ...] = ()) -> list[str]:
+        arguments = [*options, "train", "--config", str(tiny_yaml), "--run", str(tmp_path / "run"), *behind]
         monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -56,6 +56,14 @@ def test_quiet_shows_warnings_only(train_command: Callable[..., list[str]], tmp_
     weights.write_bytes(weights.read_bytes()[:100])
     (line,) = train_command("-q")
     assert re.match(r"warning: .*step12/model\.pt: missing, cut short or changed .* renamed to damaged-step12$", line)
+
+
+def test_the_options_may_stand_behind_the_command(train_command: Callable[..., list[str]]) -> None:
+    """They count wherever they stand, and ``--quiet`` takes precedence."""
+    assert train_command(behind=("--quiet",)) == []
+    (line,) = train_command(behind=("-v",))
+    assert re.match(rf"{TIME} olmo_sparsity\.training\.loop: .*already trained", line)
+    assert train_command("--verbose", behind=("-q",)) == train_command("-q", behind=("-v",)) == []
 
 
 def test_verbose_shows_details_with_time_and_module(train_command: Callable[..., list[str]], tmp_path: Path) -> None:
