@@ -45,13 +45,12 @@ def print_table(table: ResultTable, console: Console) -> None:
     """
     if table.title:
         _print_words(table.title, console, style="bold italic")
-    widths = [_width(table, index) for index in range(len(table.columns))]
-    parts = _parts(table, widths, room=console.width)
+    parts = parts_of(table, room=console.width)
     if parts is None:
         _print_as_lists(table, console)
     else:
         for part in parts:
-            console.print(_part_of(table, part, widths=widths))
+            console.print(_part_of(table, part))
     if table.caption:
         _print_words(table.caption, console, style="italic")
 
@@ -64,7 +63,7 @@ def _longest_word(text: str) -> int:
     return max((cell_len(word) for word in text.split()), default=1)
 
 
-def _width(table: ResultTable, index: int) -> int:
+def least_width(table: ResultTable, index: int) -> int:
     """Return the least width of a column: that of its widest number, or of a wrapped key, and of its header's words."""
     column, texts = table.columns[index], [*_texts(table, index), ""]
     if column.is_key:
@@ -75,8 +74,14 @@ def _width(table: ResultTable, index: int) -> int:
     return widest
 
 
-def _parts(table: ResultTable, widths: list[int], *, room: int) -> list[list[int]] | None:
-    """Return the columns of each part, keys first; None where the keys leave no room for some column."""
+def parts_of(table: ResultTable, *, room: int) -> list[list[int]] | None:
+    """Return the columns of each part of a table, keys first; None where the keys leave no room for some column.
+
+    Args:
+        table: the table.
+        room: characters that a line has.
+    """
+    widths = [least_width(table, index) for index in range(len(table.columns))]
     num_keys = len(table.keys)
     of_keys = list(range(num_keys))
     taken = 1 + sum(widths[index] + BORDER for index in of_keys)
@@ -94,15 +99,15 @@ def _parts(table: ResultTable, widths: list[int], *, room: int) -> list[list[int
     return parts
 
 
-def _part_of(table: ResultTable, part: list[int], *, widths: list[int]) -> Table:
+def _part_of(table: ResultTable, part: list[int]) -> Table:
     printed = Table()
     for index in part:
-        column = table.columns[index]
+        column, width = table.columns[index], least_width(table, index)
         if column.is_key:
-            printed.add_column(Text(column.header), min_width=widths[index], overflow="fold")
+            printed.add_column(Text(column.header), min_width=width, overflow="fold")
         else:
-            header = textwrap.fill(column.header, widths[index], break_on_hyphens=False)
-            printed.add_column(Text(header), min_width=widths[index], no_wrap=True)
+            header = textwrap.fill(column.header, width, break_on_hyphens=False)
+            printed.add_column(Text(header), min_width=width, no_wrap=True)
     for row in table.rows:
         printed.add_row(*(Text(row[index].text) for index in part))
     return printed

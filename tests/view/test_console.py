@@ -233,7 +233,7 @@ def test_markdown_and_latex_hold_the_numbers_of_the_terminal(
     for row in rows:
         assert f"| {' | '.join(row)} |" in markdown
         assert " & ".join(in_tex(cell) for cell in row) in tex
-    assert "| gain over random, nats |" in markdown and "& gain over random (nats) &" in tex
+    assert "| gain over random, nats |" in markdown and r"\shortstack[r]{gain over\\ random\\ (nats)}" in tex
     assert markdown.count("every k") == tex.count("every k") == 0
     # A table of a paper never stands without the gates.
-    assert tex.count(in_tex(beyond_gate_words(summary))) == tex.count(r"\begin{table}") == 3
+    assert tex.count(in_tex(beyond_gate_words(summary))) == tex.count(r"\begin{table}") >= 3

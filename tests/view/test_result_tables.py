@@ -120,13 +120,36 @@ def test_latex_follows_its_rules() -> None:
             stack.append(name)
         else:
             assert stack.pop() == name
-    assert stack == [] and len(opened) == 8
+    assert stack == [] and len(opened) == 4 * tex.count(r"\caption{") > 8  # a table that is too wide is several
     code = [line for line in tex.splitlines() if not line.startswith("%")]
     bare = re.sub(r"\\(?:[{}$&#%_]|text\w+\{\}|\\)|\$-\$", "", "\n".join(code))
     assert bare.count("{") == bare.count("}")
     assert not re.search(r"[$#%_^~<>|\"]", bare)
+    columns = 0
     for line in code:
+        if match := re.search(r"begin\{tabular\}\{((?:l|r|p\{[\d.]+em\})+)\}", line):
+            columns = len(re.findall(r"[lrp]", match[1]))
         if line.endswith(r"\\"):
             cells = re.split(r"(?<!\\)&", line)
-            assert len(cells) in (2, 7) and not re.match(r"\s*[\[*]", line)
+            assert len(cells) == columns and not re.match(r"\s*[\[*]", line)
+
+
+def test_latex_shows_each_number_once_on_a_page_wide_enough() -> None:
+    tex = tex_of([TABLE], "the note")
+    for shown in [*NUMBERS, "0.50"]:
+        assert tex.count(in_tex(shown)) == 1
+    assert tex.count(r"\caption{") == tex.count("the note") == tex.count("The title. ") == 3
+    assert (tex.count("the caption"), tex.count("Continued.")) == (1, 2)
+    assert tex.count("greedy-kl & a quantity of many words") == tex.count("{}[*] & short") == 3
+    assert r"\begin{tabular}{lp{11em}rr}" in tex and r"\shortstack[r]{gain over random\\ (nats)}" in tex
+
+
+def test_latex_takes_no_character_for_anything_else() -> None:
+    """Each of these stopped LaTeX, or was printed as another character, when such a table was compiled."""
+    assert in_tex("a - b, -0.5 [-1.0, 2] --- -- -") == "a $-$ b, $-$0.5 [$-$1.0, 2] -{}-{}- -{}- -"
+    assert in_tex("\u00ab\u0142\u00fc\u0105\u00bb") == "(U+00AB)\u0142\u00fc(U+0105)(U+00BB)"
+    assert in_tex("?`x'") == r"?\textasciigrave{}x'"
+    assert in_tex(r"\{}$&#%_~^<>|") == (
+        r"\textbackslash{}\{\}\$\&\#\%\_\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"
+    )
     assert in_tex("-0.5 and a-b, k-2") == "$-$0.5 and a-b, k-2"
