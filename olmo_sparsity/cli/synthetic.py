@@ -90,8 +90,9 @@ def synth_eval(
     from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
     from olmo_sparsity.statistics.synthetic import accuracy_lines, read_accuracies
 
+    loaded, folder = resolve_task(task, config, run, overrides=overrides)
     tables = _measure(
-        evaluate_synthetic, task, config, run, out=out, shard=shard, overwrite=overwrite, overrides=overrides
+        evaluate_synthetic, task, loaded, folder, kind="synthetic", out=out, shard=shard, overwrite=overwrite
     )
     if tables is not None:
         for line in accuracy_lines(read_accuracies([tables])):
@@ -108,10 +109,12 @@ def synth_bridge(
     overrides: Overrides = None,
 ) -> None:
     """Let the selectors search for the planted bits of a parity model's prompts, and print what they find."""
-    from olmo_sparsity.measure.bridge import measure_bridge
+    from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
     from olmo_sparsity.statistics.synthetic import bridge_lines, read_bridge
 
-    tables = _measure(measure_bridge, task, config, run, out=out, shard=shard, overwrite=overwrite, overrides=overrides)
+    loaded, folder = resolve_task(task, config, run, overrides=overrides)
+    check_bridge(loaded)
+    tables = _measure(measure_bridge, task, loaded, folder, kind="bridge", out=out, shard=shard, overwrite=overwrite)
     if tables is not None:
         for line in bridge_lines(read_bridge([tables])):
             print(line)
@@ -120,26 +123,31 @@ def synth_bridge(
 def _measure(
     measure: Callable[..., Path],
     task: str,
-    config: Optional[Path],
-    run: Optional[Path],
+    config: Config,
+    run: Path,
     *,
+    kind: str,
     out: Optional[Path],
     shard: Optional[str],
     overwrite: bool,
-    overrides: Optional[list[str]],
 ) -> Optional[Path]:
-    """Train first if necessary, measure a share, and return the folder of the table if this process should print it."""
-    loaded, folder = resolve_task(task, config, run, overrides=overrides)
+    """Train first if necessary, measure a share, and return the folder of the table if this process should print it.
+
+    What can be refused is refused before the training.
+    """
     from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.synthetic.data import open_synthetic_data
     from olmo_sparsity.training.loop import train
 
     share = share_of_process(shard, overwrite=overwrite)
+    if out is not None:
+        is_folder_of_kind(out, kind)
     with interruptible():
-        if needs_training(loaded, folder, share=share, command=f"olmo-sparsity synth train {task}"):
-            logger.info(f"{folder}: not trained yet; training first")
-            train(loaded, folder, open_data=open_synthetic_data)
-        tables = measure(loaded, folder, out=out, overwrite=overwrite, share=share)
+        if needs_training(config, run, share=share, command=f"olmo-sparsity synth train {task}"):
+            logger.info(f"{run}: not trained yet; training first")
+            train(config, run, open_data=open_synthetic_data)
+        tables = measure(config, run, out=out, overwrite=overwrite, share=share)
     if share.count > 1 and not finish_share(tables, share):
         return None
     logger.info(f"{tables}")

@@ -38,6 +38,20 @@ logger = logging.getLogger(__name__)
 LOCAL_LEN = 1  # the query
 
 
+def check_bridge(config: Config) -> None:
+    """Check that a task is one of which the bridge can be measured.
+
+    Raises:
+        UserError: it is not parity without a scratchpad.
+    """
+    settings = config.synthetic
+    if settings.task != "parity" or settings.scratchpad or settings.positions != "pose":
+        raise UserError(
+            f"synth bridge: synthetic.task = {settings.task}, synthetic.scratchpad = {settings.scratchpad}, "
+            f"synthetic.positions = {settings.positions}: the bridge is of parity without a scratchpad, with pose"
+        )
+
+
 def measure_bridge(
     config: Config, run: Path, *, out: Optional[Path] = None, overwrite: bool = False, share: Share = WHOLE
 ) -> Path:
@@ -53,12 +67,8 @@ def measure_bridge(
     Raises:
         UserError: the run or the folder is not usable, or the task is not parity without a scratchpad.
     """
+    check_bridge(config)
     settings = config.synthetic
-    if settings.task != "parity" or settings.scratchpad or settings.positions != "pose":
-        raise UserError(
-            f"synth bridge: synthetic.task = {settings.task}, synthetic.scratchpad = {settings.scratchpad}, "
-            f"synthetic.positions = {settings.positions}: the bridge is of parity without a scratchpad, with pose"
-        )
     config = dataclasses.replace(config, synthetic=dataclasses.replace(settings, test_rows=settings.bridge_rows))
     settings = config.synthetic
     opened = open_synthetic_run(config, run)

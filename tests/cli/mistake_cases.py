@@ -81,6 +81,90 @@ ARGUMENTS = [
     Case("summary --tables $'a\nb'", "there are no influence tables here"),
 ]
 
+MESSAGES = [
+    Case("train --quiet=1", "option '--quiet' does not take a value"),
+    Case("--verbose=1 train", "option '--verbose' does not take a value"),
+    Case("train --quiet --nope", "train: no such option: --nope"),
+    Case("train -qx", "train: no such option: -x"),
+    Case("export hf --quiet", "export hf: missing argument 'RUN'"),
+    Case("synth --quiet eval -v", "synth eval: missing argument 'TASK'"),
+    Case("summary -q --tables no", "no: there are no influence tables here"),
+]
+
+UNITS = [
+    Case(f"{INFLUENCE} --unit x", "influence.unit = x: must be token, word, sentence, or block:N with N tokens"),
+    Case(f"{INFLUENCE} --unit ''", "influence.unit = : must be token, word, sentence, or block:N"),
+    Case(f"{INFLUENCE} --unit block", "influence.unit = block: must be token"),
+    Case(f"{INFLUENCE} --unit block:0", "influence.unit = block:0: must be token"),
+    Case(f"{INFLUENCE} --unit block:-1", "influence.unit = block:-1: must be token"),
+    Case(f"{INFLUENCE} --unit block:{DIGITS}", "must be token, word, sentence, or block:N"),
+    Case(f"{INFLUENCE} --unit block:12", "influence.k = [2]: there are only 1 blocks of 12"),
+    Case(f"{EXPLAIN} --at 300 --unit x", "influence.unit = x: must be token", document),
+]
+
+SCREENS = [
+    Case(
+        f"{INFLUENCE} --screen x:4", "--screen x:4: must be a number of tokens, such as 64, or a ranking and a number"
+    ),
+    Case(f"{INFLUENCE} --screen gradient:", "--screen gradient:: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen gradient:x", "--screen gradient:x: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen gradient:0", "--screen gradient:0: must be a number of tokens"),
+    Case(f"{INFLUENCE} --screen :4", "--screen :4: must be a number of tokens"),
+    Case(
+        f"{INFLUENCE} --screen gradient:attention:4", "the rankings are gradient, patching, attention, hierarchy, proxy"
+    ),
+    Case(f"{INFLUENCE} --screen gradient:1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
+    Case(f"{INFLUENCE} --screen hierarchy:13", "influence.screen = 13: must lie between the largest k, 2, and M = 12"),
+    Case(f"{INFLUENCE} influence.screen_by=x", "override 'influence.screen_by=x'"),
+    Case(f"{INFLUENCE} --screen proxy:4 influence.screen_proxy=no.gguf", "no.gguf: "),
+]
+
+MODELS = [
+    Case("influence --model no.gguf --train", "--train: no.gguf is a model from elsewhere, which is never trained"),
+    Case("validate --model no.gguf", "no.gguf: "),
+    Case("context-curve --model no.gguf", "no.gguf: "),
+    Case("explain --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
+    Case("summary --model no.gguf", "nothing has been measured"),
+    Case("report --model no.gguf --out new.html", "nothing has been measured"),
+    Case("show --model no.gguf 1", "no"),
+    Case("compare tables --model no.gguf", "no"),
+    Case("influence --model empty --revision x", "only the hub has revisions", lambda: os.mkdir("empty")),
+    Case("figures --model no.gguf --train", "--train: no.gguf is a model from elsewhere, which is never trained"),
+    Case("train pretrained.model=no.gguf", "train: no.gguf is a model from elsewhere"),
+]
+
+SYNTHETIC = [
+    Case("synth nope", "synth: no such command 'nope'"),
+    Case("synth train", "synth train: missing argument 'TASK'; see olmo-sparsity synth train --help"),
+    Case("synth train nope", "synth: no task is named 'nope'; there are bridge-cpu, parity-cpu"),
+    Case("synth eval nope", "synth: no task is named 'nope'"),
+    Case("synth bridge ../parity-cpu", "synth: no task is named '../parity-cpu'"),
+    Case("synth train '\x1b[31mred'", "synth: no task is named '\\x1b[31mred'"),
+    Case("synth train tiny --config no.yaml", "no.yaml: cannot read this configuration"),
+    Case(
+        "synth train parity-cpu --config tiny.yaml", "tiny.yaml: this configuration is of 'tiny', not of 'parity-cpu'"
+    ),
+    Case("synth train parity-cpu --run runs/tiny", "config.yaml: this configuration is of 'tiny', not of 'parity-cpu'"),
+    Case("synth train parity-cpu synthetic.task=x", "override 'synthetic.task=x'"),
+    Case("synth train parity-cpu synthetic.max_sparsity=0", "synthetic.max_sparsity = 0: must be at least 1"),
+    Case("synth train parity-cpu synthetic.train_lengths=[20,8]", "synthetic.train_lengths = [20, 8]: must be two"),
+    Case("synth train parity-cpu synthetic.positions=predicted", "synthetic.positions = predicted: couples the tokens"),
+    Case("synth train parity-cpu synthetic.locality=1", "synthetic.locality = 1: too few tokens for k = 8"),
+    Case(
+        "synth train parity-cpu synthetic.bridge_selectors=[x]", "synthetic.bridge_selectors = ['x']: must be some of"
+    ),
+    Case("synth train variables-cpu-shifted synthetic.num_names=1", "synthetic.num_names = 1: the longest prompt"),
+    Case("synth eval parity-cpu --shard 2/2", "--shard 2/2: must be I/N"),
+    Case("synth eval parity-cpu --shard 0/2 --overwrite", "--overwrite: with 2 processes"),
+    Case(
+        "synth eval parity-cpu --shard 0/2", "this run is not trained yet; run `olmo-sparsity synth train parity-cpu`"
+    ),
+    Case(
+        "synth eval parity-cpu --out words.jsonl", "words.jsonl: this is a file, where a synthetic folder was expected"
+    ),
+    Case("synth bridge scratchpad-cpu-pose", "the bridge is of parity without a scratchpad, with pose"),
+]
+
 PATHS = [
     Case(f"summary --tables {LONG}", f"{LONG}: the name is too long; choose a shorter one"),
     Case(f"summary --run {LONG}", "the name is too long"),
