@@ -99,28 +99,47 @@ def save_checkpoint(
         keep_every: checkpoints of steps that are a multiple of this remain, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob("step*.partial"):  # of a process that was killed, or that filled the disk
-        shutil.rmtree(leftover)
-    partial = folder / f"step{info.step}.partial"
+    _remove_partial(folder)
+    target, partial = folder / f"step{info.step}", folder / f"step{info.step}.partial"
     partial.mkdir()
     plain = {
         key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
     }
-    write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
-    _save_tensors(state.weights, partial / "model.pt")
-    _save_tensors(state.optimizer, partial / "optim.pt")
-    hashes = {name: sha256_file(partial / name) for name in FILES}
-    write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
-    target = folder / f"step{info.step}"
-    if target.exists():
-        shutil.rmtree(target)
-    os.replace(partial, target)
+    try:
+        write_text(partial / "config.yaml", yaml.safe_dump({"model": plain}, sort_keys=False))
+        _save_tensors(state.weights, partial / "model.pt")
+        _save_tensors(state.optimizer, partial / "optim.pt")
+        hashes = {name: sha256_file(partial / name) for name in FILES}
+        write_json(partial / "train.json", dataclasses.asdict(dataclasses.replace(info, sha256=hashes)))
+        if target.exists():
+            _delete_whole(target)
+        os.replace(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # after an error such as a full disk, which it would keep full
     _point_latest(folder, target)
+    delete_old_checkpoints(folder, keep=keep, keep_every=keep_every)
+    return target
+
+
+def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int] = None) -> None:
+    """Delete all checkpoints but the newest ``keep``, and those of steps that are a multiple of ``keep_every``."""
     for old in list_checkpoints(folder)[:-keep]:
         if keep_every is None or _step_of(old) % keep_every:
-            shutil.rmtree(old)
+            _delete_whole(old)
             logger.debug(f"{old}: deleted, as newer checkpoints exist")
-    return target
+
+
+def _delete_whole(checkpoint: Path) -> None:
+    """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
+    nameless = checkpoint.with_name(f"{checkpoint.name}.old.partial")
+    os.replace(checkpoint, nameless)
+    shutil.rmtree(nameless)
+
+
+def _remove_partial(folder: Path) -> None:
+    """Delete what a process left that was killed while it wrote or deleted a checkpoint."""
+    for leftover in folder.glob("step*.partial"):
+        shutil.rmtree(leftover)
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:
@@ -221,8 +240,9 @@ def newest_intact_checkpoint(folder: Path) -> Optional[Path]:
     """Return the newest checkpoint whose files match their hashes, or None; ``latest`` then links to it.
 
     Newer, damaged checkpoints are reported and renamed (``damaged-step500``), so that they are not mistaken for
-    checkpoints again.
+    checkpoints again. What a killed process left is deleted.
     """
+    _remove_partial(folder)
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify_checkpoint(checkpoint)

@@ -122,16 +122,19 @@ def write_json_once(path: Path, value: dict[str, Any]) -> None:
     If several processes call this at once, exactly one of them writes the file, and a later version is never replaced.
     """
     partial = partial_path(path)
-    partial.write_text(_json(value), encoding="utf-8")
-    _sync(partial)
     try:
-        os.link(partial, path)  # unlike a rename, a link fails if the name exists
-    except FileExistsError:
-        pass
-    except OSError:  # the file system has no hard links
-        if not path.exists():
-            os.replace(partial, path)
-    partial.unlink(missing_ok=True)
+        partial.write_text(_json(value), encoding="utf-8")
+        _sync(partial)
+        try:
+            os.link(partial, path)  # unlike a rename, a link fails if the name exists
+        except FileExistsError:
+            pass
+        except OSError:  # the file system has no hard links
+            if not path.exists():
+                os.replace(partial, path)
+    finally:
+        with suppress(OSError):  # it has its name, or its folder cannot be read
+            partial.unlink(missing_ok=True)
 
 
 def _may_be_in_use(partial: Path) -> bool:

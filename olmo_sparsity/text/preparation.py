@@ -21,7 +21,7 @@ import numpy as np
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import partial_path, rename_into_place, sha256_file, write_json, write_text
+from olmo_sparsity.storage.files import sha256_file, write_bytes, write_json, write_text, written_whole
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text import corpus
@@ -228,13 +228,12 @@ def _join_split(template: ShardTask, split: str, *, records: list[ShardRecord]) 
     files = _token_files(template, split, records=records)
     for name, dtype in INDEX.items():
         path = template.folder / split / f"{name}.bin"
-        partial, start = partial_path(path), 0
-        with open(partial, "wb") as output:
+        start = 0
+        with written_whole(path) as partial, open(partial, "wb") as output:
             for number, file in enumerate(files):
                 index = map_array(shard_path(template.folder, number, name=f"{split}.{name}.bin"), dtype)
                 output.write((index if name == "doc_ids" else index + start).tobytes())
                 start += file.tokens
-        rename_into_place(partial, path)
     hashes = [file.sha256 for file in files]
     if template.is_tokens:  # all splits have the same files, so the hash must depend on the documents of this one
         hashes += [sha256_file(template.folder / split / f"{name}.bin") for name in ("begins", "ends")]
@@ -266,9 +265,7 @@ def _without_overlap(template: ShardTask, entries: dict[str, SplitEntry]) -> Spl
     hashes = [entry.tokens_sha256]
     for name in INDEX:
         path = template.folder / "validation" / f"{name}.bin"
-        partial = partial_path(path)
-        partial.write_bytes(arrays[name][is_kept_G].tobytes())
-        rename_into_place(partial, path)
+        write_bytes(path, arrays[name][is_kept_G].tobytes())
         hashes.append(sha256_file(path))
     sources: list[SourceRun] = []
     begin = 0

@@ -19,7 +19,12 @@ import torch
 
 from olmo_sparsity.config import Config, TrainingConfig
 from olmo_sparsity.errors import Interrupted, UserError
-from olmo_sparsity.model.checkpoint import CheckpointInfo, read_checkpoint_info, save_checkpoint
+from olmo_sparsity.model.checkpoint import (
+    CheckpointInfo,
+    delete_old_checkpoints,
+    read_checkpoint_info,
+    save_checkpoint,
+)
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
@@ -235,4 +240,8 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         }
         write_json(run.folder / "manifest.json", manifest)
         remove_leftovers(run.folder)
+        training = run.config.training  # a process that was killed after the last step may have left too many
+        delete_old_checkpoints(
+            run.folder / "checkpoints", keep=training.keep_checkpoints, keep_every=training.keep_every
+        )
     logger.info(f"{run.folder}: trained {state.step} steps, {tokens:,} tokens; validation loss {loss_nats:.3f} nats")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import shutil
@@ -10,7 +11,14 @@ import torch
 from olmo.model import OLMo
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import list_checkpoints, load_model
+from olmo_sparsity.model.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    list_checkpoints,
+    load_model,
+    newest_intact_checkpoint,
+    save_checkpoint,
+)
 from olmo_sparsity.storage.files import read_json, sha256_file, write_json
 
 CPU = torch.device("cpu")
@@ -33,6 +41,36 @@ def test_the_newest_two_are_kept_and_latest_points_to_the_last(tiny_run: Path) -
     assert [path.name for path in list_checkpoints(tiny_run / "checkpoints")] == ["step8", "step12"]
     assert os.readlink(tiny_run / "checkpoints" / "latest") == "step12"
     assert not list((tiny_run / "checkpoints").glob("*.partial"))
+
+
+def test_a_full_disk_leaves_no_part_of_a_checkpoint(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where one is written, nor where an old one is deleted: that loses its name before its files."""
+    folder, model = tmp_path / "checkpoints", load_model(tiny_run / "checkpoints" / "latest", CPU)
+    state = CheckpointState(weights=model.state_dict(), optimizer={})
+
+    def save(step: int) -> None:
+        info = CheckpointInfo(step=step, tokens=0, seconds=0.0)
+        save_checkpoint(folder, info, config=model.config, state=state, keep=1)
+
+    save(1)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(torch, "save", fails)
+        with pytest.raises(OSError, match="No space left"):
+            save(2)
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step1"]
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda path, ignore_errors=False: None if ignore_errors else fails())
+        with pytest.raises(OSError, match="No space left"):
+            save(3)
+    assert [path.name for path in list_checkpoints(folder)] == ["step3"]
+    assert newest_intact_checkpoint(folder) == folder / "step3"
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step3"]
 
 
 @pytest.mark.parametrize("name", ["model.pt", "optim.pt", "config.yaml"])
