@@ -30,6 +30,8 @@ PICTURES = {
     "demo-training": "runs/demo/figures/training.png",
     "demo-planted": "runs/demo/figures/planted.png",
     "demo-context-curve": "runs/figures/context-curve.png",
+    "demo-scale": "runs/scale/figures/scale.png",
+    "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
     "engine-scaling": "benchmarks/results/scaling.png",
 }

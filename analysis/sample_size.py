@@ -20,7 +20,7 @@ from .output import FAILED_COLOUR, caption, save
 from .recovered_fraction import title_of_fraction
 from .style import (
     LOOKS,
-    band,
+    bars_side_by_side,
     blind,
     dodges,
     legend_entry,
@@ -41,7 +41,7 @@ GATE_LOOKS: dict[str, dict[str, Any]] = {
     },
 }
 WORDS = (
-    "The numbers of the first n windows; bands and bars: 95% intervals over documents. On the same text, window i does not "
+    "The numbers of the first n windows, side by side; bars: 95% intervals over documents. On the same text, window i does not "
     "depend on how many windows are measured (its weight may; here it is that of the whole measurement). Enough windows were "
     "measured if the numbers no longer change and the intervals are as narrow as the question requires. R(k), smallest k and "
     "gain over random are of selectors that do not see the target, real minus luck of those that do. R(k): linear up to 1, "
@@ -78,8 +78,9 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
     """Draw the means that the gates test: the long gain, and the gain beyond the training row where that is another."""
     sizes, looks = [summary.num_windows for summary in summaries], _gate_looks(summaries[-1])
-    for name, look in looks.items():
-        band(axis, sizes, estimates=[summary.of_windows(name) for summary in summaries], **look)
+    bars_side_by_side(
+        axis, sizes, [(look, [summary.of_windows(name) for summary in summaries]) for name, look in looks.items()]
+    )
     axis.axhline(0, color="grey", linewidth=0.8)
     where = "\nall and beyond the row" if len(looks) == 2 else "\nall beyond the row"
     axis.set_title("long gain" if summaries[-1].lengths.train_len is None else f"long gain{where}")
@@ -95,11 +96,9 @@ def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
 def _draw_gains(
     axis: Axes, summaries: Sequence[Summary], *, quantity: str, k: int, selectors: list[str], title: str
 ) -> None:
-    sizes = [summary.num_windows for summary in summaries]
-    for selector in selectors:
-        gains = [summary.at(selector, "real", k).estimate(quantity) for summary in summaries]
-        if any(gain is not None for gain in gains):
-            band(axis, sizes, estimates=gains, **LOOKS[selector])
+    gains = {name: [summary.at(name, "real", k).estimate(quantity) for summary in summaries] for name in selectors}
+    lines = [(LOOKS[name], of_name) for name, of_name in gains.items() if any(gain is not None for gain in of_name)]
+    bars_side_by_side(axis, [summary.num_windows for summary in summaries], lines)
     axis.set_title(title)
     if not axis.lines:
         write_nothing_measured(axis)
@@ -110,9 +109,10 @@ def _draw_gains(
 
 def _draw_recovered_fraction(axis: Axes, summaries: Sequence[Summary], *, selectors: list[str]) -> None:
     sizes, k = [summary.num_windows for summary in summaries], summaries[-1].ks[-1]
-    for selector in selectors:
-        fractions = [summary.at(selector, "real", k).recovered_fraction for summary in summaries]
-        band(axis, sizes, estimates=fractions, **LOOKS[selector])
+    fractions = [
+        (LOOKS[name], [summary.at(name, "real", k).recovered_fraction for summary in summaries]) for name in selectors
+    ]
+    bars_side_by_side(axis, sizes, fractions)
     axis.axhline(1, color="black", linestyle="--", linewidth=0.9)
     signed_log(axis, "y")
     axis.set_title(title_of_fraction(f"R({k})", summaries[-1]))
@@ -130,7 +130,7 @@ def _mark_sizes(axis: Axes, summaries: Sequence[Summary]) -> None:
             continue
         axis.text(
             summary.num_windows, 0.02, words, transform=axis.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
-            fontsize=6.5, color="#505050",
+            fontsize=6.5, color="#505050", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
-from analysis.style import LOOKS
+from analysis.style import LOOKS, dodges
 from olmo_sparsity.statistics.breakdowns import by_class, by_sample_size
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, Summary
@@ -205,7 +205,11 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path
         sample_size.draw(measured(folders[name], measurement), tmp_path)
         summaries = by_sample_size(measurement)
         (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figures[-1].axes, (2, 3))
-        assert gates.lines[0].get_xdata().tolist() == [summary.num_windows for summary in summaries]
+        sizes = [summary.num_windows for summary in summaries]
+        sides = dodges(len(gates.collections), sizes)
+        for line, side, bars in zip(gates.lines[: len(sides)], sides, gates.collections, strict=True):
+            assert line.get_xdata() == pytest.approx([size * side for size in sizes])
+            assert [segment[0][0] for segment in bars.get_segments()] == pytest.approx([size * side for size in sizes])
         gains = [
             tuple(summary.of_windows(which).mean for summary in summaries)
             for which in ("long_gain_nats", "gain_beyond_nats")
@@ -226,6 +230,12 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path
                 values = [summary.at(selector, "real", k).estimate(quantity) for summary in summaries]
                 expected = [np.nan if value is None else value.mean for value in values]
                 assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axis.lines)
+                bounds = [value.bounds for value in values if value is not None and value.bounds is not None]
+                drawn = [
+                    [tuple(segment[:, 1]) for segment in bars.get_segments() if not np.isnan(segment).any()]
+                    for bars in axis.collections
+                ]
+                assert bounds in drawn
         values = [summary.sparsity_at("kl", 0.8).smallest_k for summary in summaries]
         steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
         (line,) = (line for line in smallest.lines if line.get_marker() == "s")
