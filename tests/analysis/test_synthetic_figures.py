@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import words_on
@@ -62,7 +63,8 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted], tmp_path)
         return drawn
 
-    return figures
+    yield figures
+    plt.close("all")
 
 
 def assert_line(axis: Axes, points: list[Accuracy], *, color: str, linestyle: str = "-") -> None:
