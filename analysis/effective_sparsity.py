@@ -140,13 +140,24 @@ def slope_lines(found: SparsityByLength) -> list[str]:
         + ", ".join(_slope_words(model.slopes[line, share], share) for share in SHARES)
         for model in found.models
         for line in found.lines
-    ]
+    ] + [_constant_share_words(model) for model in found.models]
 
 
 def _slope_words(slope: Optional[Estimate], share: float) -> str:
     if slope is None:
         return f"none for {share:.0%} (some length does not reach it)"
     return f"full_len^{interval(slope)}{'' if slope.has_interval else ' (no interval)'} for {share:.0%}"
+
+
+def growth_of_constant_share(model: SparsityOfModel) -> float:
+    """Return the slope of log M against log full_len: that of the k of a constant share of the long-range tokens."""
+    num_long_range = [measurement.lengths.num_long_range for measurement in model.measurements.values()]
+    return float(np.polyfit(np.log(list(model.measurements)), np.log(num_long_range), 1)[0])
+
+
+def _constant_share_words(model: SparsityOfModel) -> str:
+    growth = growth_of_constant_share(model)
+    return f"A constant share of the long-range tokens of {model.name} would grow as full_len^{growth:.2f}"
 
 
 def _gate_words(model: SparsityOfModel) -> str:

@@ -84,7 +84,7 @@ def table(summary: list[dict[str, Any]], *, quantity: str, size: int) -> Table:
     shown = Table(
         "method", "CPU seconds", "tokens", "times plain, s", "times plain, tokens", "times exact, tokens", "recall at 8",
         "rank corr.", "gain lost, nats", "D(8)",
-        title=f"{size} tokens, {number} windows, {groups:g} {quantity} each (median): {TITLES[quantity]}",
+        title=f"{size} tokens, {number} windows, {groups:g} {quantity} each (median cost, mean fidelity): {TITLES[quantity]}",
         caption="; ".join(notes),
     )  # fmt: skip
     for column in shown.columns[1:]:
@@ -113,7 +113,8 @@ def _value(row: dict[str, Any], measure: str) -> float | None:
 
 
 def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
-    """Draw seconds a window against fidelity: a row of panels each measure, a column each size; medians, and faint windows."""
+    """Draw seconds a window against fidelity: a row of panels each measure, a column each size; the table, and faint windows."""
+    means = {(entry["size"], entry["method"]): entry for entry in summarize(rows) if entry["quantity"] == quantity}
     of_quantity = [row for row in rows if row["quantity"] == quantity]
     sizes = sorted({row["size"] for row in of_quantity})
     names = list(dict.fromkeys(row["method"] for row in of_quantity))
@@ -143,8 +144,9 @@ def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
                 (color, marker, filled), (seconds, values) = looks[name], zip(*points, strict=True)
                 style: dict[str, Any] = {"marker": marker, "color": color, "linestyle": "none"}
                 axis.plot(seconds, values, alpha=0.2, markersize=3, **style)
+                mean = means[size, name]
                 axis.plot(
-                    median(seconds), median(values), markersize=6, label=name,
+                    mean["seconds"], mean[measure], markersize=6, label=name,
                     markerfacecolor=color if filled else "white", **style,
                 )  # fmt: skip
             axis.set_xscale("log")
@@ -155,8 +157,12 @@ def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
     handles = {}
     for axis in axes.flat:
         handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=7)
-    figure.suptitle(f"{TITLES[quantity]}: medians over windows; faint: single windows", fontsize=10)
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=7)
+    title, _, where = TITLES[quantity].partition(" (")
+    number = max(entry["windows"] for entry in means.values())
+    figure.suptitle(
+        f"{title}\n({where}\nmeans of {number} windows at most, median seconds; faint: single windows", fontsize=9
+    )
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=150)
     plt.close(figure)
