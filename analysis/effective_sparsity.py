@@ -135,12 +135,13 @@ def _line_words(line: LineKey) -> str:
 
 def slope_lines(found: SparsityByLength) -> list[str]:
     """Return how the smallest k grows with the length, one line for each model and each line of the figure."""
-    return [
+    growths = [
         f"Growth of k of {model.name}, {_line_words(line)}: "
         + ", ".join(_slope_words(model.slopes[line, share], share) for share in SHARES)
         for model in found.models
         for line in found.lines
-    ] + [_constant_share_words(model) for model in found.models]
+    ]
+    return [*growths, *(_constant_share_words(model) for model in found.models)]
 
 
 def _slope_words(slope: Optional[Estimate], share: float) -> str:
@@ -149,14 +150,8 @@ def _slope_words(slope: Optional[Estimate], share: float) -> str:
     return f"full_len^{interval(slope)}{'' if slope.has_interval else ' (no interval)'} for {share:.0%}"
 
 
-def growth_of_constant_share(model: SparsityOfModel) -> float:
-    """Return the slope of log M against log full_len: that of the k of a constant share of the long-range tokens."""
-    num_long_range = [measurement.lengths.num_long_range for measurement in model.measurements.values()]
-    return float(np.polyfit(np.log(list(model.measurements)), np.log(num_long_range), 1)[0])
-
-
 def _constant_share_words(model: SparsityOfModel) -> str:
-    growth = growth_of_constant_share(model)
+    growth = model.growth_of_constant_share
     return f"A constant share of the long-range tokens of {model.name} would grow as full_len^{growth:.2f}"
 
 

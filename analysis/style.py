@@ -124,10 +124,15 @@ def error_bars(estimates: Sequence[Estimate]) -> Optional[np.ndarray]:
     return np.abs(np.diff(bounds, axis=1)).T
 
 
+def _with_gaps(estimates: Sequence[Optional[Estimate]]) -> np.ndarray:
+    """Return means and lower and upper ends of the intervals, fp64 [3, estimates]; NaN where there are none."""
+    numbers = [(None, None, None) if e is None else (e.mean, e.low, e.high) for e in estimates]
+    return np.array(numbers, dtype=float).reshape(-1, 3).T  # None becomes NaN
+
+
 def band(axis: Axes, x: Any, *, estimates: Sequence[Optional[Estimate]], color: str, **looks: Any) -> None:
     """Draw estimates as a line and their intervals as a band, with gaps where there are none."""
-    numbers = [(None, None, None) if e is None else (e.mean, e.low, e.high) for e in estimates]
-    means, lows, highs = np.array(numbers, dtype=float).reshape(-1, 3).T  # None becomes NaN
+    means, lows, highs = _with_gaps(estimates)
     axis.plot(x, means, color=color, linewidth=1.3, markersize=3.5, **looks)
     axis.fill_between(x, lows, highs, color=color, alpha=0.16, linewidth=0)
 
@@ -143,8 +148,7 @@ def bars_side_by_side(
         lines: how each is drawn, and its estimates.
     """
     for (look, estimates), shift in zip(lines, dodges(len(lines), x), strict=True):
-        numbers = [(None, None, None) if e is None else (e.mean, e.low, e.high) for e in estimates]
-        means, lows, highs = np.array(numbers, dtype=float).reshape(-1, 3).T  # None becomes NaN
+        means, lows, highs = _with_gaps(estimates)
         places = np.asarray(x, dtype=float) * shift
         axis.plot(places, means, linewidth=0.8, markersize=3.5, **look)
         axis.vlines(places, lows, highs, color=look["color"], linewidth=1.1)

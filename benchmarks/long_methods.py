@@ -6,6 +6,7 @@ A *ranking* of ours is followed by exact scores of its best groups (``benchmarks
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -18,7 +19,6 @@ from benchmarks import attribot
 from benchmarks.context_cite import context_cite
 from benchmarks.long_problems import Problem
 from benchmarks.peers import captum_of_groups
-from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.group_losses import all_but_one_group_losses
 from olmo_sparsity.measure.losses import long_range_attention
 from olmo_sparsity.measure.screening import ScreeningSettings
@@ -111,26 +111,14 @@ def _estimated(problem: Problem, models: Models, *, ranking: str, num_candidates
     ranker = None
     if ranking == "proxy":
         assert models.proxy is not None
-        ranker = Evaluator(
-            models.proxy,
-            problem.evaluator.local_len,
-            batch_tokens=problem.evaluator.batch_tokens,
-            visibility=problem.evaluator.visibility,
-            anchor_id=problem.evaluator.anchor_id,
-        )
+        ranker = dataclasses.replace(problem.evaluator, model=models.proxy)
     screening = ScreeningSettings(num_candidates, ranking=ranking, ranker=ranker)
     return -problem.scores().estimates(screening, "loss")[0]
 
 
 def _contextual(problem: Problem, models: Models) -> np.ndarray:
     """Leave a sentence out of what the local tokens see; the other long-range tokens still saw it."""
-    evaluator = Evaluator(
-        problem.evaluator.model,
-        problem.evaluator.local_len,
-        batch_tokens=problem.evaluator.batch_tokens,
-        visibility="contextual",
-        anchor_id=problem.evaluator.anchor_id,
-    )
+    evaluator = dataclasses.replace(problem.evaluator, visibility="contextual")
     losses_1IA = all_but_one_group_losses(
         evaluator, problem.tokens_1T, groups=problem.groups, labels_WA=problem.targets_1[:, None]
     )

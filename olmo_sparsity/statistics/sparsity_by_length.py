@@ -118,6 +118,12 @@ class SparsityOfModel:
     slopes: dict[tuple[LineKey, float], Optional[Estimate]]
     long_gains_nats: dict[int, Estimate]
 
+    @property
+    def growth_of_constant_share(self) -> float:
+        """Slope of log M against log full_len by least squares: that of the k of a constant share of the long-range tokens."""
+        num_long_range = [measurement.lengths.num_long_range for measurement in self.measurements.values()]
+        return float(_slope(list(self.measurements), np.log(num_long_range)))
+
 
 @dataclass(frozen=True)
 class SparsityByLength:
@@ -255,10 +261,15 @@ def _quantities(
                 beyond = np.log(measurement.ks[-1]) + BEYOND
                 values[PointKey(line, share, length)] = np.where(np.isinf(log_k), beyond, log_k)
         if len(measurements) > 1:
-            offsets = np.log(list(measurements)) - np.log(list(measurements)).mean()
             for share in SHARES:
-                values["slope", line, share] = np.tensordot(offsets / (offsets**2).sum(), np.stack(logs[share]), axes=1)
+                values["slope", line, share] = _slope(list(measurements), np.stack(logs[share]))
     return values
+
+
+def _slope(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
+    """Return the slope of logarithms, [lengths, ...], against those of the lengths by least squares, [...]."""
+    offsets = np.log(lengths) - np.log(lengths).mean()
+    return np.tensordot(offsets / (offsets**2).sum(), logs, axes=1)
 
 
 def _reaching(log_k: Estimate, *, max_k: int) -> ReachingK:

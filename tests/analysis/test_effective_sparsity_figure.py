@@ -40,7 +40,7 @@ def figure(found: SparsityByLength) -> Figure:
 
 def test_the_growth_of_a_constant_share_stands_beside_that_of_k(found: SparsityByLength) -> None:
     """M is 64 and 192 of 128 and 256 tokens: a constant share grows as the logarithm of 3 to the base 2 says."""
-    assert effective_sparsity.growth_of_constant_share(found.models[1]) == pytest.approx(np.log2(3))
+    assert found.models[1].growth_of_constant_share == pytest.approx(np.log2(3))
     assert effective_sparsity.slope_lines(found)[-2:] == [
         "A constant share of the long-range tokens of someone/Made-Up-2M would grow as full_len^1.40",
         "A constant share of the long-range tokens of someone/Smaller would grow as full_len^1.58",
