@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words
+from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words, no_fraction_words
 
-from .measured import Measured, no_fraction_words, script
+from .measured import Measured, script
 from .output import caption, save
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
@@ -50,7 +50,8 @@ def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: 
         if not entry.summary.gate_passed:
             for axis in axes:
                 axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
-        words = no_fraction_words(entry.summary) if whole.gate_passed else "gate of all windows\nfailed: no R(k)"
+        words = no_fraction_words(entry.summary.long_gain_nats) if whole.gate_passed else "gate of all windows\nfailed"
+        words += ": no R(k)"
         axes[2].text(
             0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),
             bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},

@@ -29,8 +29,8 @@ from olmo_sparsity.statistics.sparsity_by_length import (
     read_length,
     sparsity_by_length,
 )
-from olmo_sparsity.statistics.wording import ESTIMAND_WORDS, NULL_WORDS, interval
-from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
+from olmo_sparsity.statistics.wording import NULL_WORDS, interval
+from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
 from olmo_sparsity.storage.files import write_text
 
 from .measured import WidthOption
@@ -168,7 +168,7 @@ def _words(found: SparsityByLength) -> str:
     subjects = "; ".join(subject_words(model.run, model.setup) for model in found.models)
     data = "; ".join(
         f"{len(of_model.windows)} windows of {of_model.num_documents} documents ({of_model.manifest['source']}, "
-        f"{of_model.manifest['split']}), {ESTIMAND_WORDS[of_model.estimand]}"
+        f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
         for of_model in (next(iter(model.measurements.values())) for model in found.models)
     )
     targets = "The targets, and the foreign text, of a model are the same at every length."

@@ -24,10 +24,10 @@ from matplotlib.patheffects import withStroke
 from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import interval, recovered_words
+from olmo_sparsity.statistics.wording import interval, no_fraction_words, recovered_words
 
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
-from .measured import Measured, no_fraction_words, script
+from .measured import Measured, script
 from .output import caption, save
 from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
@@ -92,7 +92,7 @@ def _lines_of(fit: LineFit) -> str:
 def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
     """Return R(k) in words, or why there is none."""
     if selection.recovered_fraction is None:
-        return no_fraction_words(summary)
+        return f"{no_fraction_words(summary.long_gain_nats)}: no R(k)"
     return f"R({selection.k}) = {recovered_words(summary, selection.recovered_fraction)}"
 
 

@@ -82,8 +82,3 @@ def script(*draws: Draw) -> None:
             raise typer.Exit(2) from None
 
     typer.run(command)
-
-
-def no_fraction_words(summary: Summary) -> str:
-    """Return why a measurement, or a class of its targets, has no R(k), in a few words."""
-    return f"{'gate failed' if summary.long_gain_nats.has_interval else 'too few documents'}: no R(k)"

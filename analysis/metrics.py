@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.config import ContextConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_config_of
 
 NEEDED = ["step", "tokens", "loss_nats"]
 EVALUATED = ["validation_loss_nats", "loss_within_train_len_nats", "loss_beyond_train_len_nats"]
@@ -60,13 +59,8 @@ def read_training_run(run: Path) -> TrainingRun:
             f"{run}: there is no training run here; name the folder of one, or run `olmo-sparsity train` first"
         )
     lines = _read_lines(run / "metrics.jsonl")
-    path = run / "manifest.json"
-    try:
-        config = read_json(path)["config"]
-        row_len, steps = ContextConfig(**config["context"]).row_len, int(config["training"]["steps"])
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: not the manifest of a training run, its config lacks keys") from None
-    return TrainingRun(run.resolve().name, lines, row_len, steps)
+    config = read_config_of(run)
+    return TrainingRun(run.resolve().name, lines, config.context.row_len, config.training.steps)
 
 
 def _read_lines(path: Path) -> pd.DataFrame:

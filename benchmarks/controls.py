@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -75,17 +75,10 @@ def stages(
 
 
 def time_stages(calls: dict[str, Stage], *, repeats: int, device: torch.device) -> dict[str, list[float]]:
-    """Return the seconds of each stage, every repeat; the stages run in turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(repeats + 1):  # the first warms up
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+    """Return the seconds of each stage, every repeat; the stages run in turn, once more before to warm up."""
+    for call in calls.values():
+        call()
+    return timed_in_turn(calls, repeats=repeats, device=device)
 
 
 def table_of(seconds: dict[str, list[float]], title: str) -> Table:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +38,7 @@ from benchmarks.influence_methods import (
     random_model,
 )
 from benchmarks.influence_precision import compare_precisions
+from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.losses import single_losses, target_losses
@@ -105,16 +104,6 @@ class Scaling:
     exponent: float
 
 
-def _timed(call: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def _peaks(device: torch.device) -> dict[str, Method]:
     cube = PEAK_CUBE[device.type]
     wide = torch.randn(cube, cube, device=device)
@@ -142,10 +131,7 @@ def compare(name: str, device: torch.device, *, repeats: int, slow_peers: bool) 
         if isinstance(losses, torch.Tensor):
             known = ~losses.isnan()
             difference_nats[method] = float((losses - definition_WM.to(losses.device))[known].abs().max())
-    seconds: dict[str, list[float]] = {method: [] for method in (*calls, *peaks)}
-    for _ in range(repeats):
-        for method, call in {**calls, **peaks}.items():
-            seconds[method].append(_timed(call, device))
+    seconds = timed_in_turn({**calls, **peaks}, repeats=repeats, device=device)
     return Comparison(
         name,
         sum(parameter.numel() for parameter in problem.olmo.parameters()),
@@ -214,10 +200,7 @@ def measure_scaling(repeats: int, device: torch.device) -> dict[str, Scaling]:
         calls = {value: _scaling_call(name, value, model=model, vocab_size=size.vocab_size) for value in values}
         for call in calls.values():
             call()
-        times: dict[int, list[float]] = {value: [] for value in values}
-        for _ in range(repeats):
-            for value, call in calls.items():
-                times[value].append(_timed(call, device))
+        times = timed_in_turn(calls, repeats=repeats, device=device)
         medians = [median(times[value]) for value in values]
         exponent = float(np.polyfit(np.log(values), np.log(medians), 1)[0])
         results[name] = Scaling(list(values), medians, exponent)

@@ -30,12 +30,17 @@ def tables(folders: dict[str, Path]) -> Path:
     return folders["passed"]
 
 
+@pytest.fixture(autouse=True)
+def figures_are_closed() -> Iterator[None]:
+    """Close the figures that a test has drawn and not saved: matplotlib keeps them otherwise, and warns at the twenty-first."""
+    yield
+    plt.close("all")
+
+
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that a test draws; they are not saved."""
     kept: list[Figure] = []
     for module in MODULES:
         monkeypatch.setattr(module, "save", lambda figure, out, **_: kept.append(figure) or [])
-    yield kept
-    for figure in kept:
-        plt.close(figure)
+    return kept

@@ -13,7 +13,7 @@ import typer
 from olmo_sparsity import __version__
 from olmo_sparsity.cli import explaining, measuring, synthetic, training, viewing
 from olmo_sparsity.cli.endings import run
-from olmo_sparsity.cli.messages import Program, note_option, set_up_asked_messages
+from olmo_sparsity.cli.messages import Command, Group, Program, note_option, set_up_asked_messages
 
 app = typer.Typer(
     name="olmo-sparsity",
@@ -26,28 +26,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-export = typer.Typer(help="Export a trained model for other programs.", no_args_is_help=True)
+export = typer.Typer(cls=Group, help="Export a trained model for other programs.", no_args_is_help=True)
+synth = typer.Typer(cls=Group, help="Synthetic tasks, whose dependencies are known.", no_args_is_help=True)
 
-app.command("prepare")(training.prepare)
-app.command("train")(training.train)
-app.command("influence")(measuring.influence)
-app.command("summary")(viewing.summary)
-app.command("validate")(measuring.validate)
-app.command("context-curve")(measuring.context_curve)
-app.command("explain")(explaining.explain)
-app.command("merge")(measuring.merge)
-app.command("figures")(viewing.figures)
-app.command("report")(viewing.report)
-app.command("show")(viewing.show)
-app.command("compare")(viewing.compare)
-app.command("config")(training.show_config)
+for group, name, function in (
+    (app, "prepare", training.prepare),
+    (app, "train", training.train),
+    (app, "influence", measuring.influence),
+    (app, "summary", viewing.summary),
+    (app, "validate", measuring.validate),
+    (app, "context-curve", measuring.context_curve),
+    (app, "explain", explaining.explain),
+    (app, "merge", measuring.merge),
+    (app, "figures", viewing.figures),
+    (app, "report", viewing.report),
+    (app, "show", viewing.show),
+    (app, "compare", viewing.compare),
+    (app, "config", training.show_config),
+    (export, "hf", training.export_hf),
+    (synth, "train", synthetic.synth_train),
+    (synth, "eval", synthetic.synth_eval),
+    (synth, "bridge", synthetic.synth_bridge),
+):
+    group.command(name, cls=Command)(function)
 app.add_typer(export, name="export")
-export.command("hf")(training.export_hf)
-synth = typer.Typer(help="Synthetic tasks, whose dependencies are known.", no_args_is_help=True)
 app.add_typer(synth, name="synth")
-synth.command("train")(synthetic.synth_train)
-synth.command("eval")(synthetic.synth_eval)
-synth.command("bridge")(synthetic.synth_bridge)
 
 
 def _print_version(asked: bool) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
 from tqdm import tqdm
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from olmo_sparsity.cli.endings import UsageError
 from olmo_sparsity.errors import printable
 from olmo_sparsity.torchrun import current_process
 
@@ -76,7 +78,32 @@ def note_option(context: typer.Context, option: typer.CallbackParam, is_given: b
         set_up_asked_messages(context)
 
 
-class Program(TyperGroup):
+def _parsed(parse: Callable[[Any, list[str]], list[str]], context: Any, arguments: list[str]) -> list[str]:
+    """Parse arguments; a mistake in them names its command, which the parser leaves out of some."""
+    try:
+        return parse(context, arguments)
+    except UsageError as error:
+        error.ctx = error.ctx or context
+        raise
+
+
+class Command(TyperCommand):
+    """A command whose mistakes name it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the command."""
+        return _parsed(super().parse_args, ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands whose mistakes name it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the group."""
+        return _parsed(super().parse_args, ctx, args)
+
+
+class Program(Group):
     """The commands of a program; ``--verbose`` and ``--quiet`` may also stand after each of them."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -69,12 +69,12 @@ def synth_train(
 ) -> None:
     """Train a model on a synthetic task, or resume its training. Its run is runs/synthetic/TASK, unless --run names another."""
     loaded, folder = resolve_task(task, config, run, overrides=overrides)
-    from olmo_sparsity.synthetic.data import open_synthetic_data
+    from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.torchrun import current_process
     from olmo_sparsity.training.loop import train
 
     with interruptible():
-        train(loaded, folder, overwrite=overwrite, process=current_process(), open_data=open_synthetic_data)
+        train(loaded, folder, overwrite=overwrite, process=current_process(), source=SYNTHETIC)
 
 
 def synth_eval(
@@ -137,7 +137,7 @@ def _measure(
     """
     from olmo_sparsity.measure.shares import share_of_process
     from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.synthetic.data import open_synthetic_data
+    from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.training.loop import train
 
     share = share_of_process(shard, overwrite=overwrite)
@@ -146,7 +146,7 @@ def _measure(
     with interruptible():
         if needs_training(config, run, share=share, command=f"olmo-sparsity synth train {task}"):
             logger.info(f"{run}: not trained yet; training first")
-            train(config, run, open_data=open_synthetic_data)
+            train(config, run, source=SYNTHETIC)
         tables = measure(config, run, out=out, overwrite=overwrite, share=share)
     if share.count > 1 and not finish_share(tables, share):
         return None

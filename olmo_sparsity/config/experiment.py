@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from olmo_sparsity.config.keys import check_values, key, require
+from olmo_sparsity.config.keys import check_values, counted, key, require
 from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
@@ -122,13 +122,14 @@ class Config:
         """
         lengths, block = self.measured_lengths, block_size(self.influence.unit)
         num_groups = -(-lengths.num_long_range // (block or 1))
-        there_are = f"M = {lengths.num_long_range} long-range tokens"
+        groups = f"M = {counted(lengths.num_long_range, 'long-range token')}"
+        are = "is" if num_groups == 1 else "are"
         if block is not None:
-            there_are = f"{num_groups} blocks of {block} among the {there_are}"
+            groups = f"{counted(num_groups, 'block')} of {block} among the {groups}"
         too_large = [k for k in self.influence.k if k > num_groups]
         require(
             not too_large,
-            f"influence.k = {too_large}: there are only {there_are} (full_len {lengths.full_len} - local_len "
+            f"influence.k = {too_large}: there {are} only {groups} (full_len {lengths.full_len} - local_len "
             f"{lengths.local_len}); use smaller values, for example with --k",
         )
         screen = self.influence.screen

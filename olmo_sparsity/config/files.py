@@ -170,8 +170,7 @@ def _explain(error: Exception, dotted: str) -> str:
             if part not in names:
                 return f"there is no key {part!r} here; there are {', '.join(names) or 'none below this one'}"
             node = getattr(node, part)
-    first_line = str(error).splitlines()[0]
-    return "this is a section of keys, not a value" if "is not a subclass of" in first_line else first_line
+    return str(error).splitlines()[0]
 
 
 def to_yaml(config: Config, explain: bool = False) -> str:

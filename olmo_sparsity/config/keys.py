@@ -101,6 +101,11 @@ def shown(number: float) -> str:
     return f"a number of more than {LONGEST_NUMBER} digits" if is_long else str(number)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts: ``1 block``, ``3 blocks``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def require(condition: bool, message: str) -> None:
     """Raise a ``UserError`` with this message unless the condition holds."""
     if not condition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Optional
 
 from olmo_sparsity.config.keys import check_values, key, require
@@ -60,14 +60,17 @@ def slug(name: str) -> str:
     path = Path(name).expanduser()
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not path.exists():
         return _plain(name)
-    parts = [part for part in path.absolute().parts if _plain(part)]
-    if path.suffix == ".gguf":
-        parts[-1] = path.stem
+    return _plain(telling_name(path.absolute().with_suffix("") if path.suffix == ".gguf" else path.absolute()))
+
+
+def telling_name(path: PurePath) -> str:
+    """Return the last part of a path; of a checkpoint or a snapshot, the last parts that tell of what."""
+    parts = [part for part in path.parts if _plain(part)] or [str(path)]
     untelling: list[str] = []
     while len(parts) > 1 and UNTELLING.fullmatch(parts[-1]):
         untelling.insert(0, parts.pop())
     kept = [part[:12] if len(part) == 40 else part for part in untelling if part not in ("checkpoints", "snapshots")]
-    return _plain("-".join([parts[-1], *kept]))
+    return "-".join([parts[-1], *kept])
 
 
 def _plain(name: str) -> str:

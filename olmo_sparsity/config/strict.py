@@ -34,7 +34,10 @@ def find_wrong_value(values: Any, section: type, *, prefix: str = "") -> Optiona
         if name not in hints:
             continue
         expected, dotted = hints[name], f"{prefix}{name}"
-        if dataclasses.is_dataclass(expected):
+        found: Optional[WrongValue]
+        if dataclasses.is_dataclass(expected) and not isinstance(value, dict):
+            found = WrongValue(dotted, " is a section of keys, not a value")
+        elif dataclasses.is_dataclass(expected):
             found = find_wrong_value(value, expected, prefix=f"{dotted}.")  # type: ignore[arg-type]
         else:
             reason = _reason(value, expected)
@@ -51,6 +54,8 @@ def _reason(value: Any, expected: Any) -> Optional[str]:
     origin = get_origin(expected)
     if origin in (Union, types.UnionType):
         return None if value is None else _reason(value, next(t for t in get_args(expected) if t is not type(None)))
+    if origin is list and isinstance(value, dict):
+        return ": a mapping of keys to values, where a list was expected"
     if origin is list:
         items = value if isinstance(value, list) else []
         return next((reason for item in items if (reason := _reason(item, get_args(expected)[0])) is not None), None)

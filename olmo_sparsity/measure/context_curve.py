@@ -21,7 +21,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.work import part_size
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 WINDOWS_PER_PART = 500
 # Keys of ``influence`` that the windows depend on.
-WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets")
+WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets", "min_preceding")
 
 
 def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]:
@@ -97,7 +97,6 @@ def measure_context_curve(
     Raises:
         UserError: the text, the model, the run or the folder is not usable.
     """
-    settings = config.influence
     longest = visible_lengths(config)[-1]
     is_asked_for = config.pretrained.model is None or config.context_curve.max_visible is not None
     opened = open_model(config, run, longest=longest if is_asked_for else None)
@@ -108,8 +107,7 @@ def measure_context_curve(
         lengths,
         identity(config, opened),
         opened.text.store.tokens_sha256,
-        [getattr(settings, name) for name in WINDOW_KEYS],
-        *([] if settings.min_preceding is None else [settings.min_preceding]),
+        list(settings_identity(config.influence, WINDOW_KEYS).values()),
     )
     anchored = "" if opened.anchor is None else "bos-"
     folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"
@@ -152,6 +150,7 @@ def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder:
         tokens_per_window=sum(lengths),
         manifest_entries={
             "sampling": config.influence.sampling,
+            "min_preceding": config.influence.min_preceding,
             "num_visible_tokens": lengths,
             "num_documents": num_documents,
             "windows_sha256": windows.sha256,

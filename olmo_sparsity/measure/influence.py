@@ -15,7 +15,7 @@ from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.passes import windows_per_block
 from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy
 from olmo_sparsity.measure.shares import WHOLE, Share
@@ -74,12 +74,10 @@ def measure(
 
 def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
-    store, settings = opened.text.store, to_dict(config.influence)
-    if settings["min_preceding"] is None:
-        del settings["min_preceding"]  # a measurement from before there was this key is not made again
+    store = opened.text.store
     return fingerprint(
         SCHEMA_VERSION,
-        {**settings, **dict.fromkeys(RESOLVED)},
+        {**settings_identity(config.influence), **dict.fromkeys(RESOLVED)},
         identity(config, opened),
         store.tokens_sha256,
         store.split,

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import read_manifest_of
-from olmo_sparsity.storage.typed import check_type
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 from olmo_sparsity.text.preparation import prepare
 from olmo_sparsity.text.store import TokenStore, is_prepared, open_store
 from olmo_sparsity.text.verification import verify_prepared
@@ -61,7 +60,7 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
         raise UserError(
             f"{run}: this run was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
         )
-    trained_on = _training_tokens(config, manifest)
+    trained_on = _training_tokens(config, run, manifest=manifest)
     verify_prepared(trained_on)
     training_store = open_store(trained_on, "train")
     if training_store.tokens_sha256 != manifest["tokens_sha256"]:
@@ -131,14 +130,13 @@ def _data_to_measure(config: Config) -> DataConfig:
     return dataclasses.replace(data, max_documents=max_documents)
 
 
-def _training_tokens(config: Config, manifest: dict[str, Any]) -> Path:
+def _training_tokens(config: Config, run: Path, *, manifest: dict[str, Any]) -> Path:
     """Return the folder of the token files that a run was trained on; make them again if they are gone."""
     folder = Path(manifest["token_store"])
     if is_prepared(folder):
         return folder
     logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
-    data = check_type(manifest["config"].get("data"), DataConfig, where=f"{folder.name}: config.data")
-    return prepare(dataclasses.replace(data, cache_dir=config.data.cache_dir))
+    return prepare(dataclasses.replace(read_config_of(run).data, cache_dir=config.data.cache_dir))
 
 
 def _made_from(folder: Path) -> Any:

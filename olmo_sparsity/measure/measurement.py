@@ -54,6 +54,7 @@ MANIFEST_KEYS = (
     "influence",
     "validation",
     "sampling",
+    "min_preceding",
     "context",
     "visibility",
     "anchor",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, InfluenceConfig, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -29,6 +30,11 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 
 if TYPE_CHECKING:
     from olmo_sparsity.model.pretrained import ModelRecord
+
+logger = logging.getLogger(__name__)
+
+# Keys of ``influence`` that there were not from the beginning.
+ADDED_KEYS = ("min_preceding",)
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,12 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)
-    tokenizer = read_tokenizer(run / "tokenizer.json", sha256=manifest.get("tokenizer_sha256"))
+    sha256 = manifest.get("tokenizer_sha256")
+    if sha256 is None:
+        logger.warning(
+            f"{run}: an older version wrote its manifest, without the tokenizer's hash: tokenizer.json is not verified"
+        )
+    tokenizer = read_tokenizer(run / "tokenizer.json", sha256=sha256)
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
     anchor = bos if _is_anchored(config, automatic=config.context.bos) else None
@@ -254,6 +265,16 @@ def _check_positions(
             f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
             f"--max-visible {max_position - num_anchors} or less"
         )
+
+
+def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
+    """Return what fingerprints hold of ``influence``: these keys of it, or all.
+
+    Keys that were added later are left out where they are null, so that what was measured before is not measured again.
+    """
+    values = to_dict(settings)
+    names = values.keys() if keys is None else keys
+    return {name: values[name] for name in names if values[name] is not None or name not in ADDED_KEYS}
 
 
 def identity(config: Config, opened: OpenedModel) -> list[Any]:

@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import correlations
 from olmo_sparsity.measure.batch_size import make_evaluator
@@ -21,7 +22,7 @@ from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_t
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import mask_losses, short_log_probs
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
@@ -39,7 +40,7 @@ from olmo_sparsity.text.windows import Windows
 logger = logging.getLogger(__name__)
 
 # The keys of `influence` that the natural windows and the scores depend on.
-WINDOW_KEYS = ("seed", "targets", "sampling", "max_windows_per_document", "lasso_masks", "path")
+WINDOW_KEYS = ("seed", "targets", "sampling", "max_windows_per_document", "lasso_masks", "path", "min_preceding")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def check_room(config: Config) -> None:
         smallest = min(smallest, correlations.LENGTHS.num_long_range)
     if max(settings.k) > smallest:
         raise UserError(
-            f"validation.k = {list(settings.k)}: the planted windows have only {smallest} long-range tokens"
+            f"validation.k = {list(settings.k)}: the planted windows have only {counted(smallest, 'long-range token')}"
         )
 
 
@@ -109,7 +110,7 @@ def validate(
         to_dict(settings),
         identity(config, opened),
         opened.text.store.tokens_sha256,
-        [getattr(config.influence, name) for name in WINDOW_KEYS],
+        list(settings_identity(config.influence, WINDOW_KEYS).values()),
     )
     folder = out or run / "validation" / f"planted-n{settings.num_windows}-{run_id[:6]}"
     plan = MeasurementPlan(

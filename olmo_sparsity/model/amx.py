@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Optional
 
@@ -21,13 +22,18 @@ def has_unusable_amx(cpu_info: Optional[str] = None) -> bool:
     Args:
         cpu_info: the text of ``/proc/cpuinfo``; None reads it. Without such a file (not Linux) the answer is False.
     """
-    if cpu_info is None:
-        try:
-            cpu_info = CPU_INFO.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
+    cpu_info = _text_of(CPU_INFO) if cpu_info is None else cpu_info
     last_leaf = re.search(r"^cpuid level\s*:\s*(\d+)$", cpu_info, re.MULTILINE)
     return bool(re.search(r"\bamx_tile\b", cpu_info)) and last_leaf is not None and int(last_leaf[1]) < TILE_LEAF
+
+
+@cache  # the processor stays the same, and its file is long where there are many cores
+def _text_of(path: Path) -> str:
+    """Return the text of a file; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def leave_out_unusable_amx() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import olmo_data
 import torch
 import yaml
+from olmo.exceptions import OLMoError
 from omegaconf.errors import OmegaConfBaseException
 
 from olmo_sparsity.errors import UserError
@@ -77,8 +78,8 @@ def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
         )
     try:
         return build_loaded_model(folder, raw | {"init_device": "cpu", "flash_attention": False}, device=device)
-    except (RuntimeError, OmegaConfBaseException) as error:
-        lines = str(error).strip().splitlines()
+    except (RuntimeError, OmegaConfBaseException, OLMoError, TypeError, ValueError, ArithmeticError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
             f"{folder}: its weights and its config.yaml do not belong together ({lines[-1].strip()[:160]})"
         ) from None
@@ -94,7 +95,8 @@ def _tokenizer_text(folder: Path) -> str:
     if (folder / "train.json").is_file() and own.is_file():
         return own.read_text(encoding="utf-8")
     content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    identifier = str((content.get("tokenizer") or {}).get("identifier"))
+    section = content.get("tokenizer")
+    identifier = str(section.get("identifier") if isinstance(section, dict) else None)
     # Older checkpoints name the tokenizer as on the hub; ai2-olmo brings it under a similar name.
     name = identifier if identifier.endswith(".json") else f"tokenizers/{identifier.replace('/', '_')}.json"
     if re.fullmatch(r"tokenizers/[\w.-]+\.json", name):

@@ -42,6 +42,7 @@ def lengths_json(lengths: Lengths) -> Json:
         "pose_method": lengths.pose_method,
         "num_chunks": lengths.num_chunks,
         "pose_contents": lengths.pose_contents,
+        "min_preceding": lengths.min_preceding,
         "num_long_range": lengths.num_long_range,
     }
     return {key: value for key, value in record.items() if value is not None or key == "train_len"}

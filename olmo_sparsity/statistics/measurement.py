@@ -87,6 +87,7 @@ class Lengths:
         num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
         pose_method: ``pose`` or ``randpos``; None: the manifest is older than this setting.
         pose_contents: which text the chunks of a training row hold; None: the manifest is older than this setting.
+        min_preceding: tokens that every target has before it, where that was set; None: those of a window.
     """
 
     local_len: int
@@ -97,6 +98,7 @@ class Lengths:
     num_chunks: Optional[int] = None
     pose_method: Optional[str] = None
     pose_contents: Optional[str] = None
+    min_preceding: Optional[int] = None
 
     @property
     def is_ceiling(self) -> bool:
@@ -111,7 +113,8 @@ class Lengths:
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
         """Read the lengths from the manifest of a folder of tables."""
-        recorded = manifest["context"]
+        settings = manifest.get("influence", manifest)  # a curve records some of them itself
+        recorded = {**manifest["context"], "min_preceding": settings.get("min_preceding")}
         return cls(**{field.name: recorded[field.name] for field in fields(cls) if field.name in recorded})
 
 

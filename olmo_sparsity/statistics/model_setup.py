@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal, Optional
+
+from olmo_sparsity.config.pretrained import telling_name
 
 Visibility = Literal["hidden", "contextual"]
 AnchorChoice = Literal["bos", "none"]
@@ -15,7 +18,7 @@ class MeasuredModel:
     """A pretrained model, as the manifest records it under ``model``.
 
     Attributes:
-        name: of its folder, file or hub repository.
+        name: its folder, file or hub repository, as it was given.
         revision: resolved commit on the hub; None for files of this machine.
         weights_sha256: fingerprint of the weights.
         num_parameters: number of parameters.
@@ -27,6 +30,11 @@ class MeasuredModel:
     weights_sha256: str
     num_parameters: int
     dtype: str
+
+    @property
+    def short_name(self) -> str:
+        """The name on the hub, or the last part of the path that tells which model it is."""
+        return telling_name(PurePath(self.name)) if self.revision is None else self.name
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording_of_models import subject_name
+from olmo_sparsity.statistics.wording_of_models import subject_name, subject_names
 from olmo_sparsity.tables.reading import read_table
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)
@@ -177,11 +177,12 @@ def sparsity_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> 
     of_models: dict[tuple[Any, ...], list[MeasuredLength]] = {}
     for one in measured:
         of_models.setdefault(one.model, []).append(one)
+    subjects = [(group[0].measurement.manifest["run"], group[0].measurement.setup) for group in of_models.values()]
     models = []
-    for of_model in of_models.values():
+    for name, of_model in zip(subject_names(subjects), of_models.values(), strict=True):
         in_order = sorted(of_model, key=lambda one: one.full_len)
         _check_targets(in_order)
-        models.append(_of_model(in_order, lines=lines))
+        models.append(_of_model(in_order, name=name, lines=lines))
     return SparsityByLength(selector, lines, tuple(models))
 
 
@@ -203,7 +204,7 @@ def log_smallest_k(recovered_KX: np.ndarray, ks: Sequence[int], share: float) ->
     return np.where(reaches_KX.any(axis=0), log_k_X, np.inf)
 
 
-def _of_model(measured: list[MeasuredLength], *, lines: Sequence[LineKey]) -> SparsityOfModel:
+def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[LineKey]) -> SparsityOfModel:
     """Return the numbers of one model, from measurements of the same targets."""
     measurements = {one.full_len: one.measurement for one in measured}
     lengths = list(measurements)
@@ -216,7 +217,7 @@ def _of_model(measured: list[MeasuredLength], *, lines: Sequence[LineKey]) -> Sp
     long_gains = {length: numbers["long gain", length] for length in lengths}
     first = measured[0]
     return SparsityOfModel(
-        first.name,
+        name,
         first.measurement.manifest["run"],
         first.measurement.setup,
         measurements,

@@ -10,7 +10,7 @@ from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_name
+from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_names
 from olmo_sparsity.statistics.wording_of_units import different_units_words
 from olmo_sparsity.tables.reading import find_tables
 
@@ -101,12 +101,16 @@ def _with_chosen(measurement: Measurement, selector: str) -> Measurement:
 def _labels(texts: list[str], subjects: list[Subject]) -> list[str]:
     """Return short distinct names: the runs' or models', with the selectors.
 
-    To equal ones the definition of visible and the anchor are added; where two still are equal, all are what the user typed.
+    Models whose paths end alike are named as they were given. To equal names the definition of visible and the anchor are
+    added; where two still are equal, all are what the user typed.
     """
     setups = [subject.measurement.setup for subject in subjects]
+    of_models = subject_names(
+        [(subject.measurement.manifest["run"], subject.measurement.setup) for subject in subjects]
+    )
     names = [
-        subject_name(subject.measurement.manifest["run"], setup) + (f":{subject.selector}" if subject.selector else "")
-        for subject, setup in zip(subjects, setups, strict=True)
+        name + (f":{subject.selector}" if subject.selector else "")
+        for name, subject in zip(of_models, subjects, strict=True)
     ]
     names = [
         f"{name}, {short_setup_words(setup)}" if names.count(name) > 1 else name

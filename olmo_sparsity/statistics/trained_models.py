@@ -13,7 +13,7 @@ from typing import Any, Optional
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
 SEED_KEY = ("training", "seed")
 
@@ -37,7 +37,7 @@ def is_pretrained(run: Path) -> bool:
 
 
 def _stored_config(run: Path) -> dict[str, Any]:
-    """Return the configuration that a run was made with.
+    """Return the configuration that a run was made with, as its manifest holds it.
 
     Raises:
         UserError: there is no run.
@@ -46,11 +46,6 @@ def _stored_config(run: Path) -> dict[str, Any]:
         raise UserError(f"{run}: there is no training run here; name the folder of one")
     config: dict[str, Any] = read_manifest_of(run)["config"]
     return config
-
-
-def _seed_of(config: dict[str, Any]) -> int:
-    section, key = SEED_KEY
-    return int(config[section][key])
 
 
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> Optional[DifferentKey]:
@@ -72,7 +67,7 @@ def trained_models(runs: Sequence[Path]) -> list[TrainedModel]:
             models.append(TrainedModel((run,), (None,)))
             continue
         config = _stored_config(run)
-        seed = _seed_of(config)
+        seed = read_config_of(run).training.seed
         for i, model in enumerate(models):
             is_new_seed = not {seed, None}.intersection(model.seeds)
             if is_new_seed and _difference(_stored_config(model.runs[0]), config) is None:
@@ -102,7 +97,7 @@ def same_model(runs: Sequence[Path]) -> TrainedModel:
                 f"{runs[0]} and {run} differ in {difference.dotted} ({difference.first!r}, {difference.second!r}), not in the "
                 "seed of training only; `olmo-sparsity compare` shows such runs side by side"
             )
-    seeds = tuple(_seed_of(config) for config in configs)
+    seeds = tuple(read_config_of(run).training.seed for run in runs)
     for i, seed in enumerate(seeds):
         if seed in seeds[:i]:
             raise UserError(

@@ -11,7 +11,7 @@ from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
-from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, setup_words
+from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
 NO_LONG_GAIN = "this model does not profit from the long context"
@@ -25,9 +25,10 @@ ABOUT_SELECTION = (
     "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction "
     "to it"
 )
+TOO_FEW_DOCUMENTS = "too few documents"
+TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
 FRAGILE = "fragile"
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
-ESTIMAND_WORDS = {"targets": "mean over eligible targets", "documents": "mean over documents"}
 SEEING_CAPTION = (
     "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
     "the selector chooses again for each."
@@ -75,12 +76,7 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
 def data_words(result: Union[Summary, ContextCurve]) -> str:
     """Return how much was measured, of which text, and whose mean the numbers are."""
     measured = f"{result.num_windows} windows of {result.num_documents} documents"
-    return f"{measured} ({result.source}, {result.split}), {estimand_words(result)}"
-
-
-def estimand_words(result: Union[Summary, ContextCurve]) -> str:
-    """Return whose mean the numbers are."""
-    return ESTIMAND_WORDS[result.estimand]
+    return f"{measured} ({result.source}, {result.split}), {estimand_words(result.estimand, result.lengths)}"
 
 
 def null_words(summary: Summary) -> str:
@@ -179,7 +175,12 @@ def gates_words(summary: Summary) -> str:
 
 def gate_reason(long_gain: Estimate) -> str:
     """Return why a gate failed, in a few words."""
-    return NO_LONG_GAIN if long_gain.has_interval else "too few documents to tell"
+    return NO_LONG_GAIN if long_gain.has_interval else TOO_FEW_TO_TELL
+
+
+def no_fraction_words(long_gain: Estimate) -> str:
+    """Return why a measurement, or a class of its targets, has no R(k), in two or three words."""
+    return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
 
 
 def failed_gates(summary: Summary) -> list[str]:
@@ -189,7 +190,7 @@ def failed_gates(summary: Summary) -> list[str]:
         failed.append(f"VALIDITY GATE FAILED: {gate_reason(summary.long_gain_nats)}")
     if summary.beyond_gate == "failed":
         gain = summary.gain_beyond_nats
-        unknown = "" if gain is not None and gain.has_interval else "too few documents to tell; "
+        unknown = "" if gain is not None and gain.has_interval else f"{TOO_FEW_TO_TELL}; "
         failed.append(f"GATE BEYOND THE TRAINING ROW FAILED: {unknown}{SELECTION_ONLY}")
     return failed
 
@@ -391,7 +392,7 @@ def verdict(difference: Optional[Estimate]) -> str:
 def against_zero(estimate: Estimate) -> str:
     """Return where an interval lies relative to 0, as the end of a sentence."""
     if not estimate.has_interval:
-        return "from too few documents to tell it from 0"
+        return f"from {TOO_FEW_TO_TELL} it from 0"
     if estimate.is_above_zero:
         return "clearly above 0"
     return "clearly below 0" if estimate.is_below_zero else "not clearly different from 0"

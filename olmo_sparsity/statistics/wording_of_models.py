@@ -1,9 +1,11 @@
-"""Sentences about what was measured: the model or run, the definition of visible, the first token."""
+"""Sentences about what was measured: the model or run, whose mean, the definition of visible, the first token."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Optional
 
+from olmo_sparsity.statistics.measurement import Estimand, Lengths
 from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, Visibility
 
 DIGITS = 12  # of the commit on the hub, and of the weights' hash
@@ -12,12 +14,34 @@ VISIBILITY_WORDS: dict[Visibility, str] = {
     "hidden": "a hidden token is seen by no one",
     "contextual": "the long-range tokens see one another, the local tokens see only the chosen ones",
 }
+ESTIMAND_WORDS: dict[Estimand, str] = {
+    "targets": "mean over eligible targets",
+    "documents": "mean over documents",
+}
 UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
 
 
+def estimand_words(estimand: Estimand, lengths: Lengths) -> str:
+    """Return whose mean the numbers are, and which targets are eligible where ``influence.min_preceding`` says so."""
+    preceding = lengths.min_preceding
+    eligible = "" if preceding is None else f" (at least {preceding} tokens before each target)"
+    return f"{ESTIMAND_WORDS[estimand]}{eligible}"
+
+
 def subject_name(run: str, setup: ModelSetup) -> str:
-    """Return the name of the pretrained model, or of the run."""
-    return run if setup.model is None else setup.model.name
+    """Return the short name of the pretrained model, or the name of the run."""
+    return run if setup.model is None else setup.model.short_name
+
+
+def subject_names(subjects: Sequence[tuple[str, ModelSetup]]) -> list[str]:
+    """Return the names of several runs or models, as (name of the run, setup); of models with one short name, as they were
+    given."""
+    names = [subject_name(run, setup) for run, setup in subjects]
+    given = [run if setup.model is None else setup.model.name for run, setup in subjects]
+    return [
+        long if len({one for other, one in zip(names, given, strict=True) if other == name}) > 1 else name
+        for name, long in zip(names, given, strict=True)
+    ]
 
 
 def subject_words(run: str, setup: ModelSetup) -> str:
@@ -27,7 +51,7 @@ def subject_words(run: str, setup: ModelSetup) -> str:
         return f"run {run}"
     revision = "" if model.revision is None else f", revision {model.revision[:DIGITS]}"
     return (
-        f"model {model.name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}, "
+        f"model {model.short_name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}, "
         f"weights {model.weights_sha256[:DIGITS]})"
     )
 
@@ -81,7 +105,7 @@ def setup_difference_words(first: ModelSetup, second: ModelSetup) -> str:
 
 
 def _short_model(model: MeasuredModel) -> str:
-    return f"{model.name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
+    return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
 
 
 def anchor_warning(setup: ModelSetup) -> str:

@@ -9,7 +9,7 @@ from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval, verdict
-from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_words
+from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_names, subject_words
 
 
 def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
@@ -90,9 +90,10 @@ def model_labels(compared: ComparedCurves) -> list[str]:
 
     These are the names of pretrained models, and the positions of others, with the name of the run where positions are the same.
     """
+    names = subject_names([(model.curve.run, model.curve.setup) for model in compared.models])
     words = [
-        model.curve.setup.model.name if model.curve.setup.model else short_positions_words(model.curve.lengths)
-        for model in compared.models
+        short_positions_words(model.curve.lengths) if model.curve.setup.model is None else name
+        for name, model in zip(names, compared.models, strict=True)
     ]
     return [
         word if words.count(word) == 1 else f"{model.curve.run} ({word})"

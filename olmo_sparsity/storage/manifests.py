@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 
 from msgspec import Meta
 
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.typed import check_type
@@ -35,7 +36,7 @@ class Lengths(_Lengths, total=False):
 
 class _Run(TypedDict):
     status: str
-    config: dict[str, str | dict[str, Any]]
+    config: Config
 
 
 class Run(_Run, total=False):
@@ -119,6 +120,7 @@ class Influence(TypedDict, total=False):
     """The settings of a measurement, as far as they are read again."""
 
     sampling: str
+    min_preceding: Optional[int]
     null_context: str
     unit: str
     screen: Optional[int]
@@ -149,6 +151,7 @@ class Tables(_Tables, total=False):
     source: str
     split: str
     sampling: str
+    min_preceding: Optional[int]
     visibility: str
     num_windows: Count
     num_documents: Count
@@ -276,3 +279,13 @@ def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
     for key in keys:
         if manifest.get(key) is None:
             raise UserError(f"{where}: key {key} is missing; the file is damaged, or an older version wrote it")
+
+
+def read_config_of(run: Path) -> Config:
+    """Return the configuration that a run was made with. Keys that were added since have their defaults.
+
+    Raises:
+        UserError: there is no manifest of a run, or a value in it is wrong.
+    """
+    path = run / "manifest.json"
+    return check_type(read_manifest_of(run, "config")["config"], Config, where=f"{path}: config")

@@ -51,6 +51,8 @@ def check_type(value: Any, expected: type[T], *, where: Path | str) -> T:
         return msgspec.convert(value, expected, strict=True)
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {_explain(str(error))}") from None
+    except UserError as error:  # of a configuration, which checks its values itself
+        raise UserError(f"{where}: {error}") from None
 
 
 def _explain(message: str) -> str:

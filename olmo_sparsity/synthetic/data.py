@@ -25,7 +25,7 @@ from olmo_sparsity.synthetic.sequences import (
 )
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
-from olmo_sparsity.training.data import TrainingData
+from olmo_sparsity.training.data import DataSource, TrainingData
 from olmo_sparsity.training.evaluation import EvaluationRows
 from olmo_sparsity.training.processes import share_of_rows
 
@@ -206,7 +206,6 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
     settings, training = config.synthetic, config.training
     words = words_of(settings)
     tokenizer_text = word_tokenizer(words).to_str()
-    row_len = settings.row_len(settings.train_lengths[1], settings.max_sparsity) - 1
     share = share_of_rows(training.batch_rows, process, key="training.batch_rows")
     eval_share = share_of_rows(training.eval_rows, process, key="training.eval_rows")
 
@@ -224,10 +223,24 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
             "tokens_sha256": fingerprint(GENERATOR_VERSION, *generated, settings.spread),
             "tokenizer_sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
         },
-        row_len=row_len,
+        row_len=_row_len(config),
         num_bos=0,
         described=f"{settings.task}{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, prompts of "
         f"{settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
         draw=draw,
         evaluation_rows=EvaluationRows(held_out, consecutive=None, num_bos=0),
     )
+
+
+def _row_len(config: Config) -> int:
+    """Return the tokens of the longest training row; its last one is a target alone."""
+    settings = config.synthetic
+    return settings.row_len(settings.train_lengths[1], settings.max_sparsity) - 1
+
+
+SYNTHETIC = DataSource(
+    open_synthetic_data,
+    row_len=_row_len,
+    least_vocab_size=lambda config: len(words_of(config.synthetic)),
+    is_synthetic=True,
+)

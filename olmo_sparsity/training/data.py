@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from olmo_sparsity.training.processes import share_of_rows
 
 logger = logging.getLogger(__name__)
 
+LEAST_VOCABULARY = 257  # of a byte-level tokenizer, with the token that ends documents
 VALIDATION_SEED = 1_000_003  # of held-out rows, so that their random numbers are not those of a training step
 
 
@@ -55,8 +57,21 @@ class TrainingData:
     evaluation_rows: EvaluationRows
 
 
-# Opens the data of an experiment for one process. Raises UserError where it is not usable.
-OpenData = Callable[[Config, ProcessInfo], TrainingData]
+@dataclass(frozen=True)
+class DataSource:
+    """Where a run's training data comes from: text, or a synthetic task.
+
+    Attributes:
+        open: opens the data of an experiment for one process. Raises UserError where it is not usable.
+        row_len: returns T, the tokens of a row, without a BOS in front.
+        least_vocab_size: returns a number of entries that the tokenizer has at least.
+        is_synthetic: a synthetic task.
+    """
+
+    open: Callable[[Config, ProcessInfo], TrainingData]
+    row_len: Callable[[Config], int]
+    least_vocab_size: Callable[[Config], int]
+    is_synthetic: bool
 
 
 def _evaluation_rows(held_out: TokenStore, config: Config, *, share: slice, bos_id: Optional[int]) -> EvaluationRows:
@@ -107,6 +122,19 @@ def open_training_text(config: Config, process: ProcessInfo) -> TrainingData:
         draw=draw,
         evaluation_rows=_evaluation_rows(held_out, config, share=eval_share, bos_id=bos_id),
     )
+
+
+def _least_vocab_size(config: Config) -> int:
+    match = re.fullmatch("bpe:([0-9]{1,6})", config.data.tokenizer)
+    return int(match[1]) if match else LEAST_VOCABULARY
+
+
+TEXT = DataSource(
+    open_training_text,
+    row_len=lambda config: config.context.row_len,
+    least_vocab_size=_least_vocab_size,
+    is_synthetic=False,
+)
 
 
 def training_batches(data: TrainingData, *, steps: range, device: torch.device) -> Iterator[Batch]:

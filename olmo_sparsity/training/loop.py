@@ -30,7 +30,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.data import OpenData, TrainingData, open_training_text, training_batches
+from olmo_sparsity.training.data import TEXT, DataSource, TrainingData, training_batches
 from olmo_sparsity.training.evaluation import Evaluation, evaluate
 from olmo_sparsity.training.memory import check_memory
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
@@ -43,7 +43,13 @@ from olmo_sparsity.training.processes import (
     share_of_rows,
 )
 from olmo_sparsity.training.run import LoopState, TrainingRun, load_checkpoint, log_settings, prepare_run
-from olmo_sparsity.training.run_folder import check_same_experiment, check_same_text, is_trained, run_lock
+from olmo_sparsity.training.run_folder import (
+    check_same_experiment,
+    check_same_source,
+    check_same_text,
+    is_trained,
+    run_lock,
+)
 from olmo_sparsity.training.signals import collect_stop_signals
 from olmo_sparsity.training.step import deterministic, train_step
 
@@ -66,7 +72,7 @@ def train(
     *,
     overwrite: bool = False,
     process: ProcessInfo = SINGLE_PROCESS,
-    open_data: OpenData = open_training_text,
+    source: DataSource = TEXT,
 ) -> None:
     """Train the run in folder ``run``, or resume its training. Returns at once if the run is finished.
 
@@ -75,7 +81,7 @@ def train(
         run: the folder.
         overwrite: delete an existing run and start again.
         process: this process. All processes that train the run together call ``train`` with the same other arguments.
-        open_data: opens what the run is trained on.
+        source: where the data of the run comes from.
 
     Raises:
         UserError: the folder belongs to another experiment, another process is training the run, or the text, tokenizer
@@ -85,6 +91,7 @@ def train(
     training = config.training
     resumes = is_folder_of_kind(run, "run") and not overwrite
     if resumes:
+        check_same_source(run, is_synthetic=source.is_synthetic)
         check_same_experiment(run, config)
         if is_trained(run, verified=True):
             logger.info(f"{run}: already trained ({training.steps} steps); nothing to do (--overwrite trains it again)")
@@ -94,8 +101,8 @@ def train(
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     device = device_of_process(pick_device(training.device), process)
-    check_memory(config, process, device)
-    data = open_data(config, process)
+    check_memory(config, process, source=source, device=device)
+    data = source.open(config, process)
     if resumes:
         check_same_text(run, data.manifest_entries["tokens_sha256"])
     with run_lock(run) if process.is_leader else nullcontext(), process_group(process, device), deterministic():

@@ -14,7 +14,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,22 @@ def check_same_experiment(run: Path, config: Config, *, measured: bool = False) 
             option = key.dotted.partition(".")[2].replace("_", "-")
             remedy = f"measure it at another length with --{option} {key.second}"
         raise UserError(f"{run}: this run was made with {key.dotted} = {key.first!r}, not {key.second!r}; {remedy}")
+
+
+def check_same_source(run: Path, *, is_synthetic: bool) -> None:
+    """Check that the run in this folder is trained on text, or on a synthetic task, as it is to be now.
+
+    Raises:
+        UserError: it is trained on the other.
+    """
+    task = read_manifest_of(run).get("synthetic_task")
+    if is_synthetic and task is None:
+        raise UserError(f"{run}: this run is trained on text; train it with `olmo-sparsity train --run {run}`")
+    if not is_synthetic and task is not None:
+        name = read_config_of(run).name
+        raise UserError(
+            f"{run}: this run is trained on a synthetic task; train it with `olmo-sparsity synth train {name} --run {run}`"
+        )
 
 
 def check_same_text(run: Path, tokens_sha256: str) -> None:

@@ -12,7 +12,6 @@ from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.wording import (
     contrast_words,
-    estimand_words,
     length_words,
     measured_words,
     multiplicity_words,
@@ -20,7 +19,7 @@ from olmo_sparsity.statistics.wording import (
     overlap_words,
     units_words,
 )
-from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
+from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, estimand_words, subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
@@ -136,7 +135,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("measured", measured_words(summary)),
         ("text", f"{summary.source}, {summary.split}"),
         ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
-        ("means", estimand_words(summary)),
+        ("means", estimand_words(summary.estimand, summary.lengths)),
         ("null context", null_words(summary)),
         ("overlap with training", overlap_words(summary) or "not known"),
         ("lengths", length_words(summary.lengths)),

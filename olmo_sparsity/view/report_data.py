@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, se
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
-from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words
+from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words, no_fraction_words
 from olmo_sparsity.statistics.wording_of_models import subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
@@ -112,8 +112,12 @@ def page_json(report: Report) -> Json:
     windows += [_window_json(excerpt, "largest", all_scores=report.has_all_scores) for excerpt in report.largest]
     return {
         "subject": subject_name(summary.run, summary.setup),
-        "summary": {**summary_json(summary), "selections": [_selection_json(e) for e in summary.selections]},
-        "classes": [_class_json(entry) for entry in report.classes],
+        "summary": {
+            **summary_json(summary),
+            "no_fraction": no_fraction_words(summary.long_gain_nats),
+            "selections": [_selection_json(e) for e in summary.selections],
+        },
+        "classes": [_class_json(entry, summary) for entry in report.classes],
         "distances": [distance_json(shares) for shares in report.distances],
         "selectors": [
             {
@@ -153,12 +157,16 @@ def _selection_json(selection: SelectionSummary) -> Json:
     return {key: value for key, value in selection_json(selection).items() if key != "num_evaluations"}
 
 
-def _class_json(entry: ClassSummary) -> Json:
-    """The page draws no effective sparsity and no Figure 4 of a class."""
+def _class_json(entry: ClassSummary, whole: Summary) -> Json:
+    """The page draws no effective sparsity and no Figure 4 of a class.
+
+    Where the gate of all windows failed, no class has an R(k).
+    """
     selections = [_selection_json(selection) for selection in entry.summary.selections]
     for selection in selections:
         del selection["figure4"]
-    return {**class_json(entry), "selections": selections, "effective_sparsity": None}
+    reason = no_fraction_words((entry.summary if whole.gate_passed else whole).long_gain_nats)
+    return {**class_json(entry), "no_fraction": reason, "selections": selections, "effective_sparsity": None}
 
 
 def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:

@@ -48,6 +48,8 @@ def end_labels(axis: Axes) -> dict[str, str]:
 
 def test_each_line_and_its_label_are_of_the_same_model(figure: Figure, compared: ComparedCurves) -> None:
     """The label has the colour of the line, and the line the numbers of the model."""
+    assert [axis.get_ylabel() for axis in figure.axes] == ["mean loss of the target, nats", "nats"]
+    assert [axis.get_title() for axis in figure.axes] == ["context curve", f"change from {ROW} visible tokens (paired)"]
     for panel, axis in enumerate(figure.axes):
         lines = [
             line for line in axis.lines if len(line.get_xdata()) == len(VISIBLE) and line.get_linestyle() != "None"

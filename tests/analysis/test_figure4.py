@@ -86,11 +86,10 @@ def test_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figur
         assert shown <= {tuple(np.round(point, 5)) for point in points}
         assert len(shown) >= 150 * DRAWS
         assert cross_of(axis) == pytest.approx(np.mean(points, axis=0), abs=1e-5)
-    assert [axis.get_ylabel().split("\n")[0] for axis in axes[::3]] == [
-        "real context",
-        "resampled target",
-        "null context",
+    assert [axis.get_ylabel() for axis in axes[::3]] == [
+        f"{context}\nlong gain, nats" for context in ("real context", "resampled target", "null context")
     ]
+    assert [axis.get_xlabel() for axis in axes] == [""] * 6 + ["sparse gain, nats"] * 3
     assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
 
 

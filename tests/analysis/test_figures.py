@@ -127,8 +127,11 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(
     (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
     for text in [*window["token_texts"], window["target_text"]]:
         assert captured[0].count(figure5.shown(text)) >= 3
-    for loss in (window["loss_short_nats"], window["loss_long_nats"]):
-        assert f"{loss:.2f} nats" in captured[0]
+    for visible, loss in (
+        ("L_short: only the local tokens", "loss_short_nats"),
+        ("L_long: all tokens", "loss_long_nats"),
+    ):
+        assert f"{visible}. Loss of the target: {window[loss]:.2f} nats" in captured[0]
     assert "(kl, numbered by rank)" in captured[0] and "sees the target" not in captured[0]
 
 
@@ -151,6 +154,10 @@ def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Pat
         for pair, value in zip(pairs, values, strict=True):
             column, row = sorted(names.index(name) for name in pair.selectors)
             assert written[row, column] == pytest.approx(value, abs=0.00501)
+    assert [axis.get_title().split("\n")[0] for axis in figures[0].axes[:2]] == [
+        "common positions among the 8 chosen",
+        "rank correlation of the scores",
+    ]
     assert f"two random choices: {8 / M:.2f}" in words_on(figures[0])
 
 
@@ -165,6 +172,8 @@ def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[F
     real = axis.lines[0]
     assert real.get_xdata().tolist() == list(counts)
     assert list(real.get_ydata()) == pytest.approx([count / sum(counts.values()) for count in counts.values()])
+    labels = ("distance to the target, tokens", "share of the influential tokens")
+    assert (axis.get_xlabel(), axis.get_ylabel()) == labels
 
 
 def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: Path, figures: list[Figure]) -> None:

@@ -45,6 +45,7 @@ def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figu
         "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
         "sparse gain, luck\ntarget seen", "real minus luck\ntarget seen", "real minus null\ntarget seen",
     ]  # fmt: skip
+    assert [axis.get_ylabel() for axis in axes] == ["recovered fraction", *["mean, nats"] * 5]
     expected: list[list[tuple[str, str, str]]] = [  # context, quantity and line of each panel
         [("real", "recovered_fraction", "-"), ("null", "recovered_fraction", ":")],
         [("real", "gain_over_random_nats", "-"), ("null", "gain_over_random_nats", ":")],
@@ -94,6 +95,9 @@ def test_the_prediction_is_never_shown_without_its_company(tables: Path, tmp_pat
     assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
         "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
     ]  # fmt: skip
+    labels = ["prediction recovered"] * 3 + ["recovered fraction"]
+    assert [axis.get_ylabel() for axis in (real, null, mimicry, gain)] == labels
+    assert {axis.get_xlabel() for axis in (real, null, mimicry, gain)} == {"k, unmasked tokens"}
     for axis, context, style, selectors in (
         (real, "real", "-", list(SEES_TARGET)),
         (null, "null", ":", list(SEES_TARGET)),
@@ -149,6 +153,9 @@ def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[
         for row, entry in enumerate(entries)
         if entry.summary.gate == "failed"
     }
+    assert [axis.get_title().replace("\n", " ") for axis in axes] == [
+        "share of windows", "long gain nats", "R(8) target unseen", "gain minus control k = 8, nats",
+    ]  # fmt: skip
     shares, gains = [e.window_share.mean for e in entries], [e.summary.long_gain_nats.mean for e in entries]
     for axis, values in ((axes[0], shares), (axes[1], gains)):
         shown = points_with(axis, {"color": "black", "marker": "o"})
@@ -205,6 +212,12 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path
         sample_size.draw(measured(folders[name], measurement), tmp_path)
         summaries = by_sample_size(measurement)
         (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figures[-1].axes, (2, 3))
+        assert [axis.get_title().split("\n")[0] for axis in figures[-1].axes] == [
+            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "real minus luck",
+        ]  # fmt: skip
+        assert [axis.get_title().split("\n")[1] for axis in (first, last, minus_luck)] == ["k = 1", "k = 8", "k = 8"]
+        labels = ["nats", "recovered fraction", "k, long-range tokens", "nats", "nats", "nats"]
+        assert [axis.get_ylabel() for axis in figures[-1].axes] == labels
         sizes = [summary.num_windows for summary in summaries]
         sides = dodges(len(gates.collections), sizes)
         for line, side, bars in zip(gates.lines[: len(sides)], sides, gates.collections, strict=True):

@@ -73,6 +73,8 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
         dots = [list(line.get_ydata()) for line in axis.lines if line.get_marker() == "."]
         assert dots == [[summary.of_windows(name).mean for summary in rung.numbers.of_seeds] for rung in rungs]
     assert [axis.get_title() for axis in figure.axes[:2]] == ["long gain", "gain beyond the training row"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["nats", "nats", "recovered fraction", "nats", "nats", "D(k)"]
+    assert [axis.get_xlabel() for axis in figure.axes] == [""] * 3 + ["parameters"] * 3
 
 
 @pytest.mark.parametrize(

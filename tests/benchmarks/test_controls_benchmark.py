@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import controls
+from benchmarks import controls, timing
 
 
 def test_each_stage_runs_the_one_before_and_one_control_more(
@@ -32,7 +32,7 @@ def test_each_stage_runs_the_one_before_and_one_control_more(
 def test_seconds_are_those_of_each_stage_without_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     durations = iter([100.0, 200.0, 1.0, 3.0, 2.0, 5.0])
-    monkeypatch.setattr(controls, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def stage() -> None:
         clock[0] += next(durations)

@@ -34,12 +34,12 @@ ARGUMENTS = [
     Case("--nope", "error: no such option: --nope"),
     Case("train --nope", "error: train: no such option: --nope"),
     Case("train --steps 5", "train: no such option: --steps"),
-    Case("train --overwrite=1", "option '--overwrite' does not take a value"),
+    Case("train --overwrite=1", "train: option '--overwrite' does not take a value"),
     Case("export x", "export: no such command 'x'"),
     Case("export hf", "export hf: missing argument 'RUN'; see olmo-sparsity export hf --help"),
     Case("export hf runs/tiny", "export hf: missing argument 'DIR'"),
     Case("export hf a b c", "export hf: got unexpected extra argument"),
-    Case("influence --k", "option '--k' requires an argument"),
+    Case("influence --k", "influence: option '--k' requires an argument"),
     Case("influence --selector x", "influence: invalid value for '--selector': 'x' is not one of 'unmask-one'"),
     Case("influence --selector '[bold]x'", "'[bold]x' is not one of 'unmask-one'"),
     Case("influence --precision fp64", "invalid value for '--precision': 'fp64' is not one of 'auto', 'fp32', 'bf16'"),
@@ -82,8 +82,9 @@ ARGUMENTS = [
 ]
 
 MESSAGES = [
-    Case("train --quiet=1", "option '--quiet' does not take a value"),
-    Case("--verbose=1 train", "option '--verbose' does not take a value"),
+    Case("train --quiet=1", "error: train: option '--quiet' does not take a value"),
+    Case("--verbose=1 train", "error: option '--verbose' does not take a value"),
+    Case("synth --quiet=1", "error: synth: option '--quiet' does not take a value; see olmo-sparsity synth --help"),
     Case("train --quiet --nope", "train: no such option: --nope"),
     Case("train -qx", "train: no such option: -x"),
     Case("export hf --quiet", "export hf: missing argument 'RUN'"),
@@ -98,7 +99,10 @@ UNITS = [
     Case(f"{INFLUENCE} --unit block:0", "influence.unit = block:0: must be token"),
     Case(f"{INFLUENCE} --unit block:-1", "influence.unit = block:-1: must be token"),
     Case(f"{INFLUENCE} --unit block:{DIGITS}", "must be token, word, sentence, or block:N"),
-    Case(f"{INFLUENCE} --unit block:12", "influence.k = [2]: there are only 1 blocks of 12"),
+    Case(
+        f"{INFLUENCE} --unit block:12",
+        "influence.k = [2]: there is only 1 block of 12 among the M = 12 long-range tokens",
+    ),
     Case(f"{EXPLAIN} --at 300 --unit x", "influence.unit = x: must be token", document),
 ]
 
@@ -349,7 +353,7 @@ CONFIGURATIONS = [
         ("a: b: c", "y.yaml:1: not valid YAML"),
         ("nope: 1", "y.yaml:1: nope: there is no key 'nope' here"),
         ("training: {steps: x}", "y.yaml:1: training.steps: Value 'x'"),
-        ("training: 5", "this is a section of keys, not a value"),
+        ("training: 5", "y.yaml:1: training is a section of keys, not a value"),
         ("training: {steps: .nan}", "y.yaml:1: training.steps"),
         ("training: {steps: " + DIGITS + "}", "Exceeds the limit"),
         ("name: '\x1b[31m'", "not valid YAML (unacceptable character #x001b"),
@@ -373,7 +377,7 @@ OVERRIDES = [
     for override, line in [
         ("=1", "override '=1'"),
         ("a=1", "override 'a=1': there is no key 'a' here"),
-        ("data=1", "override 'data=1': this is a section of keys"),
+        ("data=1", "override 'data=1': data is a section of keys, not a value"),
         ("data.source.x=1", "override 'data.source.x=1'"),
         ("'training.steps=['", "override 'training.steps=['"),
         ("'training.steps=${a}'", "${...} interpolation is not supported"),
@@ -410,6 +414,54 @@ def replaced_by_pipe(path: str) -> Callable[[], None]:
 
     return make
 
+
+def in_manifest(dotted: str, value: object) -> Callable[[], None]:
+    """Return what changes a value in the configuration that the manifest of the run holds."""
+
+    def make() -> None:
+        path = Path("runs/tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        *sections, key = dotted.split(".")
+        section = manifest["config"]
+        for name in sections:
+            section = section[name]
+        section[key] = value
+        path.write_text(json.dumps(manifest))
+
+    return make
+
+
+def in_config(text: str) -> Callable[[], None]:
+    return file("runs/tiny/config.yaml", text)
+
+
+# What a run has stored of its configuration, changed since: by commands that train, measure, show, draw and export.
+STORED = [
+    Case(command, f"runs/tiny/{line}", make)
+    for command, line, make in [
+        ("train --run runs/tiny", "manifest.json: key config.data: expected", in_manifest("data", "words")),
+        (
+            INFLUENCE,
+            "manifest.json: key config.training.seed: expected int, got str",
+            in_manifest("training.seed", "x"),
+        ),
+        (INFLUENCE, "manifest.json: key config.training: expected", in_manifest("training", None)),
+        ("validate --run runs/tiny", "manifest.json: key config.name: expected str, got int", in_manifest("name", 3)),
+        (
+            "summary --run runs/tiny --run runs/tiny",
+            "manifest.json: key config.training.seed: expected int, got array",
+            in_manifest("training.seed", [1]),
+        ),
+        (
+            "export hf runs/tiny new",
+            "manifest.json: context.local_len = -8: must be at least 1",
+            in_manifest("context.local_len", -8),
+        ),
+        ("context-curve --run runs/tiny", "config.yaml: a configuration is a mapping", in_config("[1, 2]")),
+        ("summary --run runs/tiny", "config.yaml:1: data is a section of keys, not a value", in_config("data: 5")),
+        ("report --run runs/tiny", "config.yaml:1: training.steps = ???", in_config("training: {steps: '???'}")),
+    ]
+]
 
 INVALID_UTF8 = pa.array([b"\xff\xfe words", b"words"], pa.binary()).view(pa.string())
 DATES = pa.array([datetime.date(2020, 1, 1)])

@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
+from olmo_sparsity.config import Config, PoseConfig
 from olmo_sparsity.export.model_card import ExportedModel, model_card
 from olmo_sparsity.model.checkpoint import CheckpointInfo
-from olmo_sparsity.storage.files import read_json
 
 EXPORTED = ExportedModel(Path("x"), "OlmoForCausalLM", 1, 0.0, 1)
 INFO = CheckpointInfo(step=1, tokens=1, seconds=0.0)
 
 
+def card_of(config: Config, *, eos_token: str = "end") -> str:
+    return model_card(EXPORTED, config, info=INFO, loss_nats=None, eos_token=eos_token)
+
+
 @pytest.mark.parametrize("source", ["a|b/*.txt", "``x` <b>", "`", "two\nlines # [x](y)", "<script>"])
-def test_the_model_card_escapes_names(source: str, tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    manifest["config"]["data"]["source"] = source
-    card = model_card(EXPORTED, manifest, info=INFO, eos_token=source)
+def test_the_model_card_escapes_names(source: str, tiny_config: Config) -> None:
+    card = card_of(replace(tiny_config, data=replace(tiny_config.data, source=source)), eos_token=source)
     tokens = [child for token in MarkdownIt().parse(card) for child in token.children or []]
     assert [token.content for token in tokens if token.type == "code_inline"].count(" ".join(source.split())) == 2
     assert not [token for token in tokens if token.type == "html_inline"]
 
 
-def test_the_model_card_tells_which_positions_were_trained(tiny_run: Path) -> None:
-    manifest = read_json(tiny_run / "manifest.json")
-    manifest["config"]["pose"] |= {"num_chunks": 1, "max_position": 64}
-    manifest["config"]["data"]["source"] = "builtin"
-    card = model_card(EXPORTED, manifest, info=INFO, eos_token="end")
-    assert "without PoSE: position IDs are 0 to 7." in card
-    assert "Position IDs from 8 on were never trained" in card
-    assert "do not report results of such evaluations" in card
+def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) -> None:
+    def card(**pose: Any) -> str:
+        positions = PoseConfig(**{"num_chunks": 2, "vary_chunks": True, "max_position": 64, **pose})
+        return card_of(replace(tiny_config, pose=positions, data=replace(tiny_config.data, source="builtin")))
 
-    def card_of(**pose: object) -> str:
-        manifest["config"]["pose"] = {"num_chunks": 2, "vary_chunks": True, "max_position": 64, **pose}
-        card = model_card(EXPORTED, manifest, info=INFO, eos_token="end")
-        assert "Position IDs from 64 on were never trained" in card
-        return card
-
-    # A run that was made before the key pose.contents was added, and newer runs.
-    assert (
-        "cut into up to 2 chunks, whose position IDs are moved apart, below 64; the text of a row is consecutive."
-        in card_of()
-    )
-    assert "below 64; the chunks are as far apart in the document as in their position IDs." in card_of(
-        contents="matched"
-    )
-    assert "with RandPos: position IDs are a sorted random sample of those below 64." in card_of(
-        method="randpos", vary_chunks=False
-    )
+    without = card(num_chunks=1, vary_chunks=False)
+    assert "without PoSE: position IDs are 0 to 7." in without
+    assert "Position IDs from 8 on were never trained" in without
+    assert "do not report results of such evaluations" in without
+    for said, pose in (
+        (
+            "cut into up to 2 chunks, whose position IDs are moved apart, below 64; the text of a row is consecutive.",
+            {},
+        ),
+        (
+            "below 64; the chunks are as far apart in the document as in their position IDs.",
+            {"contents": "matched"},
+        ),
+        (
+            "with RandPos: position IDs are a sorted random sample of those below 64.",
+            {"method": "randpos", "vary_chunks": False},
+        ),
+    ):
+        assert said in card(**pose)
+        assert "Position IDs from 64 on were never trained" in card(**pose)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Messages
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
@@ -44,11 +45,17 @@ def permute_tokenizer(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_another_tokenizer_of_the_same_size(run: Path, tiny_config: Config) -> None:
+def test_another_tokenizer_of_the_same_size(messages: Messages, run: Path, tiny_config: Config) -> None:
     open_model(tiny_config, run)
     permute_tokenizer(run / "tokenizer.json")
     with pytest.raises(UserError, match=r"tokenizer\.json: not the tokenizer that the manifest"):
         open_model(tiny_config, run)
+    manifest = read_json(run / "manifest.json")
+    del manifest["tokenizer_sha256"]  # as before it was recorded
+    write_json(run / "manifest.json", manifest)
+    messages.clear()
+    open_model(tiny_config, run)
+    assert [line for line in messages if "tokenizer.json is not verified" in line] == list(messages)
 
 
 def swap_checkpoint(run: Path, other: Path) -> None:

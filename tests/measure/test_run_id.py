@@ -11,8 +11,9 @@ import pytest
 from conftest import write_corpus
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.measure import context_curve, validation
 from olmo_sparsity.measure.influence import RESOLVED, influence_run_id
-from olmo_sparsity.measure.opened_model import identity, open_model
+from olmo_sparsity.measure.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
@@ -68,6 +69,15 @@ def test_measurements_from_before_there_was_min_preceding_keep_their_fingerprint
     assert influence_run_id(tiny_config, opened) == fingerprint(
         SCHEMA_VERSION, {**settings, **dict.fromkeys(RESOLVED)}, *parts
     )
+
+
+def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:
+    settings = tiny_config.influence
+    for keys in (validation.WINDOW_KEYS, context_curve.WINDOW_KEYS):
+        earlier = [getattr(settings, key) for key in keys if key != "min_preceding"]
+        assert list(settings_identity(settings, keys).values()) == earlier
+        other = dataclasses.replace(settings, min_preceding=20)
+        assert settings_identity(other, keys) == {**settings_identity(settings, keys), "min_preceding": 20}
 
 
 def test_other_text_in_the_same_file_has_another_fingerprint(

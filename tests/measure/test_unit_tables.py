@@ -175,6 +175,9 @@ def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> 
     at = summary.at("kl", "real", 4)
     assert f"4 words of kl: {at.mean_tokens:.1f} tokens on average" in units_words(summary)
     assert f"{at.all_visible_share:.1%} at k = 4" in units_words(summary)
+    shares = units_words(summary).partition("J_k is all of the long context: ")[2]
+    for k in summary.ks:
+        assert (f" at k = {k}" in shares) == (summary.at("kl", "real", k).all_visible_share > 0)
     console = Console(width=100, record=True, file=open(tmp_path / "out", "w"), no_color=True)  # noqa: SIM115
     show_window(word_tables, 0, console=console, k=2)
     shown = console.export_text()

@@ -29,6 +29,9 @@ from olmo_sparsity.statistics.wording_of_models import (
     VISIBILITY_WORDS,
     anchor_warning,
     setup_difference_words,
+    subject_name,
+    subject_names,
+    subject_words,
 )
 from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words
 
@@ -74,6 +77,32 @@ def test_a_model_is_named_with_its_form_its_definition_and_its_anchor(pretrained
     assert "the local tokens see only the chosen ones" in words and "seen by no one" not in words
     of_run = measured_words(summarize(made_up(60, 0.5)))
     assert of_run == "Run r; visibility hidden (a hidden token is seen by no one); no anchor"
+
+
+def setup_of(path: str) -> ModelSetup:
+    return ModelSetup.from_manifest({**PRETRAINED, "model": {**MODEL, "name": path, "revision": None}})
+
+
+def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
+    """The manifest keeps the path. Two models with one name are named as they were given, and so can be told apart."""
+    for path, name in (
+        ("/models/a/SmolLM2-135M", "SmolLM2-135M"),
+        ("data/SmolLM2.Q4_1.gguf", "SmolLM2.Q4_1.gguf"),
+        ("runs/demo/checkpoints/step400", "demo-step400"),
+        ("runs/demo/checkpoints/latest", "demo-latest"),
+        (".", "."),
+    ):
+        setup = setup_of(path)
+        assert setup.model is not None and setup_json(setup)["model"]["name"] == path
+        assert subject_name("r", setup) == name
+        assert subject_words("r", setup).startswith(f"model {name} (")
+    hub = ModelSetup.from_manifest(PRETRAINED)
+    assert subject_name("r", hub) == "someone/Made-Up-2M"
+    alike = [("r", setup_of("a/model")), ("r", setup_of("b/model")), ("r", setup_of("b/model")), ("r", setup_of("c"))]
+    assert subject_names([*alike, ("run", hub)]) == ["a/model", "b/model", "b/model", "c", "someone/Made-Up-2M"]
+    assert subject_names(alike[1:]) == ["model", "model", "c"]
+    run = ModelSetup.from_manifest({"run": "c"})
+    assert subject_names([("c", run), ("r", setup_of("x/c"))]) == ["c", "x/c"]
 
 
 @pytest.mark.parametrize(

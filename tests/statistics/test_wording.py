@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from made_up import LENGTHS
 from planted_gains import made_up
 
+from olmo_sparsity.statistics.as_json import lengths_json
 from olmo_sparsity.statistics.breakdowns import ClassContrast, ClassSummary
 from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
@@ -112,6 +114,14 @@ def test_the_text_and_the_estimand_are_named(passed: Summary) -> None:
     assert data_words(dataclasses.replace(passed, estimand="documents")).endswith(", mean over documents")
 
 
+def test_the_tokens_before_each_target_are_told_where_they_were_set(passed: Summary) -> None:
+    assert "before each target" not in data_words(passed)
+    lengths = Lengths.from_manifest({"context": LENGTHS, "influence": {"min_preceding": 512}})
+    assert lengths.min_preceding == lengths_json(lengths)["min_preceding"] == 512
+    said = data_words(dataclasses.replace(passed, lengths=lengths))
+    assert said.endswith("mean over eligible targets (at least 512 tokens before each target)")
+
+
 def test_the_overlap_with_training(passed: Summary) -> None:
     assert overlap_words(dataclasses.replace(passed, overlap_percent=12.34)).startswith(
         "12.3% of the windows hold 13 consecutive"
@@ -182,7 +192,12 @@ def test_d_is_never_without_its_company(passed: Summary) -> None:
 
 
 def test_the_headline_begins_with_selectors_that_do_not_see_the_target(passed: Summary) -> None:
-    assert headline(passed) == [value_words(passed), blind_words(passed, "kl"), seeing_words(passed, "unmask-one")]
+    sentences = [value_words(passed), blind_words(passed, "kl"), seeing_words(passed, "unmask-one")]
+    assert headline(passed) == sentences
+    another = [
+        dataclasses.replace(entry, selector="greedy") for entry in passed.selections if entry.selector == "unmask-one"
+    ]
+    assert headline(dataclasses.replace(passed, selections=(*passed.selections, *another))) == sentences  # one of those
 
 
 @pytest.mark.parametrize(("num_classes", "percent"), [(2, "5%"), (4, "10%"), (8, "18%")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,14 @@ from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
 from olmo_sparsity.storage.files import read_json
-from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, open_synthetic_data
+from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
 from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.torchrun import ProcessInfo
-from olmo_sparsity.training.data import TrainingData
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
+from olmo_sparsity.training.data import DataSource, TrainingData
 from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.memory import least_bytes
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:
@@ -73,19 +73,19 @@ def tiny(positions: str = "predicted", **keys: Any) -> Config:
 @pytest.fixture(scope="module")
 def predicted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("synthetic") / "predicted"
-    train(tiny(), run, open_data=open_synthetic_data)
+    train(tiny(), run, source=SYNTHETIC)
     return run
 
 
 @pytest.fixture(scope="module")
 def parity_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("synthetic") / "parity"
-    train(tiny("pose", hide_tokens=True), run, open_data=open_synthetic_data)
+    train(tiny("pose", hide_tokens=True), run, source=SYNTHETIC)
     return run
 
 
-def stopping_after(steps: int) -> Callable[[Config, ProcessInfo], TrainingData]:
-    """Return an opener of data that stops the process, as a killed one does, when the batch of a step is drawn."""
+def stopping_after(steps: int) -> DataSource:
+    """Return a source of data that stops the process, as a killed one does, when the batch of a step is drawn."""
 
     def opened(config: Config, process: ProcessInfo) -> TrainingData:
         data = open_synthetic_data(config, process)
@@ -97,16 +97,20 @@ def stopping_after(steps: int) -> Callable[[Config, ProcessInfo], TrainingData]:
 
         return dataclasses.replace(data, draw=draw)
 
-    return opened
+    return dataclasses.replace(SYNTHETIC, open=opened)
 
 
 @pytest.mark.parametrize("stop", [2, 5])
 def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop: int) -> None:
     run = tmp_path / "killed"
     with pytest.raises(Interrupted):
-        train(tiny(), run, open_data=stopping_after(stop))
+        train(tiny(), run, source=stopping_after(stop))
     assert read_json(run / "manifest.json")["status"] == "running"
-    train(tiny(), run, open_data=open_synthetic_data)
+    with pytest.raises(
+        UserError, match=f"trained on a synthetic task; .* `olmo-sparsity synth train tiny --run {run}`"
+    ):
+        train(tiny(), run)
+    train(tiny(), run, source=SYNTHETIC)
     assert metrics(run) == metrics(predicted_run)
     resumed, uninterrupted = weights(run)["model.pt"], weights(predicted_run)["model.pt"]
     assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
@@ -115,7 +119,7 @@ def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop:
 def test_the_ids_are_trained_with_the_tokens(predicted_run: Path, tmp_path: Path) -> None:
     """Without the weight of the position loss the run is another one, and its own metrics report the tokens alone."""
     run = tmp_path / "without"
-    train(tiny(position_loss_weight=0.0), run, open_data=open_synthetic_data)
+    train(tiny(position_loss_weight=0.0), run, source=SYNTHETIC)
     with_ids, without = metrics(predicted_run), metrics(run)
     assert with_ids[0]["loss_nats"] == without[0]["loss_nats"]
     assert with_ids[-1]["loss_nats"] != without[-1]["loss_nats"]
@@ -130,15 +134,24 @@ def test_shares_of_processes_are_the_batches() -> None:
     assert [half.num_targets for half in halves] == [whole.num_targets] * 2
 
 
+def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, tiny_config: Config) -> None:
+    """Of 8 tokens with a query and a response of 3, without the last; not those of ``context``."""
+    needed = least_bytes(tiny(), SINGLE_PROCESS, source=SYNTHETIC)
+    assert needed["training.batch_rows"] == 8 * (8 + 1 + 3 - 1) * 24
+    assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 11 * 8 * 4  # 8 words
+    with pytest.raises(UserError, match=f"trained on text; train it with `olmo-sparsity train --run {tiny_run}`"):
+        train(tiny_config, tiny_run, source=SYNTHETIC)
+
+
 def test_another_task_does_not_resume_a_run_and_evaluation_keys_are_free(predicted_run: Path) -> None:
     with pytest.raises(UserError, match=r"synthetic\.max_sparsity = 3, not 2"):
         train(
             dataclasses.replace(tiny(), synthetic=dataclasses.replace(tiny().synthetic, max_sparsity=2)),
             predicted_run,
-            open_data=open_synthetic_data,
+            source=SYNTHETIC,
         )
     free = dataclasses.replace(tiny().synthetic, test_lengths=[9], test_sparsity=[2], test_rows=3, test_seed=4)
-    train(dataclasses.replace(tiny(), synthetic=free), predicted_run, open_data=open_synthetic_data)
+    train(dataclasses.replace(tiny(), synthetic=free), predicted_run, source=SYNTHETIC)
 
 
 def test_the_table_is_what_the_model_answers(predicted_run: Path, tmp_path: Path) -> None:
@@ -227,7 +240,7 @@ def test_a_checkpoint_of_another_run_is_not_evaluated(parity_run: Path, tmp_path
     train(
         dataclasses.replace(config, training=dataclasses.replace(config.training, seed=7)),
         other,
-        open_data=open_synthetic_data,
+        source=SYNTHETIC,
     )
     shutil.copytree(parity_run, mixed, symlinks=True)
     shutil.rmtree(mixed / "checkpoints")

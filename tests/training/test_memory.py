@@ -14,6 +14,7 @@ from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training import memory
+from olmo_sparsity.training.data import TEXT
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.memory import check_memory, least_bytes
 
@@ -25,15 +26,18 @@ def test_no_model_has_fewer_bytes_than_are_counted(tiny_config: Config, weight_t
     config = replace(tiny_config, model=replace(tiny_config.model, d_model=64, weight_tying=weight_tying))
     model = build_model(olmo_model_config(config, vocab_size=320, eos_id=0), 0)
     actual = 16 * sum(parameter.numel() for parameter in model.parameters())
-    assert 0.8 * actual < least_bytes(config, SINGLE_PROCESS)[MODEL] <= actual
+    assert 0.8 * actual < least_bytes(config, SINGLE_PROCESS, source=TEXT)[MODEL] <= actual
 
 
 def test_processes_share_rows_and_under_fsdp_the_model(tiny_config: Config) -> None:
     fsdp = replace(tiny_config, training=replace(tiny_config.training, parallel="fsdp"))
-    alone, four = least_bytes(tiny_config, SINGLE_PROCESS), least_bytes(tiny_config, ProcessInfo(0, 4))
+    alone, four = (
+        least_bytes(tiny_config, SINGLE_PROCESS, source=TEXT),
+        least_bytes(tiny_config, ProcessInfo(0, 4), source=TEXT),
+    )
     assert four["training.batch_rows"] * 4 == alone["training.batch_rows"] == 16 * 8 * 24
     assert four[MODEL] == alone[MODEL]
-    assert least_bytes(fsdp, ProcessInfo(0, 4))[MODEL] * 4 == pytest.approx(alone[MODEL], abs=4)
+    assert least_bytes(fsdp, ProcessInfo(0, 4), source=TEXT)[MODEL] * 4 == pytest.approx(alone[MODEL], abs=4)
 
 
 def test_this_machine_has_memory() -> None:
@@ -44,12 +48,12 @@ def test_this_machine_has_memory() -> None:
 def test_training_is_refused_before_anything_is_written(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = sum(least_bytes(tiny_config, SINGLE_PROCESS).values())
+    needed = sum(least_bytes(tiny_config, SINGLE_PROCESS, source=TEXT).values())
     monkeypatch.setattr(memory, "available_bytes", lambda device: needed)
-    check_memory(tiny_config, SINGLE_PROCESS, torch.device("cpu"))
+    check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))
     monkeypatch.setattr(memory, "available_bytes", lambda device: needed - 1)
     with pytest.raises(UserError, match=f"{MODEL}: training needs at least"):
         train(tiny_config, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(memory, "available_bytes", lambda device: None)
-    check_memory(tiny_config, SINGLE_PROCESS, torch.device("cpu"))
+    check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))

@@ -34,7 +34,6 @@ from olmo_sparsity.statistics.wording import (
     SELECTION_ONLY,
     beyond_gate_words,
     contrast_words,
-    estimand_words,
     fragile_words,
     gate_words,
     interval,
@@ -43,7 +42,13 @@ from olmo_sparsity.statistics.wording import (
     overlap_words,
     verdict,
 )
-from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, VISIBILITY_WORDS, anchor_warning
+from olmo_sparsity.statistics.wording_of_models import (
+    UNKNOWN_TRAINING_TEXT,
+    VISIBILITY_WORDS,
+    anchor_warning,
+    estimand_words,
+)
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
@@ -67,7 +72,9 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("report")
+    folder = tmp_path_factory.mktemp(
+        "a_name_that_is_wider_than_a_phone_and_cannot_be_broken"
+    )  # a label of the comparison
     return {
         "passed": made_up_tables(folder / "passed", words=HOSTILE),
         "failed": made_up_tables(folder / "failed", long_gain=0.0),
@@ -224,7 +231,7 @@ def test_both_gates_and_what_follows_from_them_are_said(
     assert (SELECTION_ONLY in said) == (which in ("failed", "selection"))
     assert (fragile_words(summary) != "" and fragile_words(summary) in said) == (which == "fragile")
     assert ("R(8) = " in said) == (which != "failed")
-    assert estimand_words(summary) in said
+    assert estimand_words(summary.estimand, summary.lengths) in said
     assert printed(summary.null_long_gain_nats) in said
 
 
@@ -320,6 +327,23 @@ def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
     first = data_of(pages["all"])["windows"][0]
     assert first["target"] == HOSTILE[0]
     assert first["tokens"][5:8] == [" ↵line↵", " \ufffdright", "↵"]
+
+
+def test_names_of_runs_and_sources_stay_text(tables: dict[str, Path], tmp_path: Path) -> None:
+    """What manifests say of themselves is text from strangers, wherever a page shows it."""
+    hostile = {"source": "<x-source>", "split": "<x-split>"}
+    folders = []
+    for name in ("one", "two"):
+        folders.append(Path(shutil.copytree(tables["passed"], tmp_path / name)))
+        path = folders[-1] / "manifest.json"
+        write_json(path, {**read_json(path), **hostile, "run": f"<x-{name}>"})
+    report = write_report(folders[0], tmp_path / "report.html", num_windows=3).read_text()
+    comparison = write_comparison(
+        read_subjects([str(folder) for folder in folders]), tmp_path / "compare.html"
+    ).read_text()
+    for page, shown in ((report, ("one", "source", "split")), (comparison, ("one", "two", "source", "split"))):
+        assert "<x-" not in page
+        assert all(f"&lt;x-{name}&gt;" in page for name in shown)
 
 
 @pytest.mark.parametrize("address", ["http:", "https:", "src=", "@import", "url("])

@@ -123,7 +123,7 @@ function classPanel(rows, panel, grid, left) {
       const y = top + i * height + (narrow ? height * 0.68 : height / 2) + (j - (of.length - 1) / 2) * 9;
       if (value) parts.push(...classMark(look, value, x, y, open));
       else if (panel.fraction && j === 0) {
-        const reason = rows[i].gain?.low == null ? "too few documents" : "gate failed";
+        const reason = rows[i].one.no_fraction;
         parts.push(note(y + 8, narrow ? reason : `${reason}: no R(k)`));
       }
     }),

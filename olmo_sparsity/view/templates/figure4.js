@@ -12,7 +12,7 @@ const entryOf = (selections, selector, context, k) =>
 const fractionWords = (summary, entry) =>
   entry.recovered_fraction
     ? interval(entry.recovered_fraction) + (summary.is_fragile ? " fragile" : "")
-    : "gate failed";
+    : summary.no_fraction;
 
 const longGain = (window, context) => (context === "real" ? window.gain_long_nats : window.null_gain_long_nats);
 const sparseGain = (data, window, selector, context, k) =>
@@ -116,7 +116,8 @@ function scatter(data, context, state, width, passes, open) {
       next.focus();
     }
   };
-  const said = entry.recovered_fraction ? `R(${k}) = ${fractionWords(data.summary, entry)}` : "gate failed, no R(k)";
+  const fraction = fractionWords(data.summary, entry);
+  const said = entry.recovered_fraction ? `R(${k}) = ${fraction}` : `${fraction}, no R(k)`;
   const title = `${context === "real" ? "Real context" : "Null context"}: ${said}`;
   const lines =
     `mean sparse gain ${interval(entry.gain_sparse_nats, 3)} nats; correlation ${interval(entry.figure4.correlation)}; ` +
