@@ -17,6 +17,7 @@ from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words, no_fra
 
 from .measured import Measured, script
 from .output import caption, save
+from .paper import Width, width_in_force
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
 PANELS = ("share of windows", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
@@ -51,7 +52,7 @@ def _mark_failed_gates(axes: np.ndarray, classes: list[ClassSummary], *, whole: 
             for axis in axes:
                 axis.axhspan(row - 0.5, row + 0.5, color=FAILED, linewidth=0, zorder=0)
         words = no_fraction_words(entry.summary.long_gain_nats) if whole.gate_passed else "gate of all windows\nfailed"
-        words += ": no R(k)"
+        words += ":\nno R(k)" if width_in_force() is Width.one else ": no R(k)"  # a narrow panel
         axes[2].text(
             0.5, row, words, ha="center", va="center", fontsize=7.5, transform=axes[2].get_yaxis_transform(),
             bbox={"facecolor": FAILED, "edgecolor": "none", "pad": 1},

@@ -23,6 +23,9 @@ LINE_FORMAT = (
     "{desc}: {percentage:3.0f}%, {n_fmt} of {total_fmt}{unit}, {elapsed} elapsed, {remaining} left, "
     "{rate_noinv_fmt}{postfix}"
 )
+SHORT_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+TQDM_BAR = 10  # columns of tqdm's bar where the width is unknown
+LEAST_BAR = 5  # columns of a bar in a terminal
 COUNT_FORMAT = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, {rate_noinv_fmt}{postfix}"
 
 
@@ -33,6 +36,23 @@ class _LogLines(io.TextIOBase):
         if line := " ".join(text.split()):
             logger.info(line)
         return len(text)
+
+
+class _FittingBar(tqdm):
+    """A bar that leaves out its last numbers, and then the rate, where the terminal has no room: none is cut."""
+
+    def __str__(self) -> str:
+        state = self.format_dict
+        columns = state["ncols"]
+        if not columns or not state["total"]:
+            return super().__str__()
+        numbers = state["postfix"].split(", ") if state["postfix"] else []
+        shorter = [{"postfix": ", ".join(numbers[:count])} for count in range(len(numbers), -1, -1)]
+        for change in (*shorter, {"postfix": "", "bar_format": SHORT_FORMAT}):
+            state.update(change)
+            if len(self.format_meter(**{**state, "ncols": None})) + LEAST_BAR - TQDM_BAR <= columns:
+                break
+        return self.format_meter(**state)
 
 
 def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int = 0, **options: Any) -> tqdm[Any]:
@@ -54,7 +74,7 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
     if not logger.isEnabledFor(logging.INFO):
         return tqdm(**settings, disable=True)
     if sys.stderr.isatty():
-        return tqdm(**settings)
+        return _FittingBar(**settings)
     return tqdm(
         **settings,
         file=_LogLines(),

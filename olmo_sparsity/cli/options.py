@@ -108,7 +108,7 @@ FullLenOption = Annotated[
 ]
 Overrides = Annotated[
     Optional[list[str]],
-    typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the configuration, such as training.steps=200."),
+    typer.Argument(metavar="KEY=VALUE", help="Changes to the configuration, such as training.steps=200."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Delete earlier results and start again.")]
 TrainOption = Annotated[

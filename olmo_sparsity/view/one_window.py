@@ -22,7 +22,9 @@ from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_fi
 from olmo_sparsity.view.safe_console import SafeConsole
 
 WIDTH = 100
-BAR = 40
+LONGEST_BAR = 40
+SHORTEST_BAR = 4
+BESIDE_BAR = 42  # columns that the name and the number of a bar take
 INDENT = (0, 0, 0, 2)
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
@@ -230,15 +232,16 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     short, sparse = excerpt.loss_short_nats, excerpt.loss_at(window.selector, window.context, k=window.k)
     long = excerpt.loss_long_nats if is_real else excerpt.null_loss_long_nats
     longest = max(short, long, sparse or 0.0)
+    room = max(SHORTEST_BAR, min(LONGEST_BAR, console.width - BESIDE_BAR))
     missing = Text(f"  {f'L_short,sparse({window.k})':<26}measured at k = {', '.join(map(str, window.ks))}")
-    console.print(_bar("L_short, local only", short, longest=longest, style="bright_black"))
+    console.print(_bar("L_short, local only", short, scale=room / longest, style="bright_black"))
     console.print(
         missing
         if sparse is None
-        else _bar(f"L_short,sparse({window.k})", sparse, longest=longest, style="dark_orange3")
+        else _bar(f"L_short,sparse({window.k})", sparse, scale=room / longest, style="dark_orange3")
     )
     console.print(
-        _bar("L_long, all tokens" if is_real else "L_long, null context", long, longest=longest, style="blue")
+        _bar("L_long, all tokens" if is_real else "L_long, null context", long, scale=room / longest, style="blue")
     )
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
@@ -247,9 +250,9 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
         console.print(Text(f"  selection luck, the mean sparse gain on resampled targets, {luck:.3f} nats"))
 
 
-def _bar(name: str, loss: float, *, longest: float, style: str) -> Text:
+def _bar(name: str, loss: float, *, scale: float, style: str) -> Text:
     line = Text(f"  {name:<26}{loss:7.3f} nats  ")
-    return line.append("█" * round(BAR * loss / longest), style=style)
+    return line.append("█" * round(scale * loss), style=style)
 
 
 def _print_ranking(window: ShownWindow, console: Console) -> None:

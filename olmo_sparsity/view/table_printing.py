@@ -44,6 +44,7 @@ def print_table(table: ResultTable, console: Console) -> None:
     Where not even one column fits beside those, each row becomes a list.
     """
     if table.title:
+        console.print()  # or the title would read on from the sentence above it
         _print_words(table.title, console, style="bold italic")
     parts = parts_of(table, room=console.width)
     if parts is None:

@@ -21,9 +21,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_up_tables(tmp_path_factory.mktemp("show") / "tables", num_documents=30, words=HOSTILE)
 
 
-def shown(tables: Path, window: int = 5, coloured: bool = False, **options: object) -> str:
+def shown(tables: Path, window: int = 5, coloured: bool = False, width: int = 100, **options: object) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=100, force_terminal=coloured, color_system="truecolor" if coloured else None)
+    console = Console(file=out, width=width, force_terminal=coloured, color_system="truecolor" if coloured else None)
     settings: dict = {"k": 2, **options}
     show_window(tables, window, console=console, **settings)
     return out.getvalue()
@@ -64,6 +64,13 @@ def test_hostile_text_is_only_text(tables: Path) -> None:
     said = shown(tables, window=0, k=8)
     assert "[red]markup[/red]" in said
     assert "\x1b" not in said and "\u202e" not in said
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100])
+def test_a_bar_stands_beside_its_loss(tables: Path, width: int) -> None:
+    bars = [line for line in shown(tables, width=width).splitlines() if "█" in line]
+    assert len(bars) == 3 and all(" nats  █" in line for line in bars)
+    assert max(line.count("█") for line in bars) == min(40, width - 42)
 
 
 def test_null_context_and_an_unmeasured_k(tables: Path) -> None:

@@ -689,6 +689,32 @@ def test_no_serious_fault_of_accessibility(opened: Any, scheme: str, width: int,
 
 
 @in_browser
+@pytest.mark.parametrize("which", ["all", "comparison"])
+def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which: str) -> None:
+    """Captions are as wide as the screen, intervals stand on one line, names of rows stand over the lines of the charts."""
+    page = opened(which, viewport={"width": 390, "height": 844})
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    ends = page.locator("caption span").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+    assert len(ends) == (2 if which == "all" else 0) and all(end <= 390 for end in ends)
+    lines = page.locator("td", has_text="[").evaluate_all(
+        """cells => cells.map(cell => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return new Set([...range.getClientRects()].map(line => Math.round(line.top))).size;
+        })"""
+    )
+    assert len(lines) > 20 and set(lines) == {1}
+    names = page.locator("#classes .over-grid:not(.tick), #forest .over-grid")
+    covered = names.evaluate_all(
+        """all => all.filter(one => {
+          const later = one.compareDocumentPosition.bind(one);
+          return [...one.closest("svg").querySelectorAll("line")].some(line => later(line) & Node.DOCUMENT_POSITION_FOLLOWING);
+        }).length"""
+    )
+    assert names.count() > 5 and covered == 0
+
+
+@in_browser
 def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> None:
     page = opened("comparison")
     differences = paired_difference(load(tables["passed"]), load(tables["failed"]))

@@ -73,8 +73,9 @@ def test_a_pipe_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console.width == 64
     file = io.StringIO()
     print_items([Sentence("word " * 30 + "end"), TABLE], Console(file=file, width=64))
-    first, *rest = file.getvalue().splitlines()
+    first, between, title, *rest = file.getvalue().splitlines()
     assert first.endswith("end")
+    assert (between, title) == ("", "the title")
     assert max(len(line) for line in rest) <= 64
 
 

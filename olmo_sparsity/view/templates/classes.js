@@ -9,8 +9,9 @@ function drawClasses(data, state, place) {
   const grid = classGrid(rows, place);
   const panels = classPanels(data, state, names, grid.narrow);
   const parts = [
-    ...classLabels(rows, grid),
+    ...classShades(rows, grid),
     ...panels.flatMap((panel, number) => classPanel(rows, panel, grid, grid.lefts[number])),
+    ...classLabels(rows, grid), // on a narrow page over the lines of the panels
   ];
   const said = rows.map(({ name, gain, one }) => `${name}: long gain ${interval(gain, 3)}${one ? `, gate ${one.gate}` : ""}`);
   const fragile = data.classes.filter((one) => one.is_fragile).map((one) => one.target_class);
@@ -90,12 +91,18 @@ function classPanels(data, state, names, narrow) {
   ];
 }
 
-/** Returns the names of the rows, and grey behind the classes whose gate failed. */
-function classLabels(rows, { narrow, width, row: height, top }) {
-  return rows.flatMap(({ name, count, one }, i) => {
+/** Returns grey for the rows of the classes whose gate failed. */
+function classShades(rows, { width, row: height, top }) {
+  return rows.map(({ one }, i) =>
+    one?.gate === "failed" ? svg("rect", { class: "quiet", x: 0, width, y: top + i * height + 1, height: height - 2 }) : null,
+  );
+}
+
+/** Returns the names of the rows. */
+function classLabels(rows, { narrow, row: height, top }) {
+  return rows.flatMap(({ name, count }, i) => {
     const y = top + i * height;
     return [
-      one?.gate === "failed" ? svg("rect", { class: "quiet", x: 0, width, y: y + 1, height: height - 2 }) : null,
       svg(
         "text",
         { class: "over-grid", x: 4, y: y + (narrow ? 13 : height / 2 - 2) },
@@ -110,7 +117,7 @@ function classLabels(rows, { narrow, width, row: height, top }) {
 function classPanel(rows, panel, grid, left) {
   const { narrow, row: height, panelSize, top, bottom } = grid;
   const centre = left + panelSize / 2;
-  const note = (y, words) => svg("text", { class: "tick", x: centre, y, "text-anchor": "middle" }, words);
+  const note = (y, words) => svg("text", { class: "tick over-grid", x: centre, y, "text-anchor": "middle" }, words);
   const found = rows.map((row) => panel.values(row));
   const numbers = numbersOf(found.flatMap((of) => of.map(([, e]) => e)).filter((e) => e));
   const parts = [svg("text", { x: centre, y: 12, "text-anchor": "middle" }, panel.title)];

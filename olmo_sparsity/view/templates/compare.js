@@ -51,10 +51,9 @@ function forest(rows) {
   const half = (width - labels - 60) / 2;
   const top = 24;
   const bottom = top + height * rows.length;
-  const parts = rows.flatMap((row, i) => [
+  const parts = rows.map((row, i) =>
     svg("line", { class: "grid", x1: 0, x2: width, y1: top + i * height, y2: top + i * height }),
-    svg("text", { x: 0, y: narrow ? top + i * height + 12 : top + (i + 0.5) * height + 4 }, name(row)),
-  ]);
+  );
   parts.push(
     ...panel(
       rows,
@@ -75,6 +74,16 @@ function forest(rows) {
       top,
       height,
       "difference, nats",
+    ),
+  );
+  // The names last: on a narrow page they stand over the lines of the panels.
+  parts.push(
+    ...rows.map((row, i) =>
+      svg(
+        "text",
+        { class: "over-grid", x: 0, y: narrow ? top + i * height + 12 : top + (i + 0.5) * height + 4 },
+        name(row),
+      ),
     ),
   );
   const said = rows.map((row) => `${name(row)}: ${row.differences.map((e) => interval(e, 3)).join("; ")}`).join(". ");

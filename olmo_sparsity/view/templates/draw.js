@@ -173,7 +173,7 @@ function numbersTable(caption, head, rows, summary = "The numbers as a table", o
               "tr",
               {},
               html("th", { scope: "row" }, first),
-              rest.map((cell) => html("td", {}, cell)),
+              rest.map((cell) => html("td", { class: /\[/.test(cell) ? "number" : null }, cell)),
             ),
           ),
         ),
