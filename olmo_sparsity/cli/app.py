@@ -93,4 +93,6 @@ def main() -> None:
     """Run the command line. A mistake of the user ends it with one line and exit code 2, a bug with a traceback."""
     # olmo calls a function of omegaconf that newer versions have renamed; the warning does not help a user.
     warnings.filterwarnings("ignore", message="register_new_resolver", category=UserWarning)
+    # On Python 3.10, the storage client that cached_path brings recommends another Python.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.api_core")
     raise SystemExit(run(app))

@@ -55,7 +55,10 @@ def key(
     Args:
         default: the default.
         help: the explanation; the range is added to it.
-        least, above, most, below: bounds of a number, or of every number of a list, which ``check_values`` checks.
+        least: a number, or every number of a list, must be at least this; ``check_values`` checks it and the other bounds.
+        above: it must be higher than this.
+        most: it must be at most this.
+        below: it must be lower than this.
     """
     accepted = Range(least, above, most, below)
     words = accepted.words

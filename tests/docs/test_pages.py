@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import re
@@ -175,3 +176,13 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
         text = page.read_text(encoding="utf-8")
         assert not re.findall(r'<(?:script|img|iframe)[^>]*src="?https?:', text), page.name
         assert not re.findall(r'<link[^>]*rel="?(?:stylesheet|preconnect)[^>]*https?:', text), page.name
+
+
+def test_the_arguments_that_docstrings_explain_are_there() -> None:
+    """The site, which is built strictly, says each by its name."""
+    for path in sorted((*(ROOT / "olmo_sparsity").rglob("*.py"), *(ROOT / "analysis").glob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and "\nArgs:\n" in (words := ast.get_docstring(node) or ""):
+                explained = re.findall(r"^    (\S[^:]*):", words.split("\nArgs:\n")[1].split("\n\n")[0], re.MULTILINE)
+                arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+                assert explained and set(explained) <= arguments, (path.name, node.name, explained)
