@@ -161,8 +161,11 @@ def test_a_crafted_pickle_is_neither_read_nor_run(copied: Path, tmp_path: Path) 
 def test_pickled_tensors_are_read_where_they_are_allowed(copied: Path, llama: Path) -> None:
     (copied / "model.safetensors").unlink()
     torch.save(build_raw("llama").state_dict(), copied / "pytorch_model.bin")
-    expected = opened(llama).model.last_logits(TOKENS, POSITIONS)
-    assert torch.equal(opened(copied, allow_pickle=True).model.last_logits(TOKENS, POSITIONS), expected)
+    read = opened(copied, allow_pickle=True).model.raw.state_dict()
+    # Logits may differ in the last bit: where weights lie in memory decides how products are summed on some processors.
+    expected = opened(llama).model.raw.state_dict()
+    assert read.keys() == expected.keys()
+    assert all(torch.equal(read[name], expected[name]) for name in expected)
 
 
 def test_safetensors_come_first_even_where_pickles_are_allowed(copied: Path, tmp_path: Path) -> None:
