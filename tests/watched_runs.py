@@ -1,7 +1,8 @@
-"""Helpers that look at training runs: metrics, weights, and a command that trains slowly."""
+"""Helpers that look at training runs: metrics, weights, a command that trains slowly, and runs that are killed."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import time
@@ -9,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from olmo_sparsity.config import Config
+from olmo_sparsity.errors import Interrupted
+from olmo_sparsity.synthetic.data import SYNTHETIC
+from olmo_sparsity.torchrun import ProcessInfo
+from olmo_sparsity.training.data import DataSource, TrainingData
 
 CLOCK = ("tokens_per_second", "share_of_peak", "seconds")
 
@@ -41,3 +48,19 @@ def wait_for_lines(run: Path, process: subprocess.Popen[str], count: int) -> Non
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
+
+
+def stopping_after(steps: int) -> DataSource:
+    """Return a source of data that stops the process, as a killed one does, when the batch of a step is drawn."""
+
+    def opened(config: Config, process: ProcessInfo) -> TrainingData:
+        data = SYNTHETIC.open(config, process)
+
+        def draw(step: int) -> Any:
+            if step >= steps:
+                raise Interrupted("killed")
+            return data.draw(step)
+
+        return dataclasses.replace(data, draw=draw)
+
+    return dataclasses.replace(SYNTHETIC, open=opened)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
-from watched_runs import metrics, weights
+from watched_runs import metrics, stopping_after, weights
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig, TrainingConfig
@@ -29,7 +32,6 @@ from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training.data import DataSource, TrainingData
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.memory import least_bytes
 
@@ -84,22 +86,6 @@ def parity_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def stopping_after(steps: int) -> DataSource:
-    """Return a source of data that stops the process, as a killed one does, when the batch of a step is drawn."""
-
-    def opened(config: Config, process: ProcessInfo) -> TrainingData:
-        data = open_synthetic_data(config, process)
-
-        def draw(step: int) -> Any:
-            if step >= steps:
-                raise Interrupted("killed")
-            return data.draw(step)
-
-        return dataclasses.replace(data, draw=draw)
-
-    return dataclasses.replace(SYNTHETIC, open=opened)
-
-
 @pytest.mark.parametrize("stop", [2, 5])
 def test_a_killed_run_resumes_exactly(predicted_run: Path, tmp_path: Path, stop: int) -> None:
     run = tmp_path / "killed"
@@ -141,6 +127,51 @@ def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, ti
     assert needed["training.micro_batch_rows or training.batch_rows"] == 8 * 11 * 8 * 4  # 8 words
     with pytest.raises(UserError, match=f"trained on text; train it with `olmo-sparsity train --run {tiny_run}`"):
         train(tiny_config, tiny_run, source=SYNTHETIC)
+
+
+# What each process of torchrun does: a run that is killed in the middle and resumed, and one from end to end. They share one
+# process group, because torch does not reliably set up a second one after the first.
+UNDER_TORCHRUN = """
+import contextlib, sys
+from pathlib import Path
+sys.path.insert(0, {helpers!r})
+import torch
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import Interrupted
+from olmo_sparsity.synthetic.data import SYNTHETIC
+from olmo_sparsity.torchrun import current_process
+from olmo_sparsity.training import loop
+from watched_runs import stopping_after
+config, process = load_config(Path("tiny.yaml")), current_process()
+with loop.process_group(process, torch.device("cpu")):
+    loop.process_group = lambda *_: contextlib.nullcontext()
+    with contextlib.suppress(Interrupted):
+        loop.train(config, Path("killed"), process=process, source=stopping_after(5))
+    print(sorted(path.name for path in Path("killed/checkpoints").iterdir()), flush=True)
+    for name in ("killed", "whole"):
+        loop.train(config, Path(name), process=process, source=SYNTHETIC)
+"""
+
+
+def test_two_processes_train_the_run_of_one_and_resume_it_exactly(predicted_run: Path, tmp_path: Path) -> None:
+    """The batches are those of one process; the sums of their gradients have another order. Resuming changes no bit."""
+    (tmp_path / "tiny.yaml").write_text(to_yaml(tiny()))
+    (tmp_path / "train.py").write_text(UNDER_TORCHRUN.format(helpers=str(Path(__file__).parents[1])))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(torchrun, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "['latest', 'step3']" in done.stdout
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    assert metrics(killed) == metrics(whole)
+    # The hash of the weights is among what the manifest records of the checkpoint.
+    assert read_json(killed / "manifest.json")["checkpoint"] == read_json(whole / "manifest.json")["checkpoint"]
+    moments, of_whole = weights(killed)["optim.pt"]["state"], weights(whole)["optim.pt"]["state"]
+    torch.testing.assert_close(moments, of_whole, rtol=0, atol=0)
+    for of_two, of_one in zip(metrics(whole), metrics(predicted_run), strict=True):
+        assert of_two["loss_nats"] == pytest.approx(of_one["loss_nats"], abs=2e-5)
+    for name, value in weights(predicted_run)["model.pt"].items():
+        assert torch.allclose(weights(whole)["model.pt"][name], value, atol=1e-3), name
 
 
 def test_another_task_does_not_resume_a_run_and_evaluation_keys_are_free(predicted_run: Path) -> None:
