@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -29,7 +30,7 @@ from .style import LOOKS, band
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p")
-CHANCE = {"parity": 0.5, "variables": 0.1}
+NUM_VALUES = 10  # of variable assignment
 TITLES = {"parity": "sparse parity", "variables": "variable assignment"}
 
 
@@ -55,13 +56,24 @@ def _only_setting(settings: Sequence[Setting], *parts: str) -> Setting:
 
 
 def _frame(axis: Axes, setting: Setting, lengths: Sequence[int]) -> None:
-    """Mark the training lengths, set the axes, and draw chance where one answer is asked for."""
+    """Mark the training lengths and set the axes."""
     axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
-    if not setting.scratchpad:
-        axis.axhline(CHANCE[setting.task], color="grey", linestyle=":", linewidth=1)
     axis.set_ylim(-0.03, 1.05)
     axis.set_xlim(0, max(lengths) * 1.03)
     axis.set_xlabel("prompt length, tokens")
+
+
+def _by_chance(task: str, *, length: int, k: int) -> float:
+    """Return the accuracy of a single answer at random: a bit, or the value at the end of one of the prompt's chains."""
+    if task == "parity":
+        return 0.5
+    num_chains = math.ceil(length // 2 / k)
+    return (1 + (num_chains - 1) / NUM_VALUES) / num_chains
+
+
+def _draw_chance(axis: Axes, task: str, lengths: Sequence[int], *, k: int) -> None:
+    accuracies = [_by_chance(task, length=length, k=k) for length in lengths]
+    axis.plot(lengths, accuracies, color="grey", linestyle=":", linewidth=1)
 
 
 def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
@@ -86,7 +98,8 @@ def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
             points = [one for one in own if one.k == k]
             if points:
                 band(axis, [one.length for one in points], estimates=[one.right for one in points], **_look(number))
-        lengths = [one.length for one in own]
+        lengths = sorted({one.length for one in own})
+        _draw_chance(axis, "parity", lengths, k=1)
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
         if guaranteed:
             axis.plot(guaranteed, [1.015] * len(guaranteed), color="black", linestyle="--", linewidth=1)
@@ -127,6 +140,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
         )
         first = _only_setting(settings, "train_lengths", "max_sparsity")
         sparsities = sorted({one.k for one in accuracies})
+        has_answers = not all(setting.scratchpad for setting in settings)
         figure, axes = plt.subplots(
             1,
             len(sparsities),
@@ -141,12 +155,15 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
                 look = _look(number) | {"linestyle": "-" if setting.scratchpad else "--"}
                 if not points:
                     continue
-                lengths = [one.length for one in points]
-                band(axis, lengths, estimates=[one.right for one in points], **look)
+                own = [one.length for one in points]
+                band(axis, own, estimates=[one.right for one in points], **look)
                 if setting.positions == "predicted":
                     tokens = [one.tokens_right.mean for one in points]
-                    axis.plot(lengths, tokens, color=look["color"], linestyle=":", linewidth=1.2)
-            _frame(axis, first, [one.length for one in accuracies])
+                    axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2)
+            lengths = sorted({one.length for one in accuracies if one.k == k})
+            if has_answers:
+                _draw_chance(axis, task, lengths, k=k)
+            _frame(axis, first, lengths)
             axis.set_title(f"k = {k}")
         axes[0][0].set_ylabel("accuracy of the whole response")
         handles = [
@@ -155,6 +172,8 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
         ]
         if any(setting.positions == "predicted" for setting in settings):
             handles.append(Line2D([], [], color=COLOURS[0], linestyle=":", label="Predictive, wrong IDs forgiven"))
+        if has_answers:
+            handles.append(Line2D([], [], color="grey", linestyle=":", label="chance, no scratchpad"))
         caption_text(
             figure,
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "

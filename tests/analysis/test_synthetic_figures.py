@@ -21,6 +21,8 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 LENGTHS = (6, 12, 24)
+# By k. Variables: 3, 6 and 12 chains of one assignment, or 2, 3 and 6 chains of two; one is right, the others are in one of ten.
+BY_CHANCE = {"parity": {1: [0.5] * 3, 2: [0.5] * 3}, "variables": {1: [0.4, 0.25, 0.175], 2: [0.55, 0.4, 0.25]}}
 NUMBERS = np.random.default_rng(0)
 PARITY = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(4, 8), max_position=32)
 
@@ -104,7 +106,7 @@ def test_figure_1_has_a_panel_for_each_k_train_and_a_line_for_each_k(draw) -> No
         grey = [patch.get_x() for patch in axis.patches], [patch.get_x() + patch.get_width() for patch in axis.patches]
         assert grey == ([4], [8])
         chance = [line for line in axis.lines if line.get_linestyle() == ":"]
-        assert [line.get_ydata()[0] for line in chance] == [0.5]
+        assert [set(line.get_ydata()) for line in chance] == [{0.5}]
     assert "k uniform from 1 to K_train and 4 to 8 tokens" in words_on(figure)
     assert "training seeds (3)" in words_on(figure)
 
@@ -138,6 +140,9 @@ def test_figures_2_and_3_have_a_panel_for_each_k_and_a_line_for_each_method(draw
         forgiven = [line for line in axis.lines if line.get_linestyle() == ":" and line.get_color() == COLOURS[0]]
         own = [one for one in made[settings[0]] if one.k == k]
         assert [list(line.get_ydata()) for line in forgiven] == [[one.tokens_right.mean for one in own]]
+        chance = [line for line in axis.lines if line.get_linestyle() == ":" and line.get_color() == "grey"]
+        assert [list(line.get_ydata()) for line in chance] == [pytest.approx(BY_CHANCE[task][k])]
+    assert legend(figure)["chance, no scratchpad"] == ("grey", ":")
     assert "k uniform from 1 to 2 and 4 to 8 tokens" in words_on(figure)
     assert "One training seed" in words_on(figure)
 
