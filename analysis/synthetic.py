@@ -179,7 +179,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
             f"{TITLES[task].capitalize()}: accuracy of the whole response against the length of the prompt; training has k "
             f"uniform from 1 to {first.max_sparsity} and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). "
             "Under Predictive Position Coupling the model predicts the position IDs of its response, and a wrong one is an "
-            f"error; with the true IDs given, they tell where to read. {_seeds_words(accuracies)}.",
+            f"error; with the true IDs given, they tell what was read. {_seeds_words(accuracies)}.",
             handles=handles,
             columns=2,
         )

@@ -27,7 +27,7 @@ class SyntheticConfig:
         "pose",
         "Position IDs. pose: PoSE (pose.num_chunks, pose.max_position). shifted: consecutive, with a random shift. coupled: a "
         "response token has the ID of the token that it reads, with a random shift; evaluation gives the true IDs, which tell "
-        "where to read. predicted: Predictive Position Coupling: as coupled, and the model predicts the ID of each response "
+        "what was read. predicted: Predictive Position Coupling: as coupled, and the model predicts the ID of each response "
         "token; evaluation gives the IDs of the prompt only, and a wrong ID is an error.",
     )
     max_sparsity: int = key(
