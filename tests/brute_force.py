@@ -94,29 +94,41 @@ class Definition:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a selector chooses among: the tokens of the window, the label, and the prediction that divergences are from."""
+    """What a selector chooses among: the tokens of the window, the label, and the prediction that divergences are from.
+
+    Sets are of groups of long-range positions; by default every position is one.
+    """
 
     definition: Definition
     tokens: list[int]
     label: int
     log_p: np.ndarray
     generator_key: list[int]  # [seed, purpose, window, context] with the purpose left at 0
+    groups: Optional[list[list[int]]] = None
 
     @property
-    def num_long_range(self) -> int:
-        return len(self.tokens) - self.definition.local_len
+    def members(self) -> list[list[int]]:
+        """The positions of each group."""
+        return self.groups or [[j] for j in range(len(self.tokens) - self.definition.local_len)]
+
+    def log_q(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
+        return self.definition.log_q(self.tokens, [{j for i in chosen for j in self.members[i]} for chosen in sets])
 
     def losses(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
-        return -self.definition.log_q(self.tokens, sets)[:, self.label]
+        return -self.log_q(sets)[:, self.label]
 
     def divergences(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
-        return np.array([kl(self.log_p, log_q) for log_q in self.definition.log_q(self.tokens, sets)])
+        return np.array([kl(self.log_p, log_q) for log_q in self.log_q(sets)])
+
+    def sums(self, values_M: np.ndarray) -> np.ndarray:
+        """Return the sum of the positions' values in each group."""
+        return np.array([values_M[positions].sum() for positions in self.members])
 
     def estimates(self, criterion: str) -> np.ndarray:
-        """Return the gain of unmasking each position alone to first order, of the loss or of the divergence, [M]."""
+        """Return the gain of unmasking each group alone to first order, of the loss or of the divergence."""
         is_label_V = (np.arange(len(self.log_p)) == self.label).astype(float)
         p_V = is_label_V if criterion == "loss" else np.exp(self.log_p)
-        return -self.definition.gate_derivatives(self.tokens, p_V)
+        return self.sums(-self.definition.gate_derivatives(self.tokens, p_V))
 
     def generator(self, purpose: int) -> np.random.Generator:
         seed, _, window, context = self.generator_key
@@ -124,9 +136,9 @@ class Choice:
 
 
 def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_alpha: float) -> np.ndarray:
-    """Return the scores of a selector that is no forward selection, [M]."""
-    everything = range(choice.num_long_range)
-    singles, others = [{j} for j in everything], [set(everything) - {j} for j in everything]
+    """Return the scores of a selector that is no forward selection, one for each group."""
+    everything = range(len(choice.members))
+    singles, others = [{i} for i in everything], [set(everything) - {i} for i in everything]
     if selector == "unmask-one":
         return choice.losses([set()]) - choice.losses(singles)
     if selector == "mask-one":
@@ -136,41 +148,42 @@ def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_al
     if selector == "gradient":
         return choice.estimates("loss")
     if selector == "attention":
-        return choice.definition.attention(choice.tokens)
+        return choice.sums(choice.definition.attention(choice.tokens))
     if selector == "nearest":
-        return np.arange(choice.num_long_range, dtype=float)
+        return np.arange(len(everything), dtype=float)
     if selector == "random":
-        return choice.generator(RANDOM_SCORES).random(choice.num_long_range)
+        return choice.generator(RANDOM_SCORES).random(len(everything))
     assert selector == "lasso"
-    visible_NM = choice.generator(LASSO_MASKS).random((lasso_masks, choice.num_long_range)) < 0.5
-    losses_N = choice.losses([set(np.flatnonzero(visible_M).tolist()) for visible_M in visible_NM])
+    visible_NI = choice.generator(LASSO_MASKS).random((lasso_masks, len(everything))) < 0.5
+    losses_N = choice.losses([set(np.flatnonzero(visible_I).tolist()) for visible_I in visible_NI])
     scaler = StandardScaler()
-    fitted = Lasso(alpha=lasso_alpha).fit(scaler.fit_transform(visible_NM.astype(float)), losses_N)
+    fitted = Lasso(alpha=lasso_alpha).fit(scaler.fit_transform(visible_NI.astype(float)), losses_N)
     return -fitted.coef_ / scaler.scale_
 
 
 def assert_forward_selection(selector: str, choice: Choice, scores: list[float], max_k: int) -> None:
-    """Each step takes the position with the lowest value beside those taken before; step i scores max_k - i, others 0."""
-    taken = sorted(np.flatnonzero(scores).tolist(), key=lambda j: -scores[j])
-    assert [scores[j] for j in taken] == [max_k - i for i in range(max_k)]
+    """Each step takes the group with the lowest value beside those taken before; step i scores max_k - i, others 0."""
+    taken = sorted(np.flatnonzero(scores).tolist(), key=lambda i: -scores[i])
+    assert [scores[i] for i in taken] == [max_k - step for step in range(min(max_k, len(choice.members)))]
     for step, chosen in enumerate(taken):
-        left = [j for j in range(choice.num_long_range) if j not in taken[:step]]
-        sets = [{*taken[:step], j} for j in left]
+        left = [i for i in range(len(choice.members)) if i not in taken[:step]]
+        sets = [{*taken[:step], i} for i in left]
         values = dict(zip(left, (choice.losses if selector == "greedy" else choice.divergences)(sets), strict=True))
         assert values[chosen] <= min(values.values()) + 1e-5
 
 
 def expected_evaluations(
-    selector: str, num_long_range: int, *, max_k: int, lasso_masks: int, screen: Optional[int] = None
+    selector: str, num_groups: int, *, max_k: int, lasso_masks: int, screen: Optional[int] = None
 ) -> int:
     """Return the cost of a selector's scores in forward passes; a backward pass counts as two."""
-    candidates = num_long_range if screen is None or selector not in ("unmask-one", "kl") else screen
-    steps = sum(num_long_range - step for step in range(max_k))
+    is_screened = screen is not None and selector in ("unmask-one", "kl")
+    candidates = min(screen, num_groups) if screen is not None and is_screened else num_groups
+    steps = sum(num_groups - step for step in range(min(max_k, num_groups)))
     cost = {
-        "unmask-one": candidates + 1, "kl": candidates + 2, "mask-one": num_long_range + 1, "greedy": steps,
+        "unmask-one": candidates + 1, "kl": candidates + 2, "mask-one": num_groups + 1, "greedy": steps,
         "greedy-kl": steps + 1, "gradient": 3, "attention": 1, "lasso": lasso_masks, "nearest": 0, "random": 0,
     }[selector]  # fmt: skip
-    return cost + (3 if candidates != num_long_range else 0)  # the gradient ranks the candidates
+    return cost + (3 if is_screened else 0)  # the gradient ranks the candidates
 
 
 def assert_same_row(row: dict[str, Any], expected: dict[str, Any], *, tolerance: float = 2e-5) -> None:

@@ -1,0 +1,304 @@
+"""The columns of groups of tokens, row by row, against their definitions: words, sentences and blocks, and screened words.
+
+The windows hold several short sentences; all lengths differ, and some windows have fewer groups than the largest k.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from brute_force import (
+    DRAWN_LABELS,
+    IMITATES,
+    SCREENING_SAMPLE,
+    SEES_TARGET,
+    Choice,
+    Definition,
+    assert_forward_selection,
+    assert_same_row,
+    expected_evaluations,
+    expected_scores,
+    kl,
+)
+from tokenizers import Tokenizer
+
+import olmo_sparsity.statistics.screening
+from olmo_sparsity.config import SELECTORS, Config
+from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.selectors import LASSO_ALPHA
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.units import group_numbers
+from olmo_sparsity.view.console import Form, print_summary
+
+LOCAL, FULL, M = 4, 19, 15
+KS, SEED, NUM_WINDOWS, MASKS, SCREEN, SAMPLE = [1, 3], 3, 4, 12, 3, 0.7
+WORDS = ["a", "the", "of", "and", "to", "in", "was", "it", "red", "cat"]
+SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    rng = np.random.default_rng(5)
+    path = tmp_path_factory.mktemp("sentences") / "text.jsonl"
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(12):
+            sentences = [" ".join(rng.choice(WORDS, rng.integers(1, 5))).capitalize() for _ in range(30)]
+            file.write(json.dumps({"text": ". ".join(sentences) + "."}) + "\n")
+    influence = dataclasses.replace(
+        tiny_config.influence,
+        local_len=LOCAL,
+        full_len=FULL,
+        data=str(path),
+        num_windows=NUM_WINDOWS,
+        seed=SEED,
+        k=KS,
+        selectors=list(SELECTORS),
+        resampled_draws=1,
+        lasso_masks=MASKS,
+        save_candidates=True,
+        screen_sample=SAMPLE,
+        screen_precision="fp32",
+    )
+    return dataclasses.replace(tiny_config, influence=influence)
+
+
+@pytest.fixture(scope="module")
+def measured(config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The tables of each unit, and of screened words."""
+    out = tmp_path_factory.mktemp("units")
+    asked = {unit: {"unit": unit} for unit in ("word", "sentence", "block:4")}
+    screened = {"unit": "word", "screen": SCREEN, "selectors": list(SCREENED)}
+    settings: dict[str, dict[str, Any]] = {**asked, "screened": screened}
+    return {
+        name: measure(
+            dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes)),
+            tiny_run,
+            out=out / name.replace(":", "-"),
+        )
+        for name, changes in settings.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def definition(tiny_run: Path) -> Definition:
+    return Definition(load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")), LOCAL)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_run: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
+
+
+def rows_of(tables: Path, table: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_table(tables, table).to_pylist()
+    return rows
+
+
+def tokens_under(window: dict[str, Any], context: str) -> list[int]:
+    """Return the tokens of a window; ``mimicry`` chooses among those of the null context."""
+    if context in ("real", "resampled"):
+        return list(window["token_ids"])
+    return [*window["null_token_ids"], *window["token_ids"][M:]]
+
+
+def groups_of(tokens: list[int], unit: str, tokenizer: Tokenizer) -> list[list[int]]:
+    """Return the positions of each group; which token a word or sentence takes is tested in tests/text."""
+    numbers = group_numbers(tokenizer, np.array([tokens]), num_long_range=M, unit=unit)[0].tolist()
+    return [[j for j in range(M) if numbers[j] == i] for i in range(max(numbers) + 1)]
+
+
+UNIT = pytest.mark.parametrize("name", ["word", "sentence", "block:4", "screened"])
+
+
+def unit_of(name: str) -> str:
+    return "word" if name == "screened" else name
+
+
+@UNIT
+def test_windows(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
+    windows = rows_of(measured[name], "windows")
+    assert len(windows) == NUM_WINDOWS
+    numbers = []
+    for window in windows:
+        tokens, target = tokens_under(window, "real"), window["target_id"]
+        real, null = (
+            groups_of(tokens_under(window, context), unit_of(name), tokenizer) for context in ("real", "null")
+        )
+        numbers.append(len(real))
+        p_short, p_all = definition.log_q(tokens, [[], range(M)])
+        p_all_null = definition.log_q(tokens_under(window, "null"), [range(M)])[0]
+        best_V = definition.log_q(tokens, real).max(axis=0)
+        race = np.random.default_rng([SEED, DRAWN_LABELS, window["window_id"], 0]).standard_exponential(len(p_short))
+        label = int(np.argmin(race / np.exp(p_short)))
+        expected = {
+            "group_first": [positions[0] for positions in real],
+            "null_group_first": [positions[0] for positions in null],
+            "loss_short_nats": -p_short[target],
+            "loss_long_nats": -p_all[target],
+            "gain_long_nats": p_all[target] - p_short[target],
+            "null_loss_long_nats": -p_all_null[target],
+            "null_gain_long_nats": p_all_null[target] - p_short[target],
+            "kl_short_nats": kl(p_all, p_short),
+            "null_kl_short_nats": kl(p_all_null, p_short),
+            "resampled_target_ids": [label],
+            "resampled_loss_short_nats": [-p_short[label]],
+            "resampled_loss_long_nats": [-p_all[label]],
+            "single_luck_nats": None if name == "screened" else float((np.exp(p_short) * (best_V - p_short)).sum()),
+        }  # the other columns are about the window, whatever its groups, and tested in test_table_columns
+        assert_same_row({column: window[column] for column in expected}, expected)
+    if name == "sentence":
+        assert min(numbers) < max(KS) and len(set(numbers)) > 1
+    else:
+        assert max(numbers) > SCREEN and (name == "block:4" or len(set(numbers)) > 1)
+
+
+def choices(
+    window: dict[str, Any], definition: Definition, *, selectors: list[str], groups: dict[str, list[list[int]]]
+) -> list[tuple[str, str, Choice]]:
+    """Return (selector, context, what it chooses among) of every row of a window, in the order of the table."""
+    p_all = {context: definition.log_q(tokens_under(window, context), [range(M)])[0] for context in groups}
+
+    def choice(context: str, label: int) -> Choice:
+        foreign = context in ("null", "mimicry")
+        return Choice(
+            definition,
+            tokens_under(window, context),
+            label,
+            p_all["null" if context == "null" else "real"],
+            [SEED, 0, window["window_id"], int(foreign)],
+            groups["null" if foreign else "real"],
+        )
+
+    found = []
+    for selector in selectors:
+        found += [(selector, context, choice(context, window["target_id"])) for context in ("real", "null")]
+        if SEES_TARGET[selector]:
+            found.append((selector, "resampled", choice("resampled", window["resampled_target_ids"][0])))
+        if selector in IMITATES:
+            found.append((selector, "mimicry", choice("mimicry", window["target_id"])))
+    return found
+
+
+@UNIT
+def test_selections(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
+    screen, selectors = (SCREEN, list(SCREENED)) if name == "screened" else (None, list(SELECTORS))
+    rows = iter(rows_of(measured[name], "selections"))
+    for window in rows_of(measured[name], "windows"):
+        groups = {
+            context: groups_of(tokens_under(window, context), unit_of(name), tokenizer) for context in ("real", "null")
+        }
+        for selector, context, choice in choices(window, definition, selectors=selectors, groups=groups):
+            row, members = next(rows), choice.members
+            scores, everything = row["scores"], range(len(members))
+            kept = [i for i in everything if scores[i] is not None]
+            assert len(kept) == (min(SCREEN, len(members)) if screen else len(members))
+            if len(kept) < len(members):  # the candidates with the best estimates
+                estimates = choice.estimates(SCREENED[selector])
+                assert estimates[kept].min() > max(estimates[i] for i in everything if i not in kept) - 1e-5
+            if selector in ("greedy", "greedy-kl"):
+                assert_forward_selection(selector, choice, scores, max(KS))
+                expected_I = np.array(scores, dtype=float)
+            else:
+                expected_I = expected_scores(selector, choice, lasso_masks=MASKS, lasso_alpha=LASSO_ALPHA)
+            best = sorted(kept, key=lambda i, scores=scores: (-scores[i], -i))[: max(KS)]
+            sets = [best[:k] for k in KS]
+            losses = choice.losses(sets)
+            positions = [j for i in best for j in members[i]]
+            expected = {
+                "window_id": window["window_id"],
+                "doc_id": window["doc_id"],
+                "selector": selector,
+                "context": context,
+                "draw": 0,
+                "sees_target": SEES_TARGET[selector],
+                "num_evaluations": expected_evaluations(
+                    selector, len(members), max_k=max(KS), lasso_masks=MASKS, screen=screen
+                ),
+                "positions": positions,
+                "distance_tokens": [FULL - j for j in positions],
+                "group_first": [members[i][0] for i in best],
+                "group_last": [members[i][-1] for i in best],
+                "scores": [expected_I[i] for i in kept],
+                "k": KS,
+                "num_tokens": [sum(len(members[i]) for i in chosen) for chosen in sets],
+                "loss_sparse_nats": losses,
+                "gain_sparse_nats": choice.losses([[]])[0] - losses,
+                "kl_sparse_nats": None if context == "resampled" else choice.divergences(sets),
+            }
+            assert_same_row({**row, "scores": [scores[i] for i in kept]}, expected)
+    assert next(rows, None) is None
+
+
+@UNIT
+def test_candidates(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
+    windows = {window["window_id"]: window for window in rows_of(measured[name], "windows")}
+    rows = rows_of(measured[name], "candidates")
+    assert [(row["window_id"], row["context"]) for row in rows] == [(w, c) for w in windows for c in ("real", "null")]
+    for row in rows:
+        window = windows[row["window_id"]]
+        tokens = tokens_under(window, row["context"])
+        groups = groups_of(tokens, unit_of(name), tokenizer)
+        losses = -definition.log_q(tokens, groups)[:, window["target_id"]]
+        found = row["loss_single_nats"]
+        kept = [i for i in range(len(groups)) if found[i] is not None]
+        assert len(kept) == (min(SCREEN, len(groups)) if name == "screened" else len(groups))
+        expected = {
+            "window_id": row["window_id"],
+            "context": row["context"],
+            "group_first": [positions[0] for positions in groups],
+            "group_last": [positions[-1] for positions in groups],
+            "loss_single_nats": losses[kept],
+        }
+        assert_same_row({**row, "loss_single_nats": [found[i] for i in kept]}, expected)
+
+
+def test_screening(measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
+    windows = {window["window_id"]: window for window in rows_of(measured["screened"], "windows")}
+    sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
+    assert 0 < len(sampled) < NUM_WINDOWS
+    rows = rows_of(measured["screened"], "screening")
+    assert len(rows) == len(sampled) * len(SCREENED) * 2
+    firsts = [
+        {
+            (row["window_id"], row["selector"], row["context"]): row["group_first"]
+            for row in rows_of(measured[name], "selections")
+        }
+        for name in ("screened", "word")
+    ]
+    for row in rows:
+        key = (row["window_id"], row["selector"], row["context"])
+        window = windows[row["window_id"]]
+        tokens = tokens_under(window, row["context"])
+        groups = {positions[0]: positions for positions in groups_of(tokens, "word", tokenizer)}
+        pairs = [tuple(of[key][:k] for of in firsts) for k in KS]
+        visible = [[j for first in chosen for j in groups[first]] for pair in pairs for chosen in pair]
+        losses = -definition.log_q(tokens, visible)[:, window["target_id"]].reshape(-1, 2)
+        expected = {
+            "window_id": row["window_id"],
+            "doc_id": window["doc_id"],
+            "selector": row["selector"],
+            "context": row["context"],
+            "k": KS,
+            "recall": [len({*ours} & {*exact}) / len(exact) for ours, exact in pairs],
+            "gain_lost_nats": losses[:, 0] - losses[:, 1],
+        }
+        assert_same_row(row, expected)
+    assert any(value != 1 for row in rows for value in row["recall"])
+
+
+def test_an_empty_sample_of_screening_is_said(
+    measured: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(olmo_sparsity.statistics.screening, "read_table", lambda *given: read_table(*given).slice(0, 0))
+    print_summary(measured["screened"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "What that lost is not known: no window is in the random sample (influence.screen_sample = 0.7)" in said
+    print_summary(measured["screened"], form=Form.json)
+    assert json.loads(capsys.readouterr().out)["screening"] == []
