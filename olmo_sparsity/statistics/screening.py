@@ -47,7 +47,9 @@ class _ColumnAtK:
 
 
 def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
-    """Return what screening lost, for each screened selector, context and k; nothing if the run did not screen.
+    """Return what screening lost, for each screened selector, context and k.
+
+    It is nothing if the run did not screen, or if no window was drawn into its sample.
 
     Args:
         folder: the tables that the measurement was loaded from.
@@ -56,6 +58,8 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
     if measurement.manifest.get("influence", {}).get("screen") is None:
         return []
     table = read_table(folder, "screening")
+    if table.num_rows == 0:
+        return []
     units = document_units(table["doc_id"].to_pandas())
     selector_R, context_R = (table[name].to_numpy() for name in ("selector", "context"))
     weights_R = measurement.weights_W[window_rows(measurement.windows, table["window_id"])]

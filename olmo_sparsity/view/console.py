@@ -59,6 +59,7 @@ from olmo_sparsity.view.summary_tables import (
     every_selection_table,
     figure4_table,
     loss_table,
+    no_sample_words,
     screening_table,
     seeing_table,
 )
@@ -145,6 +146,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         items.append(seeing_table(summary, pairs))
     if losses:
         items.append(screening_table(losses, measurement.manifest["influence"], every=every))
+    elif measurement.manifest.get("influence", {}).get("screen") is not None:
+        items.append(Sentence(no_sample_words(measurement.manifest["influence"])))
     if every:
         items += _every_table(measurement, summary, pairs=pairs)
     print_in(form, items, summary=summary)

@@ -168,6 +168,19 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
     return ResultTable("screening", columns, tuple(rows), "screening", caption)
 
 
+def no_sample_words(settings: dict[str, Any]) -> str:
+    """Return what is said in place of ``screening_table`` where no window was drawn into the sample.
+
+    Args:
+        settings: the section ``influence`` of the manifest.
+    """
+    return (
+        f"Screened to {settings['screen']} candidates by {settings['screen_by']}. What that lost is not known: no window is in "
+        f"the random sample (influence.screen_sample = {settings['screen_sample']:g}); with more windows or a larger share, some "
+        "are."
+    )
+
+
 def every_selection_table(summary: Summary) -> ResultTable:
     """Return one row a selector, context and k."""
     columns = (
