@@ -1,4 +1,4 @@
-"""What a window costs against its number of long-range tokens M: tokens that the model runs, seconds, and the largest tensor.
+"""What a window costs against its number of long-range tokens M: tokens that the model runs, seconds, and memory.
 
     python -m benchmarks.long_windows --out FOLDER [--model MODEL] [--sizes 64 128 ...] [--visibility contextual]
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,23 +34,42 @@ from olmo_sparsity.storage.files import read_json, write_json
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8128)
 QUADRATIC_UP_TO = 1024  # long-range tokens up to which mask-one is measured
-MEASURED = ("tokens", "seconds", "largest_bytes")
+MEASURED = ("tokens", "seconds", "peak_bytes", "largest_bytes")
 Question = Callable[[Evaluator, torch.Tensor], torch.Tensor]
 
 
-class LargestTensor(TorchDispatchMode):
-    """Records the size in bytes of the largest tensor that is made in its context."""
+class TensorMemory(TorchDispatchMode):
+    """Records the memory of the tensors that are made in its context; the model's weights are not.
+
+    Attributes:
+        largest: bytes of the largest tensor.
+        peak: bytes of all that lived at once, at most.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.largest = 0
+        self.largest = self.peak = 0
+        self._living: dict[int, int] = {}  # bytes by the address of the storage, which several tensors may share
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in given:  # a view of what was given is no new memory
+                self._count(storage)
         return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address, num_bytes = storage._cdata, storage.nbytes()
+        if address not in self._living:
+            self._living[address] = num_bytes
+            weakref.finalize(storage, self._living.pop, address, None)
+            self.largest = max(self.largest, num_bytes)
+            self.peak = max(self.peak, sum(self._living.values()))
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def unmask_one(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
@@ -78,20 +98,25 @@ QUESTIONS: dict[str, Question] = {"unmask-one": unmask_one, "mask-one": mask_one
 def measure(question: Question, evaluator: Evaluator, num_long_range: int) -> dict[str, float]:
     """Return tokens, seconds and bytes of a question about one window of random tokens.
 
-    Seconds are of a run of its own: recording tensors takes time.
+    Seconds are CPU time of a run of its own: recording tensors takes time, and other work of the machine does not count.
     """
     generator = torch.Generator().manual_seed(num_long_range)
     shape = (1, num_long_range + evaluator.local_len)
     tokens_WT = torch.randint(0, evaluator.model.vocab_size, shape, generator=generator).to(evaluator.model.device)
     ran: list[int] = []
-    with listening(ran.append), LargestTensor() as tensors:
+    with listening(ran.append), TensorMemory() as memory:
         question(evaluator, tokens_WT)
     evaluator.kept_prefixes.clear()
-    begin = time.perf_counter()
+    begin = time.process_time()
     question(evaluator, tokens_WT)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     evaluator.kept_prefixes.clear()
-    return {"tokens": sum(ran), "seconds": seconds, "largest_bytes": tensors.largest}
+    return {
+        "tokens": sum(ran),
+        "seconds": seconds,
+        "peak_bytes": memory.peak,
+        "largest_bytes": memory.largest,
+    }
 
 
 def exponents(found: dict[int, dict[str, float]]) -> dict[str, float]:
@@ -112,6 +137,7 @@ def run(evaluator: Evaluator, out: Path, *, sizes: list[int], quadratic_up_to: i
         "anchor": evaluator.num_anchors,
         "batch_tokens": evaluator.batch_tokens,
         "vocab_size": evaluator.model.vocab_size,
+        "measured": list(MEASURED),
     }
     path = out / "long_windows.json"
     known = read_json(path) if path.exists() else {}
@@ -162,11 +188,11 @@ def main() -> None:
     evaluator = Evaluator(model, given.local_len, batch_tokens=1024, visibility=given.visibility)
     result = run(evaluator, given.out, sizes=given.sizes, quadratic_up_to=given.mask_one_up_to)
     print(json.dumps(result["setting"]))
-    print(f"{'':12}{'M':>6}{'tokens':>12}{'seconds':>10}{'largest tensor, KiB':>22}")
+    print(f"{'':12}{'M':>6}{'tokens':>12}{'CPU s':>10}{'all tensors, KiB':>20}{'largest tensor, KiB':>22}")
     for name, found in result["questions"].items():
         for size, values in sorted(found.items()):
-            kib = values["largest_bytes"] / 1024
-            print(f"{name:12}{size:6}{values['tokens']:12,}{values['seconds']:10.2f}{kib:22,.0f}")
+            peak, largest = values["peak_bytes"] / 1024, values["largest_bytes"] / 1024
+            print(f"{name:12}{size:6}{values['tokens']:12,}{values['seconds']:10.2f}{peak:20,.0f}{largest:22,.0f}")
         slopes = ", ".join(f"{key} {value:.2f}" for key, value in result["exponents"][name].items())
         print(f"{name:12}exponents: {slopes}")
 

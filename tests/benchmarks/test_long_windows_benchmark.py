@@ -5,18 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import long_windows
-from benchmarks.long_windows import exponents, run, small_model
+from benchmarks.long_windows import TensorMemory, exponents, run, small_model
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.storage.files import read_json
 
 
 def test_exponents_are_slopes_of_logarithms() -> None:
-    found = {size: {"tokens": 3.0 * size**2, "seconds": size**0.5, "largest_bytes": 7.0} for size in (8, 16, 32, 64)}
-    found[8] = {"tokens": 1e9, "seconds": 1e9, "largest_bytes": 1e9}  # the smaller half does not count
-    assert exponents(found) == pytest.approx({"tokens": 2.0, "seconds": 0.5, "largest_bytes": 0.0}, abs=1e-9)
+    found = {
+        size: {"tokens": 3.0 * size**2, "seconds": size**0.5, "peak_bytes": 2.0 * size, "largest_bytes": 7.0}
+        for size in (8, 16, 32, 64)
+    }
+    found[8] = dict.fromkeys(found[8], 1e9)  # the smaller half does not count
+    expected = {"tokens": 2.0, "seconds": 0.5, "peak_bytes": 1.0, "largest_bytes": 0.0}
+    assert exponents(found) == pytest.approx(expected, abs=1e-9)
     assert exponents({8: found[8]}) == {}
+
+
+def test_memory_is_of_the_tensors_that_live_at_once() -> None:
+    weight = torch.zeros(5000, requires_grad=True)
+    with TensorMemory() as memory:
+        kept = weight[:1000] * 2  # of the weight, a view
+        for _ in range(3):
+            passing = torch.ones(500)
+            passing = passing.view(10, 50).t() + 1
+        del passing
+        derivatives = torch.zeros(100)
+    assert len(kept) + len(derivatives) == 1100
+    assert (memory.largest, memory.peak) == (4000, 4000 + 2000 + 2000)
 
 
 def test_tokens_are_those_of_the_definition_and_a_stopped_run_goes_on(
