@@ -2,8 +2,11 @@
 one:
 
     python benchmarks/kills.py --run runs/demo --kills 20 --num-windows 600
+    python benchmarks/kills.py --run runs/long --kills 4 --num-windows 6 --model MODEL --data FILES --full-len 4160 --k 8
 
-Exit code 0: all tables that were finished after kills are the same, byte for byte, and no kill lost a finished part.
+What it does not know itself is passed on to ``olmo-sparsity influence``. It prints how much work the kills lost: the time since
+the last part was finished. Exit code 0: all tables that were finished after kills are the same, byte for byte, and no kill lost a
+finished part.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,6 +53,12 @@ def finished_parts(out: Path) -> dict[Path, int]:
     return {path: inode for path, inode in parts.items() if Path("windows", path.name) in parts}
 
 
+def seconds_lost(out: Path, began: float) -> float:
+    """Return the time that a process which began at ``began`` (in seconds since the epoch) has spent on unfinished parts."""
+    written = [(out / path).stat().st_mtime for path in finished_parts(out) if path.parent.name == "windows"]
+    return time.time() - max([began, *written])
+
+
 def is_complete(out: Path) -> bool:
     """Return True if the measurement in this folder is finished."""
     manifest = out / "manifest.json"
@@ -66,8 +76,12 @@ def differences(whole: Path, out: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--run", required=True, help="folder of a trained run")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --k is for the measurement
+    )
+    parser.add_argument("--run", required=True, help="folder of a trained run, or of the results of --model")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--num-windows", type=int, default=600)
     parser.add_argument("--windows-per-part", type=int, default=20)
@@ -75,9 +89,8 @@ def main() -> None:
         "--processes", type=int, default=1, help="number of processes, one shard each, that are killed together"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
-    parser.add_argument("override", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    arguments = ["--run", asked.run, "--num-windows", str(asked.num_windows), *asked.override]
+    asked, passed_on = parser.parse_known_args()
+    arguments = ["--run", asked.run, "--num-windows", str(asked.num_windows), *passed_on]
     arguments.append(f"influence.windows_per_part={asked.windows_per_part}")
     moments = random.Random(asked.seed)
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
@@ -86,15 +99,18 @@ def main() -> None:
     began = time.monotonic()
     finish(start(arguments, whole, processes=1))
     seconds = time.monotonic() - began
-    print(f"uninterrupted: {seconds:.1f} s, {len(parts_of(whole))} part files", flush=True)
+    num_parts = len(list(whole.glob("windows/*.parquet")))
+    print(f"uninterrupted: {seconds:.1f} s, {num_parts} parts", flush=True)
 
     kills, among_parts, tables, problems = 0, 0, 0, []
+    lost: list[float] = []  # seconds, of each kill
     while kills < asked.kills or out.exists():
-        before, killed = finished_parts(out), False
+        before, killed, started = finished_parts(out), False, time.time()
         running = start(arguments, out, processes=asked.processes)
         if kills < asked.kills:
             time.sleep(moments.uniform(0, seconds))
             if any(process.poll() is None for process in running):
+                lost.append(seconds_lost(out, started))
                 for process in running:
                     process.kill()
                     process.communicate()
@@ -116,6 +132,8 @@ def main() -> None:
         f"{kills} kills of {asked.processes} processes, {among_parts} of them between the first and the last part; "
         f"{tables} measurements finished after kills; {len(problems)} differences from the uninterrupted one"
     )
+    if lost:
+        print(f"a kill lost {statistics.fmean(lost):.1f} s on average, {max(lost):.1f} s at most")
     shutil.rmtree(folder)
     sys.exit(1 if problems else 0)
 

@@ -420,6 +420,10 @@ def test_killed_between_the_tables_of_a_part(
     assert {path.name for path in before} == {"part-00000.parquet"}
     assert Path("selections", "part-00001.parquet") in kills.parts_of(out)
     assert len(before) == 2
+    written = (out / "windows" / "part-00000.parquet").stat().st_mtime
+    now = time.time()
+    assert kills.seconds_lost(out, written - 50) == pytest.approx(now - written, abs=1)
+    assert kills.seconds_lost(out, now + 20) == pytest.approx(-20, abs=1)
     measure(tiny_config, tiny_run, out=out)
     after = kills.finished_parts(out)
     assert all(after[path] == inode for path, inode in before.items())
