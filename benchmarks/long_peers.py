@@ -4,8 +4,9 @@
 
 Every method scores the same windows with the same model, on one thread, in passes of the same number of tokens. Its scores are
 compared with the exact ones of the same window. There are two quantities (``benchmarks.long_problems``): the gain of unmasking
-one token, and AttriBoT's cost of leaving one sentence out. Prints tables, writes ``long_peers.json`` and draws a figure of each
-quantity. What a window gave for a method is kept in FOLDER, so that a run can be stopped and continued.
+one token, and AttriBoT's cost of leaving one sentence out. Prints tables, writes ``long_peers.json``, and draws a figure of each
+quantity and one of the cost against recall. What a window gave for a method is kept in FOLDER, so that a run can be stopped and
+continued.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.long_methods import (
     upper_half_left_out,
 )
 from benchmarks.long_problems import QUANTITIES, VISIBILITY, Problem, long_windows, make_problem
-from benchmarks.long_report import draw, summarize, table
+from benchmarks.long_report import draw, draw_recall, summarize, table
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -97,21 +98,23 @@ def with_screening(problem: Problem, outcomes: dict[str, Outcome]) -> dict[str, 
     return found
 
 
-def measure_window(problem: Problem, models: Models, kept: KeptWindow, *, captum: bool) -> list[dict[str, Any]]:
+def measure_window(problem: Problem, models: Models, kept: KeptWindow, *, without: set[str]) -> list[dict[str, Any]]:
     """Run what has not run on a window; return one row for each method.
 
     Args:
         problem: the window.
         models: the proxy.
         kept: what is known.
-        captum: it is installed.
+        without: methods that do not run; what is known of them counts.
     """
     nothing = kept.quality(problem, [])
     outcomes: dict[str, Outcome] = {}
-    for name in [*METHODS[problem.quantity], *([CAPTUM] if captum else [])]:
+    for name in [*METHODS[problem.quantity], CAPTUM]:
         if name != CAPTUM and METHODS[problem.quantity][name].needs_proxy and models.proxy is None:
             continue
         outcome = kept.outcome(name)
+        if outcome is None and name in without:
+            continue
         if outcome is None:
             methods = METHODS[problem.quantity]
             outcome = run_method(methods[name], problem, models) if name in methods else run_captum(problem)
@@ -153,13 +156,29 @@ def _difference(scores_I: np.ndarray, exact_I: np.ndarray, scored_I: np.ndarray,
 
 
 def run(
-    opened: PretrainedModel, files: list[Path], out: Path, *, sizes: list[int], windows: list[int], seed: int
+    opened: PretrainedModel,
+    files: list[Path],
+    out: Path,
+    *,
+    sizes: list[int],
+    windows: list[int],
+    seed: int,
+    without: dict[str, set[str]],
 ) -> list[dict[str, Any]]:
-    """Measure all sizes, and return one row for each quantity, size, window and method."""
+    """Measure all sizes, and return one row for each quantity, size, window and method.
+
+    Args:
+        opened: the model.
+        files: text.
+        out: where what windows gave is kept.
+        sizes: tokens of a window.
+        windows: the number of windows of each size.
+        seed: of the windows.
+        without: for each quantity, methods that do not run.
+    """
     assert isinstance(opened.model, TransformersModel)
     proxy, share = upper_half_left_out(opened.model)
     models = Models(proxy, share)
-    captum = _has_captum()
     rows = []
     with progress_bar("windows", " windows", total=len(QUANTITIES) * sum(windows)) as bar:
         for size, number in zip(sizes, windows, strict=True):
@@ -175,7 +194,7 @@ def run(
                     )
                     problem = make_problem(evaluator, tokens_T, quantity=quantity, tokenizer=opened.tokenizer)
                     kept = KeptWindow(out / f"{quantity}-{size}-{w}.json")
-                    found = measure_window(problem, models, kept, captum=captum)
+                    found = measure_window(problem, models, kept, without=without[quantity])
                     rows += [{"quantity": quantity, "size": size, "window": w, **row} for row in found]
                     bar.update()
     return rows
@@ -217,6 +236,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048], help="tokens of a window")
     parser.add_argument("--windows", type=int, nargs="+", default=[6, 4, 2], help="windows of each size")
     parser.add_argument("--seed", type=int, default=0, help="of the windows")
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        default=[],
+        metavar="QUANTITY:METHOD",
+        help="methods that do not run, as tables name them",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/long_peers"))
     return parser.parse_args()
 
@@ -231,12 +257,30 @@ def _check(given: argparse.Namespace) -> None:
             raise UserError(f"--data {path}: no such file")
 
 
+def left_out(asked: list[str]) -> dict[str, set[str]]:
+    """Return the methods of each quantity that do not run, given as QUANTITY:METHOD; captum, where it is not installed.
+
+    Raises:
+        UserError: there is no such method, or exact scores are left out.
+    """
+    without: dict[str, set[str]] = {quantity: set() if _has_captum() else {CAPTUM} for quantity in QUANTITIES}
+    for entry in asked:
+        quantity, _, name = entry.partition(":")
+        if quantity not in METHODS or name == EXACT or name not in (*METHODS[quantity], CAPTUM):
+            raise UserError(
+                f"--without {entry}: choose {' or '.join(QUANTITIES)}, a colon, and a method other than {EXACT!r}"
+            )
+        without[quantity].add(name)
+    return without
+
+
 def main() -> None:
     """Measure, print the table and draw the figures."""
     given = _arguments()
     torch.set_num_threads(1)
     try:
         _check(given)
+        without = left_out(given.without)
         opened = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32")
         if not isinstance(opened.model, TransformersModel):
             raise UserError(f"--model {given.model}: choose a model of transformers, of which layers can be left out")
@@ -252,7 +296,9 @@ def main() -> None:
             "torch": torch.__version__,
         }
         check_setting(given.out, setting)
-        rows = run(opened, given.data, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed)
+        rows = run(
+            opened, given.data, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed, without=without
+        )
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -263,6 +309,7 @@ def main() -> None:
         for size in given.sizes:
             console.print(table(summary, quantity=quantity, size=size))
         draw(rows, quantity, given.out / f"long_peers_{quantity}")
+    draw_recall(rows, given.out / "long_peers")
     if not _has_captum():
         console.print("captum is not installed, and was left out; `make bench` installs it")
 

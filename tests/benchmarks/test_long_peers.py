@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 import transformers_models
+from matplotlib.figure import Figure
 from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import attribot, long_peers
 from benchmarks.context_cite import context_cite, logits_of_losses, random_masks
 from benchmarks.long_fidelity import chosen, quality, rank_correlation, recall, screened, tokens_of_candidates
-from benchmarks.long_methods import EXACT, METHODS, Models, Outcome, run_captum, run_method, upper_half_left_out
+from benchmarks.long_methods import CAPTUM, EXACT, METHODS, Models, Outcome, run_captum, run_method, upper_half_left_out
 from benchmarks.long_problems import VISIBILITY, Problem, long_windows
-from benchmarks.long_report import summarize
+from benchmarks.long_report import draw_recall, summarize
 from benchmarks.peers import plain_losses
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
@@ -35,6 +38,7 @@ LOCAL, ANCHOR, TARGET = 6, 5, 7
 SIZES = [2, 3, 1, 4, 2, 2]  # tokens of each sentence
 SENTENCES = TokenGroups(np.repeat(np.arange(len(SIZES)), SIZES)[None])
 M = sum(SIZES)
+Rows = list[dict[str, Any]]
 QUANTITY = pytest.mark.parametrize("quantity", ["tokens", "sentences"])
 ANCHORED = pytest.mark.parametrize("anchor_id", [None, ANCHOR], ids=["no anchor", "anchor"])
 
@@ -203,7 +207,9 @@ def test_quality_and_cost_of_chosen_groups(model: TransformersModel, quantity: s
         assert found_outcome.seconds == [pytest.approx(2.0 + (behind + prefix) * 50 / 1000)]
 
 
-def test_the_summary_takes_medians_of_costs_and_a_ratio_of_means() -> None:
+def test_the_summary_takes_medians_of_costs_and_a_ratio_of_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = {"quantity": "tokens", "size": 8, "method": EXACT, "groups": 4, "num_timed": None, "rank_correlation": 1.0}
     row |= {"gain_lost_nats": 0.0, "gain_nats": 1.0, "largest_difference_nats": None}
     rows = [
@@ -216,6 +222,19 @@ def test_the_summary_takes_medians_of_costs_and_a_ratio_of_means() -> None:
     assert exact["prediction_recovered"] == pytest.approx(1 - 1.5 / 15)
     assert attention["times_exact_seconds"] == 4.0 and attention["times_exact_tokens"] == 5.0
     assert attention["times_plain_seconds"] is None and attention["rank_correlation"] is None
+    plain = [{**row, "size": 9, "method": CAPTUM} for row in rows[:1]]
+    figures: list[Figure] = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    draw_recall([*rows, *plain], tmp_path / "recall")
+    drawn = [
+        {line.get_label(): line.get_xydata().tolist() for line in axes.lines if line.get_marker() != "None"}
+        for axes in figures[-1].axes
+    ]
+    assert drawn == [{EXACT: [[20.0, 0.5]], "attention": [[4.0, 1.0]]}, {CAPTUM: [[10.0, 1.0]]}]
+    assert [axes.get_title() for axes in figures[-1].axes] == ["8 tokens, 3 windows", "9 tokens, 1 window"]
+    assert [line.get_xdata()[0] for line in figures[-1].axes[1].lines[-1:]] == [10 / 300]
+    monkeypatch.undo()
+    plt.close(figures[-1])
 
 
 def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +252,11 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         long_peers, "run_method", lambda method, *given: asked.append(given[0].quantity) or original(method, *given)
     )
 
-    def run(sizes: list[int], windows: list[int]) -> list[dict[str, object]]:
-        return long_peers.run(opened, [text], tmp_path / "out", sizes=sizes, windows=windows, seed=0)
+    def run(sizes: list[int], windows: list[int], without: Sequence[str] = ("tokens:captum, batched",)) -> Rows:
+        left_out = long_peers.left_out([*without, "sentences:captum, batched"])
+        return long_peers.run(opened, [text], tmp_path / "out", sizes=sizes, windows=windows, seed=0, without=left_out)
 
-    def names_of(rows: list[dict[str, object]]) -> list[object]:
+    def names_of(rows: Rows) -> list[object]:
         return [row["method"] for row in rows if row["quantity"] == "tokens"]
 
     long_peers.check_setting(tmp_path / "out", {"seed": 0})
@@ -245,11 +265,18 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "hierarchy:32, best 64" not in names_of(first), "the hierarchy was made for 32"
     again = run([80, 90], [1, 1])
     assert len(asked) == 12 and again[: len(first)] == first
+    fewer = run([80, 70], [1, 1], without=["tokens:captum, batched", "tokens:attention"])
+    assert fewer[: len(first)] == first, "what is known counts"
+    assert [row for row in fewer if row["size"] == 70 and str(row["method"]).startswith("attention")] == []
+    assert len(asked) == 17
     assert {*kept_names["tokens"], "attention, best 32", "attention, best 64", "hierarchy:32, best 32"} <= set(
         names_of(first)
     )
     of_exact = next(row for row in first if row["method"] == EXACT)
     assert of_exact["recall"] == 1.0 and of_exact["gain_lost_nats"] == 0.0
+    for entry in ("tokens", "words:attention", "tokens:contextual", f"tokens:{EXACT}"):
+        with pytest.raises(UserError, match=f"--without {entry}: choose tokens or sentences"):
+            long_peers.left_out([entry])
     with pytest.raises(UserError, match="seed = 0, where 1 is asked for"):
         long_peers.check_setting(tmp_path / "out", {"seed": 1})
     with pytest.raises(UserError, match="no document has 8000 characters"):
