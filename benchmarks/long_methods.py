@@ -21,12 +21,14 @@ from benchmarks.long_problems import Problem
 from benchmarks.peers import captum_of_groups
 from olmo_sparsity.measure.group_losses import all_but_one_group_losses
 from olmo_sparsity.measure.losses import long_range_attention
+from olmo_sparsity.measure.scores import rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
 
 EXACT, CAPTUM = "exact, ours", "captum, batched"
+BOTH = "patching and attention"
 PARAGRAPH = 4  # sentences of what stands for AttriBoT's paragraph
 LASSO_MASKS = (32, 256)
 REPEATS, REPEATED_BELOW = 3, 3.0  # a method that takes fewer seconds is timed so often
@@ -116,6 +118,19 @@ def _estimated(problem: Problem, models: Models, *, ranking: str, num_candidates
     return -problem.scores().estimates(screening, "loss")[0]
 
 
+def alternating(scores: list[np.ndarray]) -> np.ndarray:
+    """Return scores whose order takes the best group of each ranking in turn, then the next best of each; fp64 [I]."""
+    orders = [rank(scores_I[None])[0] for scores_I in scores]
+    in_turn = dict.fromkeys(int(i) for places in zip(*orders, strict=True) for i in places)
+    merged_I = np.empty(len(in_turn))
+    merged_I[list(in_turn)] = -np.arange(len(in_turn))
+    return merged_I
+
+
+def _in_turn(problem: Problem, models: Models, *, rankings: tuple[str, ...]) -> np.ndarray:
+    return alternating([_estimated(problem, models, ranking=ranking) for ranking in rankings])
+
+
 def _contextual(problem: Problem, models: Models) -> np.ndarray:
     """Leave a sentence out of what the local tokens see; the other long-range tokens still saw it."""
     evaluator = dataclasses.replace(problem.evaluator, visibility="contextual")
@@ -189,6 +204,7 @@ METHODS: dict[str, dict[str, Method]] = {
         "gradient": _ranked("gradient"),
         "patching": _ranked("patching"),
         "attention": _ranked("attention"),
+        BOTH: Method(partial(_in_turn, rankings=("patching", "attention")), is_ranking=True),
         "hierarchy:32": _ranked("hierarchy", 32),
         "hierarchy:64": _ranked("hierarchy", 64),
         "proxy": _ranked("proxy"),

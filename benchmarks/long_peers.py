@@ -24,6 +24,7 @@ from rich.console import Console
 
 from benchmarks.long_fidelity import SetQuality, chosen, quality, rank_correlation, recall, screened
 from benchmarks.long_methods import (
+    BOTH,
     CAPTUM,
     EXACT,
     METHODS,
@@ -46,7 +47,7 @@ from olmo_sparsity.storage.files import read_json, write_json
 LOCAL_LEN, BATCH_TOKENS = 64, 1024
 CANDIDATES = {"tokens": (32, 64), "sentences": (8, 16)}  # N, groups that are scored exactly after a ranking
 # A ranking whose keys and values in front of the local tokens are those that exact scores go on from.
-SHARING_PREFIX = ("gradient", "patching", "attention", "hierarchy:32", "hierarchy:64")
+SHARING_PREFIX = ("gradient", "patching", "attention", BOTH, "hierarchy:32", "hierarchy:64")
 
 
 class KeptWindow:

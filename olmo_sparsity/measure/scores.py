@@ -278,12 +278,12 @@ class WindowScores:
         return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
 
     def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion, estimate: Estimate = "gate") -> np.ndarray:
-        reference_WV = in_vocabulary(self.reference_WV, evaluator.model.vocab_size)
+        labels = self.labels_W
+        if criterion == "kl":  # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant
+            labels = in_vocabulary(self.reference_WV, evaluator.model.vocab_size).exp()
 
         def loss_function(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
-            # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant.
-            labels_w = self.labels_W[rows] if criterion == "loss" else reference_WV[rows].exp()
-            return F.cross_entropy(logits_wV, labels_w, reduction="sum")
+            return F.cross_entropy(logits_wV, labels[rows], reduction="sum")
 
         tokens_WT = self.windows.tokens_WT
         gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, estimate=estimate)

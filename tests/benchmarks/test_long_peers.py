@@ -20,7 +20,17 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks import attribot, long_peers
 from benchmarks.context_cite import context_cite, logits_of_losses, random_masks
 from benchmarks.long_fidelity import chosen, quality, rank_correlation, recall, screened, tokens_of_candidates
-from benchmarks.long_methods import CAPTUM, EXACT, METHODS, Models, Outcome, run_captum, run_method, upper_half_left_out
+from benchmarks.long_methods import (
+    CAPTUM,
+    EXACT,
+    METHODS,
+    Models,
+    Outcome,
+    alternating,
+    run_captum,
+    run_method,
+    upper_half_left_out,
+)
 from benchmarks.long_problems import VISIBILITY, Problem, long_windows
 from benchmarks.long_report import draw_recall, summarize
 from benchmarks.peers import plain_losses
@@ -169,11 +179,19 @@ def test_ours_is_exact_and_so_is_captum(
     else:
         expected = [true_loss(problem, [other for other in everything if other != i]) for i in everything]
     assert exact_I == pytest.approx(expected, abs=2e-5)
+    if quantity == "tokens":
+        estimated = run_method(METHODS[quantity]["gradient"], problem, Models(None, 1.0))
+        assert estimated.tokens == problem.evaluator.window_len(M) + 3 * LOCAL
     pytest.importorskip("captum")
     outcome = run_captum(problem)
     nothing = true_loss(problem, []) if quantity == "tokens" else -true_loss(problem, everything)
     assert outcome.scores_I == pytest.approx(exact_I + nothing, abs=2e-5)
     assert outcome.tokens == (problem.num_groups + 1) * problem.evaluator.window_len(M + LOCAL)
+
+
+def test_two_rankings_take_turns() -> None:
+    merged_I = alternating([np.array([9.0, 8.0, 1.0, 7.0, 2.0]), np.array([0.3, 0.1, 0.5, 0.2, 0.4])])
+    assert np.argsort(-merged_I).tolist() == [0, 2, 1, 4, 3]
 
 
 def test_fidelity_of_hand_written_scores() -> None:

@@ -230,9 +230,9 @@ class Counted:
 
         def call(tokens: torch.Tensor, *rest: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
             bias = named.get("bias_BTT")
-            self.rows += len(tokens) * (
-                3 if bias is not None and bias.requires_grad else 1
-            )  # the backward pass counts twice
+            is_differentiated = name == "attention_states" or (bias is not None and bias.requires_grad)
+            if name != "keys_values":  # of the far tokens, each alone: no row
+                self.rows += len(tokens) * (3 if is_differentiated else 1)  # the backward pass counts twice
             return value(tokens, *rest, **named)
 
         return call
