@@ -174,9 +174,7 @@ def draw_recall(rows: list[dict[str, Any]], path: Path) -> None:
         )
     for axis in axes[-1]:
         axis.set_xlabel("tokens that the model runs")
-    figure.suptitle(
-        f"Dotted: recall {AIM_RECALL}, and {AIM_TIMES} times fewer tokens than captum", fontsize=9
-    )
+    figure.suptitle(f"Dotted: recall {AIM_RECALL}, and {AIM_TIMES} times fewer tokens than captum", fontsize=9)
     for suffix in (".png", ".pdf"):
         figure.savefig(path.with_suffix(suffix), dpi=110)
     plt.close(figure)
