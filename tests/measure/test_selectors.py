@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scored_windows import MASKS, MAX_K, W, make_scores, with_other_targets
@@ -49,6 +49,7 @@ def model() -> OLMoWithPositions:
     return build(NORMED).eval()
 
 
+@settings(deadline=None)
 @given(arrays(np.float64, (3, 9), elements=st.integers(-2, 2).map(float)))
 def test_rank_is_by_score_and_then_by_nearness(scores: np.ndarray) -> None:
     for row, ranked in zip(scores, rank(scores), strict=True):
