@@ -13,6 +13,7 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
 from olmo_sparsity.statistics.subjects import CHOSEN, Pairing, Subject, pairing_of
 from olmo_sparsity.statistics.summary import FRACTIONS, MAIN_SELECTORS, SelectionSummary, Summary, summarize
+from olmo_sparsity.statistics.sums import Key, SelectionNumber
 
 # Quantities of all windows, and of a selection; with the words for them.
 LOSSES = {
@@ -56,7 +57,8 @@ class ComparisonRow:
         k: number of unmasked tokens; None for a quantity of all windows.
         values: one for each subject; None where there is none, such as R(k) where the gate failed, the gain beyond the
             training row where none is known, and the gain over random of a selector that sees the target, which is mostly luck.
-        differences: of each later subject, its value minus the first subject's; None where either is.
+        differences: of each later subject, its value minus the first subject's; None where either is, and in nats where the
+            tokenizers differ.
         is_main: True if the row belongs to the headline.
     """
 
@@ -109,7 +111,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     summaries = [summarize(subject.measurement) for subject in subjects]
     pairings = [pairing_of(first, other.measurement) for other in subjects[1:]]
     differences = [
-        (paired_difference if pairing.paired else unpaired_difference)(first, other.measurement)
+        _comparable((paired_difference if pairing.paired else unpaired_difference)(first, other.measurement), pairing)
         for pairing, other in zip(pairings, subjects[1:], strict=True)
     ]
     keys = _common_keys(summaries)
@@ -128,6 +130,18 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         tuple(pairings),
         tuple(rows),
     )
+
+
+def _comparable(differences: Differences, pairing: Pairing) -> Differences:
+    """Return the differences; of measurements with different tokenizers those of fractions alone."""
+    if pairing.same_tokens:
+        return differences
+    numbers: dict[Key, Optional[Estimate]] = {
+        key: difference
+        for key, difference in differences.numbers.items()
+        if isinstance(key, SelectionNumber) and key.name in FRACTIONS
+    }
+    return Differences(numbers)
 
 
 def _common_keys(summaries: list[Summary]) -> list[SelectionKey]:

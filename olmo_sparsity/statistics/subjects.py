@@ -48,10 +48,12 @@ class Pairing:
 
     Attributes:
         paired: True if they are the same windows, so that differences are taken window by window.
+        same_tokens: False if the tokenizers are known to differ: nats of different tokens are not compared.
         words: the same in a sentence.
     """
 
     paired: bool
+    same_tokens: bool
     words: str
 
 
@@ -138,20 +140,41 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     if same_windows(first, second):
         words = f"paired, window by window: both hold the same {len(first.windows)} windows"
         words += different_units_words(first.unit, second.unit)
-        return Pairing(True, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
+        return Pairing(
+            True, True, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
+        )
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
         f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
         "in both, and intervals are wider than with the same windows"
     )
-    if first.manifest.get("tokens_sha256") != second.manifest.get("tokens_sha256"):
+    same_tokens = not _have_other_tokenizers(first, second)
+    if not same_tokens:
+        words += "; the tokenizers differ, so that nothing in nats is compared"
+    elif first.manifest.get("tokens_sha256") != second.manifest.get("tokens_sha256"):
         words += "; text or tokenizer differ, and nats of different tokens are not comparable"
     if not _same_lengths(first, second):
         words += "; the lengths differ, so long gains belong to different contexts"
     if first.estimand != second.estimand:
         words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
     words += different_units_words(first.unit, second.unit)
-    return Pairing(False, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second))
+    return Pairing(
+        False, same_tokens, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
+    )
+
+
+def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
+    """Return True if two measurements are known to be of different tokens.
+
+    A run that was trained here has a tokenizer of its own; a model from elsewhere comes with one.
+    """
+    if first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"):
+        return False
+    models = [measurement.manifest.get("model") for measurement in (first, second)]
+    if None in models:
+        return models[0] is not models[1]
+    hashes = [model.get("tokenizer_sha256") for model in models if model is not None]
+    return None not in hashes and hashes[0] != hashes[1]
 
 
 def _different_rows(first: Measurement, second: Measurement) -> str:

@@ -14,7 +14,7 @@ from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
-NO_LONG_GAIN = "this model does not profit from the long context"
+NO_LONG_GAIN = "the windows show no gain of this model from the long context"
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
 NO_FRACTION = "Not shown: the validity gate failed, so there is no long gain to recover."
 NO_PREDICTION = "D(k) is never shown without R(k), random, the null context and the mimicry floor."

@@ -52,11 +52,12 @@ def comparison_words(comparison: Comparison) -> list[str]:
                 name = row.words.removesuffix(", nats")
                 clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
         pairing = "" if comparison.pairings[index].paired else ", on other windows"
-        sentences.append(
-            f"{label} minus {first}{pairing}: {'; '.join(clauses)}."
-            if clauses
-            else f"{label} and {first} have no quantity in common."
-        )
+        if clauses:
+            sentences.append(f"{label} minus {first}{pairing}: {'; '.join(clauses)}.")
+        elif not comparison.pairings[index].same_tokens:
+            sentences.append(f"{label} and {first} have different tokenizers, so nothing in nats is compared.")
+        else:
+            sentences.append(f"{label} and {first} have no quantity in common.")
     return sentences
 
 

@@ -116,7 +116,7 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path,
     assert len(figures) == 9
     for figure in figures:
         assert "too few documents to tell" in words_on(figure)
-        assert "does not profit" not in words_on(figure)
+        assert "show no gain" not in words_on(figure)
 
 
 def test_figure5_shows_the_words_and_the_losses_of_its_window(

@@ -19,7 +19,7 @@ from olmo_sparsity.statistics.comparison import compare, main_rows
 from olmo_sparsity.statistics.differences import paired_difference, unpaired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.subjects import CHOSEN, pairing_of, read_subjects, same_windows
+from olmo_sparsity.statistics.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import (
     beyond_gate_words,
@@ -30,6 +30,7 @@ from olmo_sparsity.statistics.wording import (
     verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison
 from olmo_sparsity.view.pages import minus
@@ -103,6 +104,39 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
     lengths = {**one.manifest["context"], "full_len": 30}
     longer = dataclasses.replace(one, manifest={**one.manifest, "context": lengths})
     assert not same_windows(one, longer)
+
+
+def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:
+    """Return a subject as if it were of a model from elsewhere, on text of other tokens."""
+    model = {"name": "elsewhere", "weights_sha256": "w", "num_parameters": 1, "dtype": "float32", "revision": None}
+    changed = {"model": {**model, "tokenizer_sha256": tokenizer_sha256}, "tokens_sha256": f"of {tokenizer_sha256}"}
+    measurement = dataclasses.replace(subject.measurement, manifest={**subject.measurement.manifest, **changed})
+    return dataclasses.replace(subject, measurement=measurement)
+
+
+def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) -> None:
+    run, other = read_subjects([folders["pose"], folders["other"]])
+    one, same, another = with_model(run, "a"), with_model(other, "a"), with_model(other, "b")
+    same = dataclasses.replace(same, measurement=with_text(same.measurement, "other text"))
+    for first, second, same_tokens in (
+        (run, another, False),
+        (one, another, False),
+        (one, same, True),
+        (run, other, True),
+    ):
+        numbers = compare([first, second])
+        assert numbers.pairings[0].same_tokens is same_tokens
+        assert ("the tokenizers differ" in numbers.pairings[0].words) is not same_tokens
+        for row in numbers.rows:
+            is_compared = row.differences[0] is not None
+            assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
+        said = comparison_words(numbers)[1]
+        assert ("different tokenizers, so nothing in nats is compared" in said) is not same_tokens
+
+
+def with_text(measurement: Measurement, tokens_sha256: str) -> Measurement:
+    """Return the same measurement as if it were of other text."""
+    return dataclasses.replace(measurement, manifest={**measurement.manifest, "tokens_sha256": tokens_sha256})
 
 
 def apart(measurement: Measurement, prefix: str) -> Measurement:

@@ -562,7 +562,7 @@ def test_a_failed_gate_shows_no_r(opened: Any) -> None:
     page = opened("failed")
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     said = page.locator("body").inner_text()
-    assert "does not profit from the long context" in re.sub(r"\s+", " ", said)
+    assert "show no gain of this model from the long context" in re.sub(r"\s+", " ", said)
     assert not re.search(r"R\(\d+\) = ", said)
     assert said.count(NO_FRACTION) == 2  # in place of the charts of R(k) and of D(k)
     assert NO_PREDICTION in said
