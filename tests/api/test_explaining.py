@@ -69,9 +69,16 @@ def test_the_numbers_are_those_of_the_data_set_run(
         table = of_command.selections.query(f"window_id == {number} and selector == '{name}' and context == 'real'")
         (row,) = table.itertuples()
         choice = excerpt.selections[name, "real"]
-        assert choice.positions == list(row.positions)
         np.testing.assert_allclose(choice.scores, row.scores, atol=NATS)
-        np.testing.assert_allclose(choice.loss_sparse_nats, row.loss_sparse_nats, atol=NATS)
+        # Tokens whose scores are that close have no order: a pass of another size sums in another one.
+        scores = np.asarray(row.scores)
+        ranked = np.sort(scores)[::-1]
+        np.testing.assert_allclose(scores[choice.positions], ranked[: len(choice.positions)], atol=2 * NATS)
+        for i, k in enumerate((1, 2, 8)):
+            if set(choice.positions[:k]) == set(row.positions[:k]):
+                assert choice.loss_sparse_nats[i] == pytest.approx(row.loss_sparse_nats[i], abs=NATS)
+            else:
+                assert ranked[k - 1] - ranked[k] < 2 * NATS
     if number == 0:
         _check_controls(explanation, of_command, single_luck=float(window.single_luck_nats))
 

@@ -39,6 +39,7 @@ from olmo_sparsity.statistics.wording import (
     interval,
     measured_words,
     multiplicity_words,
+    no_fraction_words,
     overlap_words,
     verdict,
 )
@@ -108,7 +109,8 @@ def data_of(page: Path) -> dict[str, Any]:
 def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages: dict[str, Path]) -> None:
     measurement, data = load(tables["passed"]), data_of(pages["all"])
     summary = summarize(measurement)
-    assert {**data["summary"], "selections": None} == {**summary_json(summary), "selections": None}
+    shown_words = {"selections": None, "no_fraction": no_fraction_words(summary.long_gain_nats)}
+    assert {**data["summary"], "selections": None} == {**summary_json(summary), **shown_words}
     for shown, selection in zip(data["summary"]["selections"], summary.selections, strict=True):
         expected = selection_json(selection)
         assert {name: shown[name] for name in (*ESTIMATES, "figure4")} == {
