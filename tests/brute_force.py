@@ -7,7 +7,7 @@ other tests hold against its own definition (which windows are drawn, the class 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -25,6 +25,7 @@ SEES_TARGET = {
     "attention": False, "lasso": True, "nearest": False, "random": False,
 }  # fmt: skip
 IMITATES = ("kl", "greedy-kl")
+CONTEXTS = ("real", "null")
 GATE = 1e-9  # at which the derivative is taken
 
 # Purposes of random generators: [seed, purpose, window, context or draw].
@@ -133,6 +134,47 @@ class Choice:
     def generator(self, purpose: int) -> np.random.Generator:
         seed, _, window, context = self.generator_key
         return np.random.default_rng([seed, purpose, window, context])
+
+
+def tokens_under(window: dict[str, Any], context: str) -> list[int]:
+    """Return the tokens of a row of `windows`; ``mimicry`` chooses among those of the null context."""
+    tokens, foreign = list(window["token_ids"]), list(window["null_token_ids"])
+    return tokens if context in ("real", "resampled") else [*foreign, *tokens[len(foreign) :]]
+
+
+def choices(
+    window: dict[str, Any],
+    definition: Definition,
+    *,
+    selectors: Iterable[str],
+    seed: int,
+    groups: Optional[dict[str, list[list[int]]]] = None,
+) -> Iterator[tuple[str, str, int, Choice]]:
+    """Yield (selector, context, draw, what it chooses among) of every row of a window, in the order of the table.
+
+    ``groups``: those of the real and of the null context; by default every position is one.
+    """
+    everything = range(len(window["null_token_ids"]))
+    p_all = {context: definition.log_q(tokens_under(window, context), [everything])[0] for context in CONTEXTS}
+
+    def choice(context: str, label: int) -> Choice:
+        foreign = context in ("null", "mimicry")
+        return Choice(
+            definition,
+            tokens_under(window, context),
+            label,
+            p_all["null" if context == "null" else "real"],
+            [seed, 0, window["window_id"], int(foreign)],
+            groups and groups["null" if foreign else "real"],
+        )
+
+    for name in selectors:
+        for context in CONTEXTS:
+            yield name, context, 0, choice(context, window["target_id"])
+        for draw, label in enumerate(window["resampled_target_ids"] if SEES_TARGET[name] else []):
+            yield name, "resampled", draw, choice("resampled", label)
+        if name in IMITATES:
+            yield name, "mimicry", 0, choice("mimicry", window["target_id"])
 
 
 def expected_scores(selector: str, choice: Choice, *, lasso_masks: int, lasso_alpha: float) -> np.ndarray:

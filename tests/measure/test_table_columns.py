@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,18 @@ import pyarrow as pa
 import pytest
 import torch
 from brute_force import (
+    CONTEXTS,
     DRAWN_LABELS,
-    IMITATES,
     SCREENING_SAMPLE,
     SEES_TARGET,
-    Choice,
     Definition,
     assert_forward_selection,
     assert_same_row,
+    choices,
     expected_evaluations,
     expected_scores,
     kl,
+    tokens_under,
 )
 from conftest import write_corpus
 from tokenizers import Tokenizer
@@ -49,7 +49,6 @@ from olmo_sparsity.text.windows import sample_windows
 
 LOCAL, FULL, TRAIN_LEN, M = 5, 18, 11, 13
 KS, SEED, NUM_WINDOWS, MASKS, DRAWS, SCREEN, SAMPLE = [1, 3, 4], 4, 10, 20, 2, 7, 0.6
-CONTEXTS = ("real", "null")
 SCREENED = {"unmask-one": "loss", "kl": "divergence"}  # what candidates are screened by
 
 
@@ -140,13 +139,6 @@ def store(config: Config, tiny_run: Path) -> TokenStore:
 def rows_of(tables: Path, table: str, **equal: object) -> list[dict[str, Any]]:
     rows = read_table(tables, table).to_pylist()
     return [row for row in rows if all(row[name] == value for name, value in equal.items())]
-
-
-def tokens_under(window: dict[str, Any], context: str) -> list[int]:
-    """Return the tokens of a window; ``mimicry`` chooses among those of the null context."""
-    if context in ("real", "resampled"):
-        return list(window["token_ids"])
-    return [*window["null_token_ids"], *window["token_ids"][M:]]
 
 
 def test_windows(
@@ -251,31 +243,11 @@ def test_the_windows_can_tell_one_definition_from_another(exact: Path, texts: di
         assert max(abs(window[first] - window[second]) for window in windows) > 1e-3, (first, second)
 
 
-def choices(window: dict[str, Any], definition: Definition) -> Iterator[tuple[str, str, int, Choice]]:
-    """Yield (selector, context, draw, what it chooses among) of every row of a window, in the order of the table."""
-    w = window["window_id"]
-    p_all = {context: definition.log_q(tokens_under(window, context), [range(M)])[0] for context in CONTEXTS}
-
-    def choice(context: str, label: int) -> Choice:
-        key = [SEED, 0, w, int(context in ("null", "mimicry"))]
-        return Choice(
-            definition, tokens_under(window, context), label, p_all["null" if context == "null" else "real"], key
-        )
-
-    for name in SELECTORS:
-        for context in CONTEXTS:
-            yield name, context, 0, choice(context, window["target_id"])
-        for draw, label in enumerate(window["resampled_target_ids"] if SEES_TARGET[name] else []):
-            yield name, "resampled", draw, choice("resampled", label)
-        if name in IMITATES:
-            yield name, "mimicry", 0, choice("mimicry", window["target_id"])
-
-
 def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
     screen = SCREEN if tables.name == "screened" else None
     rows, unscreened = iter(rows_of(tables, "selections")), iter(rows_of(exact, "selections"))
     for window in rows_of(tables, "windows"):
-        for name, context, draw, choice in choices(window, definition):
+        for name, context, draw, choice in choices(window, definition, selectors=SELECTORS, seed=SEED):
             row, exact_row = next(rows), next(unscreened)
             if screen and name not in SCREENED:
                 assert_same_row(row, exact_row)
@@ -332,10 +304,9 @@ def test_screening(exact: Path, screened: Path, definition: Definition) -> None:
     sampled = [w for w in windows if np.random.default_rng([SEED, SCREENING_SAMPLE, w]).random() < SAMPLE]
     assert 0 < len(sampled) < NUM_WINDOWS
     rows = rows_of(screened, "screening")
-    choices = {(w, name, context) for w in sampled for name in SCREENED for context in CONTEXTS}
-    assert {(row["window_id"], row["selector"], row["context"]) for row in rows} == choices and len(rows) == len(
-        choices
-    )
+    expected_keys = {(w, name, context) for w in sampled for name in SCREENED for context in CONTEXTS}
+    assert {(row["window_id"], row["selector"], row["context"]) for row in rows} == expected_keys
+    assert len(rows) == len(expected_keys)
     positions = [
         {(row["window_id"], row["selector"], row["context"]): row["positions"] for row in rows_of(folder, "selections")}
         for folder in (screened, exact)

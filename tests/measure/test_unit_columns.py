@@ -15,16 +15,16 @@ import pytest
 import torch
 from brute_force import (
     DRAWN_LABELS,
-    IMITATES,
     SCREENING_SAMPLE,
     SEES_TARGET,
-    Choice,
     Definition,
     assert_forward_selection,
     assert_same_row,
+    choices,
     expected_evaluations,
     expected_scores,
     kl,
+    tokens_under,
 )
 from tokenizers import Tokenizer
 
@@ -101,13 +101,6 @@ def rows_of(tables: Path, table: str) -> list[dict[str, Any]]:
     return rows
 
 
-def tokens_under(window: dict[str, Any], context: str) -> list[int]:
-    """Return the tokens of a window; ``mimicry`` chooses among those of the null context."""
-    if context in ("real", "resampled"):
-        return list(window["token_ids"])
-    return [*window["null_token_ids"], *window["token_ids"][M:]]
-
-
 def groups_of(tokens: list[int], unit: str, tokenizer: Tokenizer) -> list[list[int]]:
     """Return the positions of each group; which token a word or sentence takes is tested in tests/text."""
     numbers = group_numbers(tokenizer, np.array([tokens]), num_long_range=M, unit=unit)[0].tolist()
@@ -159,33 +152,6 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
         assert max(numbers) > SCREEN and (name == "block:4" or len(set(numbers)) > 1)
 
 
-def choices(
-    window: dict[str, Any], definition: Definition, *, selectors: list[str], groups: dict[str, list[list[int]]]
-) -> list[tuple[str, str, Choice]]:
-    """Return (selector, context, what it chooses among) of every row of a window, in the order of the table."""
-    p_all = {context: definition.log_q(tokens_under(window, context), [range(M)])[0] for context in groups}
-
-    def choice(context: str, label: int) -> Choice:
-        foreign = context in ("null", "mimicry")
-        return Choice(
-            definition,
-            tokens_under(window, context),
-            label,
-            p_all["null" if context == "null" else "real"],
-            [SEED, 0, window["window_id"], int(foreign)],
-            groups["null" if foreign else "real"],
-        )
-
-    found = []
-    for selector in selectors:
-        found += [(selector, context, choice(context, window["target_id"])) for context in ("real", "null")]
-        if SEES_TARGET[selector]:
-            found.append((selector, "resampled", choice("resampled", window["resampled_target_ids"][0])))
-        if selector in IMITATES:
-            found.append((selector, "mimicry", choice("mimicry", window["target_id"])))
-    return found
-
-
 @UNIT
 def test_selections(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
     screen, selectors = (SCREEN, list(SCREENED)) if name == "screened" else (None, list(SELECTORS))
@@ -194,7 +160,9 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
         groups = {
             context: groups_of(tokens_under(window, context), unit_of(name), tokenizer) for context in ("real", "null")
         }
-        for selector, context, choice in choices(window, definition, selectors=selectors, groups=groups):
+        for selector, context, draw, choice in choices(
+            window, definition, selectors=selectors, seed=SEED, groups=groups
+        ):
             row, members = next(rows), choice.members
             scores, everything = row["scores"], range(len(members))
             kept = [i for i in everything if scores[i] is not None]
@@ -216,7 +184,7 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
                 "doc_id": window["doc_id"],
                 "selector": selector,
                 "context": context,
-                "draw": 0,
+                "draw": draw,
                 "sees_target": SEES_TARGET[selector],
                 "num_evaluations": expected_evaluations(
                     selector, len(members), max_k=max(KS), lasso_masks=MASKS, screen=screen
