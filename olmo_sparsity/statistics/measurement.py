@@ -169,6 +169,11 @@ class Measurement:
         """What is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``."""
         return unit_of(self.manifest)
 
+    @property
+    def is_screened(self) -> bool:
+        """True if only some groups, the best by a cheaper ranking, were scored."""
+        return self.manifest.get("influence", {}).get("screen") is not None
+
     def mean_tokens(self, key: SelectionKey) -> float:
         """Return the mean number of tokens of J_k."""
         if self.num_tokens is None:

@@ -55,7 +55,7 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
         folder: the tables that the measurement was loaded from.
         measurement: has all windows; it names the k.
     """
-    if measurement.manifest.get("influence", {}).get("screen") is None:
+    if not measurement.is_screened:
         return []
     table = read_table(folder, "screening")
     if table.num_rows == 0:

@@ -137,12 +137,11 @@ def same_windows(first: Measurement, second: Measurement) -> bool:
 
 def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     """Return whether two measurements are paired, and the sentence to print about it."""
+    ending = different_units_words(first.unit, second.unit)
+    ending += setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
     if same_windows(first, second):
         words = f"paired, window by window: both hold the same {len(first.windows)} windows"
-        words += different_units_words(first.unit, second.unit)
-        return Pairing(
-            True, True, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
-        )
+        return Pairing(True, True, words + ending)
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
         f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
@@ -157,10 +156,7 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
         words += "; the lengths differ, so long gains belong to different contexts"
     if first.estimand != second.estimand:
         words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
-    words += different_units_words(first.unit, second.unit)
-    return Pairing(
-        False, same_tokens, words + setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
-    )
+    return Pairing(False, same_tokens, words + ending)
 
 
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:

@@ -146,7 +146,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         items.append(seeing_table(summary, pairs))
     if losses:
         items.append(screening_table(losses, measurement.manifest["influence"], every=every))
-    elif measurement.manifest.get("influence", {}).get("screen") is not None:
+    elif measurement.is_screened:
         items.append(Sentence(no_sample_words(measurement.manifest["influence"])))
     if every:
         items += _every_table(measurement, summary, pairs=pairs)
