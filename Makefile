@@ -1,4 +1,5 @@
 # make demo      run the whole experiment: create .venv, train, measure, draw the figures, write the report
+# make real      download SmolLM2-135M-Instruct (93 MB) and measure it on DATA (default the built-in text), with figures and report
 # make test      create .venv; run lint, types and tests
 # make check     run lint, types and tests in the present .venv
 # make browser   install Debian's Chromium, if possible, for the tests of the report; without it they are skipped
@@ -101,7 +102,7 @@ figures-synthetic: $(READY)
 	$(BIN)/python -m analysis.synthetic $(addprefix --run ,$(PARITY_RUNS) $(OTHER_RUNS)) --out runs/synthetic/figures
 
 real: $(READY) $(SMOLLM2)
-	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml
+	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')
 	$(BIN)/olmo-sparsity figures --config configs/smollm2.yaml
 	$(BIN)/olmo-sparsity report --config configs/smollm2.yaml --overwrite
 
