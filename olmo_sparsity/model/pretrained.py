@@ -153,7 +153,7 @@ def _open_with_transformers(
         num_parameters=model.num_parameters,
         dtype=str(model.dtype).removeprefix("torch."),
         max_position=model.max_position,
-        tokenizer_sha256=_sha256(own.tokenizer),
+        tokenizer_sha256=sha256_of_tokenizer(own.tokenizer),
     )
     return PretrainedModel(model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token)
 
@@ -246,7 +246,8 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _sha256(tokenizer: Tokenizer) -> str:
+def sha256_of_tokenizer(tokenizer: Tokenizer) -> str:
+    """Return the SHA-256 of a tokenizer's JSON text."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
@@ -270,7 +271,7 @@ def _open_olmo(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(DTYPES[precision]).removeprefix("torch."),
         max_position=model.max_position,
-        tokenizer_sha256=_sha256(tokenizer),
+        tokenizer_sha256=sha256_of_tokenizer(tokenizer),
     )
     eos_token = tokenizer.id_to_token(eos_id)
     if eos_token is None:

@@ -162,15 +162,18 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
     """Return True if two measurements are known to be of different tokens.
 
-    A run that was trained here has a tokenizer of its own; a model from elsewhere comes with one.
+    Older tables of runs have no hash of the tokenizer, which a run shares with no model from elsewhere.
     """
     if first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"):
         return False
-    models = [measurement.manifest.get("model") for measurement in (first, second)]
-    if None in models:
-        return models[0] is not models[1]
-    hashes = [model.get("tokenizer_sha256") for model in models if model is not None]
-    return None not in hashes and hashes[0] != hashes[1]
+    models = [measurement.manifest.get("model") or {} for measurement in (first, second)]
+    hashes = [
+        measurement.manifest.get("tokenizer_sha256", model.get("tokenizer_sha256"))
+        for measurement, model in zip((first, second), models, strict=True)
+    ]
+    if None in hashes:
+        return bool(models[0]) is not bool(models[1])
+    return hashes[0] != hashes[1]
 
 
 def _different_rows(first: Measurement, second: Measurement) -> str:

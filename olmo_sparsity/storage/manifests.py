@@ -157,6 +157,7 @@ class Tables(_Tables, total=False):
     num_documents: Count
     num_parameters: int
     windows_per_part: Count
+    tokenizer_sha256: str
     tokens_sha256: str
     windows_sha256: str
     num_visible_tokens: list[int]

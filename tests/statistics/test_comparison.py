@@ -118,7 +118,13 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
     run, other = read_subjects([folders["pose"], folders["other"]])
     one, same, another = with_model(run, "a"), with_model(other, "a"), with_model(other, "b")
     same = dataclasses.replace(same, measurement=with_text(same.measurement, "other text"))
+    own, others = with_tokenizer(run, "own"), with_tokenizer(other, "others")
     for first, second, same_tokens in (
+        (own, others, False),
+        (own, with_tokenizer(other, "own"), True),
+        (with_tokenizer(run, "a"), same, True),
+        (own, same, False),
+        (own, other, True),  # tables of an older version: not known
         (run, another, False),
         (one, another, False),
         (one, same, True),
@@ -132,6 +138,13 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
             assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
         said = comparison_words(numbers)[1]
         assert ("different tokenizers, so nothing in nats is compared" in said) is not same_tokens
+
+
+def with_tokenizer(subject: Subject, tokenizer_sha256: str) -> Subject:
+    """Return the same measurement with this hash of its tokenizer, as if it were of text of its own."""
+    changed = {"tokenizer_sha256": tokenizer_sha256, "tokens_sha256": f"of {subject.label}"}
+    measurement = dataclasses.replace(subject.measurement, manifest={**subject.measurement.manifest, **changed})
+    return dataclasses.replace(subject, measurement=measurement)
 
 
 def with_text(measurement: Measurement, tokens_sha256: str) -> Measurement:
