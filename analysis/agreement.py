@@ -71,7 +71,7 @@ def _words(pairs: list[Agreement], names: list[str]) -> str:
     if left_out:
         words += (
             " A window in which a selector scores all positions equally has no rank correlation: up to "
-            f"{left_out} windows are left out of a cell."
+            f"{left_out:,} windows are left out of a cell."
         )
     return words
 

@@ -97,7 +97,7 @@ def _draw_points(axes: np.ndarray, classes: list[ClassSummary], *, selectors: li
 
 def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> None:
     labels = [
-        f"{entry.target_class}\n{entry.summary.num_windows} windows, {entry.summary.num_documents} documents"
+        f"{entry.target_class}\n{entry.summary.num_windows:,} windows, {entry.summary.num_documents:,} documents"
         for entry in classes
     ]
     axes[0].set_yticks(range(len(classes)), labels, fontsize=7.5)

@@ -167,7 +167,7 @@ def _words(found: SparsityByLength) -> str:
     slopes = ". ".join(slope_lines(found))
     subjects = "; ".join(subject_words(model.run, model.setup) for model in found.models)
     data = "; ".join(
-        f"{len(of_model.windows)} windows of {of_model.num_documents} documents ({of_model.manifest['source']}, "
+        f"{len(of_model.windows):,} windows of {of_model.num_documents:,} documents ({of_model.manifest['source']}, "
         f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
         for of_model in (next(iter(model.measurements.values())) for model in found.models)
     )

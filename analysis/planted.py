@@ -81,7 +81,7 @@ def _words(numbers: Detection) -> str:
         f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: {reader} completes a "
         f"made-up name or number that was planted in natural text. {solver}Losses in nats: local tokens only, all tokens, local "
         "and planted tokens. "
-        f"{numbers.suites[0].num_windows} windows in each panel (needles: {numbers.source}, {numbers.split}). "
+        f"{numbers.suites[0].num_windows:,} windows in each panel (needles: {numbers.source}, {numbers.split}). "
         f"{setup_words(numbers.run, numbers.setup)}."
     )
 

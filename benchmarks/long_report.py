@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -161,6 +162,10 @@ def draw_recall(rows: list[dict[str, Any]], path: Path) -> None:
             for tokens in plain:
                 axis.axvline(tokens / AIM_TIMES, color="#999999", linewidth=0.8, linestyle=":")
             axis.set(xscale="log", ylim=(-0.05, 1.05))
+            if of_size:  # whole powers of ten, so that each axis has at least two labels
+                least, most = (limit(entry["tokens"] for entry in of_size) for limit in (min, max))
+                left = min([least, *(tokens / AIM_TIMES for tokens in plain)])
+                axis.set_xlim(10.0 ** math.floor(math.log10(left / 1.2)), 10.0 ** math.ceil(math.log10(1.2 * most)))
             axis.grid(alpha=0.3)
             if of_size:
                 number = of_size[0]["windows"]

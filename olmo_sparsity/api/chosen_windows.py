@@ -67,7 +67,7 @@ class ChosenWindows:
 
     def __repr__(self) -> str:
         windows = self.windows
-        return f"ChosenWindows({len(windows)} of {windows.full_len} tokens, {windows.num_documents} documents)"
+        return f"ChosenWindows({len(windows)} of {windows.full_len} tokens, {windows.num_documents:,} documents)"
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html(max_rows=10, notebook=True))
@@ -146,7 +146,7 @@ def windows_from_tokens(
     if not rows:
         raise UserError("token_ids: there are no windows")
     if doc_ids is not None and len(doc_ids) != len(rows):
-        raise UserError(f"doc_ids: {len(doc_ids)} of them for {len(rows)} windows")
+        raise UserError(f"doc_ids: {len(doc_ids)} of them for {len(rows):,} windows")
     names = [None] * len(rows) if doc_ids is None else [str(name) for name in doc_ids]
     documents = [document_of_tokens(row, source=source, name=name) for row, name in zip(rows, names, strict=True)]
     windows = windows_before(

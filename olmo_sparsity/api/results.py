@@ -90,7 +90,7 @@ class Results:
         return frame
 
     def __repr__(self) -> str:
-        return f"Results({len(self.windows)} windows, selectors {', '.join(self.selections['selector'].unique())})"
+        return f"Results({len(self.windows):,} windows, selectors {', '.join(self.selections['selector'].unique())})"
 
     def _repr_html_(self) -> str:
         summary = self.summarize()

@@ -129,7 +129,7 @@ def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder:
     evaluator = opened.evaluator(config, full_len=lengths[-1])
     schema = schemas(config.measured_lengths.num_long_range)["curve"]
     logger.info(
-        f"{folder}: {len(windows)} windows of {num_documents} documents, {lengths[0]} to {lengths[-1]} visible tokens"
+        f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {lengths[0]} to {lengths[-1]} visible tokens"
     )
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:

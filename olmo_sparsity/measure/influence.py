@@ -114,7 +114,7 @@ def _prepare(
     num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
-            f"the text has only {len(windows)} windows, from {num_documents} documents, not the {settings.num_windows} "
+            f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(config, opened, windows)
@@ -128,7 +128,7 @@ def _prepare(
     training_store = opened.text.training_store if settings.train_overlap else None
     train_overlap_W = None if training_store is None else windows_in_training(windows, training_store)
     logger.info(
-        f"{folder}: {len(windows)} windows of {num_documents} documents, {', '.join(settings.selectors)}, "
+        f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
     return prepare_windows(
@@ -215,5 +215,5 @@ def prepare_windows(
 
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:
     """Return words about the windows that have another kind of null context than asked for."""
-    others = [f"{number} windows have {other} instead" for other, number in null_counts.items() if other != kind]
+    others = [f"{number:,} windows have {other} instead" for other, number in null_counts.items() if other != kind]
     return f"{', '.join(others)}; their documents are too short for it, or the only ones of their source or text"

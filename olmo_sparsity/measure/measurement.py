@@ -41,7 +41,9 @@ from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
-FIT_WINDOWS = 64  # on which a model from elsewhere is checked
+# A model from elsewhere is checked on as many windows as hold so many tokens, within these limits: with long windows the check
+# would otherwise take as long as the measurement.
+FIT_TOKENS, FIT_WINDOWS = 16_384, (8, 64)
 MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
 
 # The keys that describe a measurement in its manifest, in the order in which they are written.
@@ -195,7 +197,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
             "measuring them again"
         )
         return False
-    logger.info(f"{folder}: already measured ({manifest['num_windows']} windows); nothing to do")
+    logger.info(f"{folder}: already measured ({manifest['num_windows']:,} windows); nothing to do")
     return True
 
 
@@ -325,6 +327,12 @@ def _write_session(folder: Path, share: Share, *, device: object) -> None:
     write_json(folder / "sessions" / f"{unique_name()}.json", session)
 
 
+def num_fit_windows(full_len: int) -> int:
+    """Return the number of windows of ``full_len`` tokens on which a model from elsewhere is checked."""
+    least, most = FIT_WINDOWS
+    return min(most, max(least, FIT_TOKENS // full_len))
+
+
 def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[str, Any]:
     """Check on a few windows that a model from elsewhere fits, and return the manifest's entry about it; of a run, none.
 
@@ -339,7 +347,11 @@ def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[s
     if opened.record is None:
         return {}
     lengths = config.measured_lengths
-    tokens_WT = windows.tokens(np.arange(min(FIT_WINDOWS, len(windows))))[:, -1 - lengths.full_len :]
+    number = min(num_fit_windows(lengths.full_len), len(windows))
+    logger.info(
+        f"{opened.record.name}: checking on {number} windows of {lengths.full_len:,} tokens whether it can be measured"
+    )
+    tokens_WT = windows.tokens(np.arange(number))[:, -1 - lengths.full_len :]
     fit = check_fit(
         opened.model,
         torch.from_numpy(np.ascontiguousarray(tokens_WT)).to(opened.device),

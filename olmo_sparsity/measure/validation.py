@@ -135,7 +135,7 @@ def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) ->
         solver = trained_solver(config, run / "solver", device=opened.device)
         entries["solver_sha256"] = solver.model_sha256
         suites += _correlation_suites(config, solver.model)
-    logger.info(f"{folder}: {num_windows} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
+    logger.info(f"{folder}: {num_windows:,} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         planted_rows, found_rows = [], []
@@ -182,7 +182,7 @@ def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> lis
     num_windows = settings.num_windows * len(kinds)
     if len(natural) < num_windows:
         logger.info(
-            f"the text has only {len(natural)} windows, and the needles need {num_windows}; windows are used repeatedly"
+            f"the text has only {len(natural):,} windows, and the needles need {num_windows:,}; windows are used repeatedly"
         )
     chosen_W = np.arange(num_windows) % len(natural)
     rows_WT, doc_ids = natural.tokens(chosen_W), natural.doc_ids(chosen_W)

@@ -140,11 +140,11 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     ending = different_units_words(first.unit, second.unit)
     ending += setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
     if same_windows(first, second):
-        words = f"paired, window by window: both hold the same {len(first.windows)} windows"
+        words = f"paired, window by window: both hold the same {len(first.windows):,} windows"
         return Pairing(True, True, words + ending)
     shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
     words = (
-        f"NOT PAIRED: {len(first.windows)} and {len(second.windows)} windows that are not the same; {shared} documents are "
+        f"NOT PAIRED: {len(first.windows):,} and {len(second.windows):,} windows that are not the same; {shared:,} documents are "
         "in both, and intervals are wider than with the same windows"
     )
     same_tokens = not _have_other_tokenizers(first, second)

@@ -75,7 +75,7 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
 
 def data_words(result: Union[Summary, ContextCurve]) -> str:
     """Return how much was measured, of which text, and whose mean the numbers are."""
-    measured = f"{result.num_windows} windows of {result.num_documents} documents"
+    measured = f"{result.num_windows:,} windows of {result.num_documents:,} documents"
     return f"{measured} ({result.source}, {result.split}), {estimand_words(result.estimand, result.lengths)}"
 
 
@@ -370,7 +370,7 @@ def contrast_words(entry: ClassSummary) -> str:
     return (
         f"{entry.target_class}: its rule looks for the target among the long-range tokens, so compare its long gain, "
         f"{interval(entry.summary.long_gain_nats, 3)} nats, with the same rule on the null context: "
-        f"{interval(contrast.null_gain_nats, 3)} under the null context ({contrast.null_num_windows} windows), where other "
+        f"{interval(contrast.null_gain_nats, 3)} under the null context ({contrast.null_num_windows:,} windows), where other "
         f"targets have {interval(contrast.null_others_gain_nats, 3)}; targets of other classes have "
         f"{interval(contrast.others_gain_nats, 3)} under the real one."
     )

@@ -117,6 +117,6 @@ def anchor_warning(setup: ModelSetup) -> str:
     by = f'with the anchor "{check.text}"' if better == "bos" else "without an anchor"
     return (
         f"WARNING: this measurement is not of the better first token: the mean loss with all tokens visible is lower {by} "
-        f"({with_it} with it, {without} without it, {check.num_windows} windows; standard error of the difference "
+        f"({with_it} with it, {without} without it, {check.num_windows:,} windows; standard error of the difference "
         f"{check.standard_error_nats:.4f})."
     )

@@ -177,9 +177,7 @@ def check_tables(folder: Path) -> TablesCheck:
     """
     manifest = _read_any_manifest(folder)
     tables = tables_of(manifest)
-    summary = (
-        f"{folder}: complete, {manifest['num_windows']} windows in {manifest['num_parts']} parts of {', '.join(tables)}"
-    )
+    summary = f"{folder}: complete, {manifest['num_windows']:,} windows in {manifest['num_parts']} parts of {', '.join(tables)}"
     if manifest.get("status") != "complete":
         summary += "; run the command that measured them again to mark the folder as complete"
     problems = [problem for table in tables for problem in _check_table(folder, table, manifest=manifest)]

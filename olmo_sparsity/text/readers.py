@@ -63,7 +63,7 @@ def read_document(path: Path, text_field: str) -> str:
         raise UserError(f"{path}: no such file; --text names a file with one document")
     records = list(read_records(path, text_field) if path.name.endswith(TEXT_ENDINGS) else _read_txt(path))
     if len(records) != 1:
-        raise UserError(f"{path}: {len(records)} documents, where one is expected; write it into a file of its own")
+        raise UserError(f"{path}: {len(records):,} documents, where one is expected; write it into a file of its own")
     if records[0].problem is not None:
         raise UserError(f"{path}: {records[0].problem}")
     return records[0].text

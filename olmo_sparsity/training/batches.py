@@ -97,7 +97,7 @@ def row_source(store: TokenStore, *, row_len: int, max_position: int, bos_id: Op
     if len(documents_g) == 0:
         longest = int(store.lengths_G.max()) if store.num_documents else 0
         raise UserError(
-            f"the {store.split} split is too small: none of its {store.num_documents} documents holds a row of "
+            f"the {store.split} split is too small: none of its {store.num_documents:,} documents holds a row of "
             f"{row_len} tokens and its last target (the longest has {longest}); use more or longer text, "
             "or a smaller context.train_len"
         )

@@ -152,7 +152,7 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
     """
     columns = (
         *keys("selector", "context", "k"),
-        *plain(f"recall, {losses[0].num_windows} windows"),
+        *plain(f"recall, {losses[0].num_windows:,} windows"),
         *in_nats("sparse gain lost"),
     )
     largest = max(loss.k for loss in losses)

@@ -18,6 +18,7 @@ from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.measurement import num_fit_windows
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
@@ -100,6 +101,7 @@ def test_the_folder_and_the_manifest_say_what_was_measured(tables: Path, results
         "local_len": LOCAL, "full_len": FULL, "train_len": None, "max_position": MAX_POSITION, "num_long_range": M,
     }  # fmt: skip
     assert manifest["fit"]["anchor"]["chosen"] == "bos"
+    assert manifest["fit"]["anchor"]["num_windows"] == 30
     assert (manifest["precision"], manifest["run"]) == ("fp32", "llama")
     assert not {"checkpoint", "pose"} & set(manifest)
     assert tables.name.startswith("words-jsonl-measured-8of20-bos-n30-")
@@ -263,3 +265,8 @@ def test_a_run_with_an_anchor_needs_a_position_for_it(tiny_config: Config, tiny_
     folder = measure(with_settings(contextual, full_len=19), tiny_run, out=tmp_path / "measured")
     manifest = read_json(folder / "manifest.json")
     assert (manifest["visibility"], manifest["anchor"]["text"]) == ("contextual", "<|endoftext|>")
+
+
+@pytest.mark.parametrize(("full_len", "number"), [(20, 64), (256, 64), (257, 63), (1024, 16), (2048, 8), (8128, 8)])
+def test_the_check_of_a_model_reads_about_as_many_tokens_at_every_length(full_len: int, number: int) -> None:
+    assert num_fit_windows(full_len) == number
