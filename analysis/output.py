@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import typer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import (
@@ -149,10 +150,26 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
     if width is not Width.screen:
         fit(figure, one_column or 1)
     write_text(out / f"{name}.txt", f"{words}\n")
+    box = _laid_out(figure)
     for path in paths:
-        tight = "tight" if width is Width.screen else None
         picture = io.BytesIO()  # a disk that is full would leave an empty file without an error
-        figure.savefig(picture, format=path.suffix[1:], bbox_inches=tight, metadata=metadata[path.suffix])
+        figure.savefig(
+            picture,
+            format=path.suffix[1:],
+            bbox_inches=box if width is Width.screen else None,
+            metadata=metadata[path.suffix],
+        )
         write_bytes(path, picture.getvalue())
     plt.close(figure)
     return paths
+
+
+def _laid_out(figure: Figure) -> Bbox:
+    """Compute the layout of a figure for all its files, and return the box around what it draws, in inches.
+
+    Matplotlib would compute the layout twice for every file, which takes longer than drawing it.
+    """
+    figure.set_dpi(plt.rcParams["savefig.dpi"])
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])

@@ -63,12 +63,18 @@ class Evaluator:
         """Return the number of tokens that one visible set of ``set_size`` positions makes the model run."""
         return self.window_len(full_len if self.path == "masked" else self.local_len + set_size)
 
-    def needs_prefix(self, set_size: int, num_long_range: int) -> bool:
+    def needs_prefix(self, set_size: int) -> bool:
         """Return whether a visible set's row goes on from the keys and values of all long-range tokens of its window.
 
-        With no long-range token visible, or all of them, both definitions of visible are the same.
+        With no long-range token visible both definitions of visible are the same. With all of them they are, too, but other
+        rows of the window need the prefix.
         """
-        return self.visibility == "contextual" and self.path != "masked" and 0 < set_size < num_long_range
+        return self.goes_on_from_prefix and set_size > 0
+
+    @property
+    def goes_on_from_prefix(self) -> bool:
+        """Whether the keys and values of all long-range tokens of a window are computed once, for all of its rows."""
+        return self.visibility == "contextual" and self.path != "masked"
 
     @property
     def compact_olmo(self) -> Optional[OLMoWithPositions]:

@@ -24,6 +24,7 @@ import torch
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.passes import (
     RowGroup,
+    last_attention,
     log_probs_of_all_but_one,
     log_probs_of_groups,
     log_probs_of_singles,
@@ -370,11 +371,5 @@ def long_range_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch
 
     It is the mean over heads and layers.
     """
-    num_windows, full_len = tokens_WT.shape
-    attention = []
-    for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
-        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
-        attention.append(evaluator.model.last_attention(tokens_wT, positions_wT))
-        tokens_ran(tokens_wT.numel())
-    first = evaluator.num_anchors
-    return torch.cat(attention)[:, first : first + full_len - evaluator.local_len]
+    first, num_long_range = evaluator.num_anchors, tokens_WT.shape[1] - evaluator.local_len
+    return last_attention(evaluator, tokens_WT)[:, first : first + num_long_range]

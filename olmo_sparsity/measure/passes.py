@@ -84,6 +84,13 @@ class _Block:
         )
         return logits_RV.float().log_softmax(dim=-1)
 
+    def last_attention(self, windows: slice) -> torch.Tensor:
+        """Return the attention of the last token with everything visible, fp32 [w, T], in one forward pass."""
+        tokens_wL, positions_wL = self.tokens_WL[windows], self.positions_WL[windows]
+        tokens_ran(tokens_wL.numel())
+        prefix = [(k_WHPE[windows], v_WHPE[windows]) for k_WHPE, v_WHPE in self.prefix]
+        return self.evaluator.model.last_attention(tokens_wL, positions_wL, prefix=prefix)
+
 
 def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen_RP: torch.Tensor) -> torch.Tensor:
     """Return the chosen keys or values of each row, [R, H, P, E], on the device of their layer."""
@@ -174,7 +181,7 @@ def log_probs_of_groups(
     prefixed = {}
     for number, group in enumerate(groups):
         set_size = group.visible_RS.shape[1]
-        if evaluator.needs_prefix(set_size, full_len - evaluator.local_len):
+        if evaluator.needs_prefix(set_size):
             prefixed[number] = group
             continue
         for rows in evaluator.batches(len(group.visible_RS), evaluator.row_len(full_len, set_size)):
@@ -182,6 +189,24 @@ def log_probs_of_groups(
             yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=group.visible_RS[rows])
     if prefixed:
         yield from _log_probs_after_prefixes(evaluator, tokens_WT, groups=prefixed)
+
+
+def last_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
+    """Return the attention of the last token with everything visible, to the anchor and all tokens; fp32 [W, T]."""
+    num_windows, full_len = tokens_WT.shape
+    found = []
+    if evaluator.goes_on_from_prefix:
+        per_block, beside = windows_per_block(evaluator, full_len), _beside_prefixes(evaluator)
+        for begin in range(0, num_windows, per_block):
+            block = _block(evaluator, tokens_WT, windows=slice(begin, begin + per_block))
+            batches = beside.batches(len(block.tokens_WL), evaluator.window_len(full_len))
+            found += [block.last_attention(windows) for windows in batches]
+        return torch.cat(found)
+    for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
+        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+        tokens_ran(tokens_wT.numel())
+        found.append(evaluator.model.last_attention(tokens_wT, positions_wT))
+    return torch.cat(found)
 
 
 def log_probs_of_singles(
@@ -204,7 +229,7 @@ def log_probs_of_singles(
             tokens_ran(logits_wjV.shape[0] * logits_wjV.shape[1] * (evaluator.local_len + 1))
             yield windows, candidates, logits_wjV.log_softmax(dim=-1)
         return
-    needs_prefix = evaluator.needs_prefix(1, full_len - evaluator.local_len)
+    needs_prefix = evaluator.needs_prefix(1)
     of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
     rows_per_pass = of_rows.rows_per_pass(evaluator.row_len(full_len, 1))
     windows_per_pass = max(1, rows_per_pass // num_candidates)
@@ -291,7 +316,7 @@ def _log_probs_of_rows_but_one(
     num_windows, full_len = tokens_WT.shape
     num_long_range, device = full_len - evaluator.local_len, tokens_WT.device
     rest_S = torch.arange(num_long_range - 1, device=device)
-    needs_prefix = evaluator.needs_prefix(num_long_range - 1, num_long_range)
+    needs_prefix = evaluator.needs_prefix(num_long_range - 1)
     of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
     for w in range(num_windows):
         tokens_1T = tokens_WT[w : w + 1]

@@ -28,7 +28,8 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     blind = [name for name in settings.selectors if name not in seeing]
     real = _tokens_of_choices(settings, lengths, settings.selectors)
     prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
-    tokens = 2 * (real + lengths.full_len + prefix) + lengths.local_len
+    long = lengths.local_len if prefix else lengths.full_len
+    tokens = 2 * (real + long + prefix) + lengths.local_len
     tokens += settings.resampled_draws * _tokens_of_choices(
         settings, lengths, seeing, is_shared=settings.screen is None
     )
@@ -54,7 +55,7 @@ def _tokens_of_choices(
     local, many = lengths.local_len, lengths.num_long_range
     tokens = {
         "gradient": _tokens_of_estimates(settings, lengths),
-        "attention": lengths.full_len,
+        "attention": lengths.full_len if settings.visibility == "hidden" else local,
         "random": 0,
         "nearest": 0,
         "mask-one": many * (lengths.full_len if settings.path == "masked" else lengths.full_len - many // 2),
@@ -68,7 +69,8 @@ def _tokens_of_choices(
         total += many * (local + 1)  # one pass serves all of them
     elif settings.screen is not None:
         total += len(screened) * (settings.screen * (local + 1) + _tokens_of_ranking(settings, lengths))
-    return total + len(selectors) * sum(local + k for k in settings.k)
+    tokens_of_sets = sum(local + (k if settings.visibility == "hidden" else 0) for k in settings.k if k < many)
+    return total + len(selectors) * tokens_of_sets
 
 
 def _tokens_of_ranking(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:

@@ -49,8 +49,13 @@ class CausalModel(Protocol):
         """
         ...
 
-    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T]."""
+    def last_attention(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+    ) -> torch.Tensor:
+        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T].
+
+        With a prefix, keys and values of P tokens that all tokens see: [B, P + T].
+        """
         ...
 
     def keys_values(

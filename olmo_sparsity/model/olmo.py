@@ -20,6 +20,7 @@ from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.olmo_layers import (
     all_keys_values,
+    attention_of_last,
     last_hidden,
     logits_of,
     mlp,
@@ -205,18 +206,23 @@ class OLMoWithPositions(OLMo):
         copied._sin, copied._cos = self._sin, self._cos
         return copied
 
-    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    def last_attention(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+    ) -> torch.Tensor:
         """Return the attention of the last token to every token under causal attention, the mean of heads and layers.
 
         Returns:
-            fp32 [B, T]; each row sums to 1.
+            fp32 [B, T], or with a prefix of P tokens before them [B, P + T]; each row sums to 1.
         """
         layers_BT: list[torch.Tensor] = []
+        if prefix is not None:
+            layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
+            tables = rotary_tables(self, positions_BT)
+            last_hidden(self, self.embed(tokens_BT, positions_BT), tables=tables, prefix=layers, attention=layers_BT)
+            return torch.stack(layers_BT).mean(dim=0)
 
         def record_attention(_module: Any, _arguments: Any, rotated: tuple[torch.Tensor, torch.Tensor]) -> None:
-            q_BHTE, k_BHTE = rotated
-            scores_BHT = (k_BHTE.float() @ q_BHTE[:, :, -1, :, None].float())[..., 0] / math.sqrt(q_BHTE.shape[-1])
-            layers_BT.append(scores_BHT.softmax(dim=-1).mean(dim=1))
+            layers_BT.append(attention_of_last(*rotated))
 
         # Fused attention kernels return no weights: compute them from the rotated queries and keys.
         hooks = [block.rotary_emb.register_forward_hook(record_attention) for block in self.transformer.blocks]

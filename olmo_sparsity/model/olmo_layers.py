@@ -80,6 +80,12 @@ def attend(
     return out_RHQE.transpose(1, 2).flatten(2)
 
 
+def attention_of_last(q_RHQE: torch.Tensor, k_RHYE: torch.Tensor) -> torch.Tensor:
+    """Return the attention of the last query to all keys, the mean of heads, fp32 [R, Y]."""
+    scores_RHY = (k_RHYE.float() @ q_RHQE[:, :, -1, :, None].float())[..., 0] / math.sqrt(q_RHQE.shape[-1])
+    return scores_RHY.softmax(dim=-1).mean(dim=1)
+
+
 def mlp(block: Any, x_RYD: torch.Tensor) -> torch.Tensor:
     return block.ff_out(block.act(block.ff_proj(block.ff_norm(x_RYD))))
 
@@ -91,6 +97,7 @@ def last_hidden(
     tables: RotaryTables,
     prefix: Optional[list[LayerKeysValues]] = None,
     from_layer: int = 0,
+    attention: Optional[list[torch.Tensor]] = None,
 ) -> torch.Tensor:
     """Return the last token's state after the last layer and its norm, [R, D].
 
@@ -100,6 +107,7 @@ def last_hidden(
         tables: of the computed tokens.
         prefix: keys and values in every layer of the P tokens before them.
         from_layer: the first layer to run.
+        attention: of each layer that runs, the attention of the last token is appended, the mean of heads, fp32 [R, P + Y].
     """
     blocks = model.transformer.blocks
     for layer in range(from_layer, len(blocks)):
@@ -109,6 +117,8 @@ def last_hidden(
         if prefix is not None:
             k_RPHE, v_RPHE = prefix[layer]
             k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
+        if attention is not None:
+            attention.append(attention_of_last(q_RQHE.transpose(1, 2), k_RYHE.transpose(1, 2)))
         x_RYD = x_RYD[:, -num_queries:] + block.attn_out(attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
         x_RYD = x_RYD + mlp(block, x_RYD)
     return model.transformer.ln_f(x_RYD[:, -1])

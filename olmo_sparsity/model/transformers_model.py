@@ -100,8 +100,12 @@ class TransformersModel:
         logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
         return logits[:, -1]
 
-    def last_attention(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    def last_attention(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+    ) -> torch.Tensor:
         """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T].
+
+        With a prefix of P tokens before them, [B, P + T].
 
         Fused kernels return no attention. So the weights of the last token are computed beside them, from the same queries and
         keys; a model that does not use them, or cannot, is run in transformers' plain implementation. Where a head may
@@ -112,11 +116,11 @@ class TransformersModel:
             token = _recorded.set(layers_BT)
             try:
                 with self._implemented_by(RECORDING):
-                    self._run(tokens_BT, positions_BT, attention_mask=torch.ones_like(tokens_BT), use_cache=False)
+                    self._run_after(prefix, tokens_BT, positions_BT)
             finally:
                 _recorded.reset(token)
         if not layers_BT:
-            layers_BT = self._attention_of_plain_implementation(tokens_BT, positions_BT)
+            layers_BT = self._attention_of_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
         return torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
 
     def keys_values(
@@ -147,14 +151,7 @@ class TransformersModel:
         self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token; every token sees all of the prefix and those before it."""
-        cache = transformers.DynamicCache(config=self._model.config)
-        for number, (k_BHPE, v_BHPE) in enumerate(prefix):
-            cache.update(k_BHPE, v_BHPE, number)
-        num_rows, num_tokens = tokens_BY.shape
-        mask = torch.ones(num_rows, prefix[0][0].shape[2] + num_tokens, dtype=torch.int64, device=tokens_BY.device)
-        logits: torch.Tensor = self._run(
-            tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=True
-        ).logits
+        logits: torch.Tensor = self._run_after(prefix, tokens_BY, positions_BY).logits
         return logits[:, -1]
 
     @torch.no_grad()
@@ -174,20 +171,11 @@ class TransformersModel:
         """
         if self._implementation != "sdpa":
             return None
-        cache = None
-        if prefix is not None:
-            cache = transformers.DynamicCache(config=self._model.config)
-            for number, (k_BHPE, v_BHPE) in enumerate(prefix):
-                cache.update(k_BHPE, v_BHPE, number)
-        num_seen = tokens_BY.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
-        mask = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
         probes = AttentionProbes()
         token = _probes.set((probes, int(positions_BY.max())))
         try:
             with torch.enable_grad(), self._implemented_by(PROBING):
-                logits_BV = self._run(
-                    tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None
-                ).logits[:, -1]
+                logits_BV = self._run_after(prefix, tokens_BY, positions_BY).logits[:, -1]
                 if len(probes) != self._model.config.get_text_config(decoder=True).num_hidden_layers:
                     return None
                 return probes.states(loss(logits_BV.float()))
@@ -209,6 +197,21 @@ class TransformersModel:
     def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
         return self._model(
             input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options
+        )
+
+    def _run_after(
+        self, prefix: Optional[KeysValues], tokens_BY: torch.Tensor, positions_BY: torch.Tensor, **options: Any
+    ) -> Any:
+        """Run tokens under causal attention that all see the tokens of the prefix, if there is one."""
+        cache, num_seen = None, tokens_BY.shape[1]
+        if prefix is not None:
+            cache = transformers.DynamicCache(config=self._model.config)
+            for number, (k_BHPE, v_BHPE) in enumerate(prefix):
+                cache.update(k_BHPE, v_BHPE, number)
+            num_seen += prefix[0][0].shape[2]
+        mask = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
+        return self._run(
+            tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
         )
 
     def _mask(self, bias_BTT: torch.Tensor) -> torch.Tensor:
@@ -235,16 +238,15 @@ class TransformersModel:
             self._model.set_attn_implementation(before)
 
     def _attention_of_plain_implementation(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues]
     ) -> list[torch.Tensor]:
         """Return the attention of the last token in each layer, fp32 [B, T], as transformers returns it.
 
         Raises:
             UserError: it returns none.
         """
-        mask = torch.ones_like(tokens_BT)
         with self._implemented_by("eager"):
-            output = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False, output_attentions=True)
+            output = self._run_after(prefix, tokens_BT, positions_BT, output_attentions=True)
         layers_BHTT = [attention for attention in output.attentions or () if attention is not None]
         if not layers_BHTT:
             raise UserError(f"{self.architecture}: transformers returns no attention of such a model")

@@ -168,7 +168,10 @@ def test_both_ends_are_the_same_number_in_both_definitions(model: OLMoWithPositi
             log_probs(Definition(v, anchor_id).evaluator(model, "plain"), tokens_WT, visible_WS=visible_WS)
             for v in ("hidden", "contextual")
         )
-        assert torch.equal(one, other)
+        if size == 0:
+            assert torch.equal(one, other)
+        else:  # one of them goes on from the keys and values of the long-range tokens, and rounds otherwise
+            torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("visibility", ["hidden", "contextual"])

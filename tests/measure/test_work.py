@@ -89,6 +89,25 @@ def test_the_number_of_tokens_is_about_what_the_model_runs(
     assert 0.6 < sum(ran) / expected < 1.4
 
 
+@pytest.mark.parametrize("num_windows", [1, 3])
+def test_contextual_rows_share_a_prefix_and_all_tokens_are_not_run_twice(
+    config: Config, num_windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_len = 120
+    chosen = with_settings(
+        config, visibility="contextual", anchor="bos", screen=None, num_windows=num_windows, full_len=full_len,
+        selectors=["attention"], resampled_draws=0,
+    )  # fmt: skip
+    local = chosen.measured_lengths.local_len
+    many = full_len - local
+    chosen = with_settings(chosen, k=[1, many])
+    ran: list[int] = []
+    monkeypatch.setattr(measurement, "listening", lambda _: listening(ran.append))
+    measure(chosen, tmp_path / "run")
+    # Local tokens: of L_short with the anchor; under each of two contexts after a prefix, of L_long, `attention` and k = 1.
+    assert sum(ran) == num_windows * (local + 1 + 2 * (1 + many + 3 * local))
+
+
 def test_every_selector_is_counted() -> None:
     one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in SELECTORS]
     least = min(one)

@@ -100,6 +100,9 @@ def test_attention_of_the_last_token_is_that_of_the_plain_implementation(kind: s
     attention = model.last_attention(tokens, positions)
     torch.testing.assert_close(attention, expected, atol=1e-6, rtol=0)
     assert attention.dtype == torch.float32 and attention.max() > 1.5 / FULL
+    prefix = model.keys_values(tokens[:, :5], positions[:, :5])
+    rest = model.last_attention(tokens[:, 5:], positions[:, 5:], prefix=prefix)
+    torch.testing.assert_close(rest, expected, atol=1e-6, rtol=0)
     assert bool(attention.sum(dim=1).min() < 0.9999) == (kind == "gpt-oss")  # a sink takes the rest
     assert torch.equal(model.last_logits(tokens, positions), before)
 
