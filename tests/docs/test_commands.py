@@ -29,6 +29,7 @@ model: {{d_model: 16, n_heads: 2, n_layers: 1, mlp_ratio: 2}}
 training: {{steps: 2, batch_rows: 4, warmup_steps: 1, eval_every: 2, eval_rows: 4, compile: never, device: cpu}}
 synthetic: {{train_lengths: [6, 8], test_lengths: [8, 12], test_rows: 4, bridge_rows: 3}}
 """
+SELECTORS = "[kl, unmask-one, random]"  # one of each kind: every further one would add a figure
 DOWNLOADED = ("EleutherAI/", ".gguf")  # models that are not here
 
 
@@ -73,7 +74,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     configs = folder / "configs"
     configs.mkdir()
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
-    text = text.replace("full_len: 20", "full_len: 40") + "validation: {num_windows: 4, solver_steps: 2, k: [1, 4]}\n"
+    text = text.replace("full_len: 20", "full_len: 40").replace(
+        "influence: {", f"influence: {{selectors: {SELECTORS}, "
+    )
+    text += f"validation: {{num_windows: 4, solver_steps: 2, k: [1, 4], selectors: {SELECTORS}}}\n"
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
     save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=256)
