@@ -105,9 +105,11 @@ def test_h_is_help(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_the_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script that --show-completion prints asks the program itself for words."""
-    script = CliRunner().invoke(app, ["--show-completion", shell], prog_name="olmo-sparsity")
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: (shell, f"/bin/{shell}"))
+    script = CliRunner().invoke(app, ["--show-completion"], prog_name="olmo-sparsity")
     assert script.exit_code == 0
     assert "olmo-sparsity" in script.output and "_OLMO_SPARSITY_COMPLETE" in script.output
+    assert {"bash": "complete -o", "zsh": "compdef", "fish": "--command"}[shell] in script.output
     monkeypatch.setenv("_OLMO_SPARSITY_COMPLETE", f"complete_{shell}")
     monkeypatch.setenv("COMP_WORDS", "olmo-sparsity su")
     monkeypatch.setenv("COMP_CWORD", "1")
