@@ -20,7 +20,7 @@ from benchmarks.context_cite import context_cite
 from benchmarks.long_problems import Problem
 from benchmarks.peers import captum_of_groups
 from olmo_sparsity.measure.group_losses import all_but_one_group_losses
-from olmo_sparsity.measure.losses import long_range_attention
+from olmo_sparsity.measure.losses import long_log_probs_and_attention
 from olmo_sparsity.measure.scores import rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.model.causal_model import CausalModel
@@ -141,7 +141,7 @@ def _contextual(problem: Problem, models: Models) -> np.ndarray:
 
 
 def _attention(problem: Problem, models: Models) -> np.ndarray:
-    return problem.groups.sums(long_range_attention(problem.evaluator, problem.tokens_1T).numpy())[0]
+    return problem.groups.sums(long_log_probs_and_attention(problem.evaluator, problem.tokens_1T)[1].numpy())[0]
 
 
 def _attribot_context(problem: Problem) -> attribot.Context:

@@ -253,6 +253,7 @@ def _window_scores(model: Model, windows: ChosenWindows, *, window_ids_W: np.nda
         log_p_short_WV=short_log_probs(model.evaluator, batch.tokens_WT),
         num_lasso_masks=settings.lasso_masks,
         with_kl="kl" in settings.selectors,
+        with_attention="attention" in settings.selectors,
     )
     return WindowScores(predictions, max_k=max(settings.k))
 

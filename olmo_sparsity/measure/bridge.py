@@ -136,6 +136,7 @@ def bridge_rows(
         log_p_short_WV=short_log_probs(evaluator, tokens_wT),
         num_lasso_masks=config.influence.lasso_masks,
         with_kl=True,
+        with_attention="attention" in config.synthetic.bridge_selectors,
     )
     scores = WindowScores(predictions, max_k=k)
     right_w = (predictions.log_p_long_WV.argmax(dim=-1) == targets_w).cpu().numpy()

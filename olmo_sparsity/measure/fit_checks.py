@@ -190,5 +190,5 @@ class CheckedWindows:
 
     def sum_of_attention(self) -> FitCheck:
         """Add up the attention of the last token: at most 1 (less where a head may attend to nothing)."""
-        attention_WT = self.model.last_attention(self.tokens_WT, self.positions_WT)
+        _, attention_WT = self.model.last_logits_and_attention(self.tokens_WT, self.positions_WT)
         return FitCheck("attention of the last token, sum", float(attention_WT.sum(dim=1).max()), 1.01)

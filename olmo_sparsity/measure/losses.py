@@ -24,7 +24,7 @@ import torch
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.passes import (
     RowGroup,
-    last_attention,
+    log_probs_and_attention,
     log_probs_of_all_but_one,
     log_probs_of_groups,
     log_probs_of_singles,
@@ -85,6 +85,18 @@ def log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torc
         log_q_wV for _, _, log_q_wV in log_probs_of_groups(evaluator, tokens_WT, groups=[one_row_each(visible_WS)])
     ]
     return torch.cat(passes)
+
+
+@torch.inference_mode()
+def long_log_probs_and_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities of the next token with everything visible, and the attention to the long-range tokens.
+
+    The log-probabilities are in nats, fp32 [W, V]. The attention is that of the last token, the mean over heads and layers, fp32
+    [W, M]. Rows are causal on every path.
+    """
+    log_p_WV, attention_WT = log_probs_and_attention(evaluator, tokens_WT)
+    first, num_long_range = evaluator.num_anchors, tokens_WT.shape[1] - evaluator.local_len
+    return log_p_WV, attention_WT[:, first : first + num_long_range]
 
 
 def short_log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
@@ -363,13 +375,3 @@ def _gradients_under_gates(
         (gradient_wT,) = torch.autograd.grad(loss(logits_wV.float()), log_gate_wT)
     tokens_ran(BACKWARD_PASSES * tokens_wT.numel())
     return gradient_wT[:, long_range] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
-
-
-@torch.inference_mode()
-def long_range_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
-    """Return the attention that the last token pays to each long-range one under full context, fp32 [W, M].
-
-    It is the mean over heads and layers.
-    """
-    first, num_long_range = evaluator.num_anchors, tokens_WT.shape[1] - evaluator.local_len
-    return last_attention(evaluator, tokens_WT)[:, first : first + num_long_range]

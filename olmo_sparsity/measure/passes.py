@@ -84,12 +84,13 @@ class _Block:
         )
         return logits_RV.float().log_softmax(dim=-1)
 
-    def last_attention(self, windows: slice) -> torch.Tensor:
-        """Return the attention of the last token with everything visible, fp32 [w, T], in one forward pass."""
+    def log_probs_and_attention(self, windows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what ``log_probs_and_attention`` returns, of some windows, in one forward pass."""
         tokens_wL, positions_wL = self.tokens_WL[windows], self.positions_WL[windows]
         tokens_ran(tokens_wL.numel())
         prefix = [(k_WHPE[windows], v_WHPE[windows]) for k_WHPE, v_WHPE in self.prefix]
-        return self.evaluator.model.last_attention(tokens_wL, positions_wL, prefix=prefix)
+        logits_wV, attention_wT = self.evaluator.model.last_logits_and_attention(tokens_wL, positions_wL, prefix=prefix)
+        return logits_wV.float().log_softmax(dim=-1), attention_wT
 
 
 def _gathered(x_WHPE: torch.Tensor, windows_R: torch.Tensor, *, seen_RP: torch.Tensor) -> torch.Tensor:
@@ -191,8 +192,11 @@ def log_probs_of_groups(
         yield from _log_probs_after_prefixes(evaluator, tokens_WT, groups=prefixed)
 
 
-def last_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tensor:
-    """Return the attention of the last token with everything visible, to the anchor and all tokens; fp32 [W, T]."""
+def log_probs_and_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities of the next token with everything visible, and the attention of the last token, in one pass.
+
+    The log-probabilities are in nats, fp32 [W, V]; the attention is to the anchor and all tokens, fp32 [W, T].
+    """
     num_windows, full_len = tokens_WT.shape
     found = []
     if evaluator.goes_on_from_prefix:
@@ -200,13 +204,15 @@ def last_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tenso
         for begin in range(0, num_windows, per_block):
             block = _block(evaluator, tokens_WT, windows=slice(begin, begin + per_block))
             batches = beside.batches(len(block.tokens_WL), evaluator.window_len(full_len))
-            found += [block.last_attention(windows) for windows in batches]
-        return torch.cat(found)
-    for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
-        tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
-        tokens_ran(tokens_wT.numel())
-        found.append(evaluator.model.last_attention(tokens_wT, positions_wT))
-    return torch.cat(found)
+            found += [block.log_probs_and_attention(windows) for windows in batches]
+    else:
+        for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
+            tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+            tokens_ran(tokens_wT.numel())
+            logits_wV, attention_wT = evaluator.model.last_logits_and_attention(tokens_wT, positions_wT)
+            found.append((logits_wV.float().log_softmax(dim=-1), attention_wT))
+    log_p, attention = zip(*found, strict=True)
+    return torch.cat(log_p), torch.cat(attention)
 
 
 def log_probs_of_singles(

@@ -18,7 +18,14 @@ import torch
 
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.group_losses import all_but_one_group_losses, read_single_groups
-from olmo_sparsity.measure.losses import all_but_one_losses, log_probs, mask_losses, read_singles, surprisals
+from olmo_sparsity.measure.losses import (
+    all_but_one_losses,
+    log_probs,
+    long_log_probs_and_attention,
+    mask_losses,
+    read_singles,
+    surprisals,
+)
 from olmo_sparsity.measure.screening import in_vocabulary
 from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups, single_tokens
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -57,6 +64,8 @@ class Predictions:
         num_lasso_masks: the number of random visible sets that ``lasso`` fits.
         with_kl: keep the divergences of the single-token unmaskings beside their losses.
         with_luck: compute the luck of the best single unmasking.
+        with_attention: the attention under full context will be asked for, so that on the compact path one pass gives both it
+            and the full-context prediction.
     """
 
     evaluator: Evaluator
@@ -68,6 +77,7 @@ class Predictions:
     num_lasso_masks: int = 64
     with_kl: bool = False
     with_luck: bool = False
+    with_attention: bool = False
     _singles: dict[Evaluator, SharedSingles] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def subset(self, chosen_w: np.ndarray) -> Predictions:
@@ -80,6 +90,7 @@ class Predictions:
             drawn_labels_WA=None,
             imitated_WV=None,
             with_luck=False,
+            with_attention=False,
         )
 
     @property
@@ -114,7 +125,18 @@ class Predictions:
     @cached_property
     def log_p_long_WV(self) -> torch.Tensor:
         """Log-probabilities of the next token under full context, fp32 [W, V]."""
+        if self.with_attention and self.evaluator.path == "compact":
+            return self._long_log_probs_and_attention[0]
         return log_probs(self.evaluator, self.windows.tokens_WT, visible_WS=self.all_positions_WM)
+
+    @property
+    def attention_WM(self) -> torch.Tensor:
+        """The attention of the last token to each long-range one under full context, fp32 [W, M]."""
+        return self._long_log_probs_and_attention[1]
+
+    @cached_property
+    def _long_log_probs_and_attention(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return long_log_probs_and_attention(self.evaluator, self.windows.tokens_WT)
 
     @property
     def references(self) -> tuple[torch.Tensor, ...]:

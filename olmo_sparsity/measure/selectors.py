@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.hierarchy import num_blocks
-from olmo_sparsity.measure.losses import long_range_attention
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.token_groups import NO_GROUP
 
@@ -113,7 +112,7 @@ def _gradient(cache: WindowScores) -> np.ndarray:
 
 def _attention(cache: WindowScores) -> np.ndarray:
     """Return the attention of the last token to j's tokens under full context: the mean over heads and layers, and their sum."""
-    return cache.groups.sums(long_range_attention(cache.evaluator, cache.windows.tokens_WT).cpu().numpy())
+    return cache.groups.sums(cache.predictions.attention_WM.cpu().numpy())
 
 
 def _lasso(cache: WindowScores) -> np.ndarray:

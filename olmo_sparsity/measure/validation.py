@@ -247,6 +247,7 @@ def find_planted(
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
         num_lasso_masks=config.influence.lasso_masks,
         with_kl="kl" in settings.selectors,
+        with_attention="attention" in settings.selectors,
     )
     # At least as many as were planted: otherwise greedy would stop before it can find them all.
     scores = WindowScores(predictions, max_k=min(planted.num_long_range, max(*settings.k, max_planted)))

@@ -319,6 +319,7 @@ def scores_of_contexts(
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
         with_luck=screening is None and "unmask-one" in settings.selectors,
+        with_attention="attention" in settings.selectors,
     )
     null = Predictions(
         evaluator,
@@ -327,6 +328,7 @@ def scores_of_contexts(
         imitated_WV=real.log_p_long_WV if _mimics(settings) else None,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
+        with_attention="attention" in settings.selectors,
     )
     return {
         context: WindowScores(predictions, max_k=max(settings.k), screening=screening)

@@ -55,7 +55,7 @@ def _tokens_of_choices(
     local, many = lengths.local_len, lengths.num_long_range
     tokens = {
         "gradient": _tokens_of_estimates(settings, lengths),
-        "attention": lengths.full_len if settings.visibility == "hidden" else local,
+        "attention": 0 if settings.path == "compact" else lengths.full_len,  # the pass of L_long gives it
         "random": 0,
         "nearest": 0,
         "mask-one": many * (lengths.full_len if settings.path == "masked" else lengths.full_len - many // 2),

@@ -49,12 +49,13 @@ class CausalModel(Protocol):
         """
         ...
 
-    def last_attention(
+    def last_logits_and_attention(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
-    ) -> torch.Tensor:
-        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T].
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits [B, V] of the last token under causal attention, and its attention, in one pass.
 
-        With a prefix, keys and values of P tokens that all tokens see: [B, P + T].
+        The attention is the mean of heads and layers, fp32 [B, T]. With a prefix, keys and values of P tokens that all tokens
+        see, it is [B, P + T].
         """
         ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.olmo_layers import (
     all_keys_values,
-    attention_of_last,
     last_hidden,
     logits_of,
     mlp,
@@ -171,9 +170,7 @@ class OLMoWithPositions(OLMo):
         self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, fp32; every token sees all of the prefix and those before it."""
-        layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-        x_BYD = self.embed(tokens_BY, positions_BY)
-        return logits_of(self, last_hidden(self, x_BYD, tables=rotary_tables(self, positions_BY), prefix=layers))
+        return self._last_logits(tokens_BY, positions_BY, prefix=prefix)
 
     def attention_states(
         self,
@@ -206,32 +203,32 @@ class OLMoWithPositions(OLMo):
         copied._sin, copied._cos = self._sin, self._cos
         return copied
 
-    def last_attention(
+    def last_logits_and_attention(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
-    ) -> torch.Tensor:
-        """Return the attention of the last token to every token under causal attention, the mean of heads and layers.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits [B, V] and the attention [B, T] of the last token, fp32, in one pass; see ``CausalModel``.
 
-        Returns:
-            fp32 [B, T], or with a prefix of P tokens before them [B, P + T]; each row sums to 1.
+        Fused attention kernels return no weights: those of the last token are computed from its queries and the keys. They
+        sum to 1.
         """
         layers_BT: list[torch.Tensor] = []
+        logits_BV = self._last_logits(tokens_BT, positions_BT, prefix=prefix, attention=layers_BT)
+        return logits_BV, torch.stack(layers_BT).mean(dim=0)
+
+    def _last_logits(
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues],
+        attention: Optional[list[torch.Tensor]] = None,
+    ) -> torch.Tensor:
+        """Return the logits [B, V] of the last token, fp32, and append its attention in each layer, if asked for."""
+        layers = None
         if prefix is not None:
             layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-            tables = rotary_tables(self, positions_BT)
-            last_hidden(self, self.embed(tokens_BT, positions_BT), tables=tables, prefix=layers, attention=layers_BT)
-            return torch.stack(layers_BT).mean(dim=0)
-
-        def record_attention(_module: Any, _arguments: Any, rotated: tuple[torch.Tensor, torch.Tensor]) -> None:
-            layers_BT.append(attention_of_last(*rotated))
-
-        # Fused attention kernels return no weights: compute them from the rotated queries and keys.
-        hooks = [block.rotary_emb.register_forward_hook(record_attention) for block in self.transformer.blocks]
-        try:
-            self(tokens_BT, positions_BT, last_logits_only=True)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return torch.stack(layers_BT).mean(dim=0)
+        x_BYD, tables = self.embed(tokens_BY, positions_BY), rotary_tables(self, positions_BY)
+        return logits_of(self, last_hidden(self, x_BYD, tables=tables, prefix=layers, attention=attention))
 
 
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:

@@ -100,12 +100,10 @@ class TransformersModel:
         logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
         return logits[:, -1]
 
-    def last_attention(
+    def last_logits_and_attention(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
-    ) -> torch.Tensor:
-        """Return the attention of the last token under causal attention, the mean of heads and layers, fp32 [B, T].
-
-        With a prefix of P tokens before them, [B, P + T].
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits [B, V] and the attention, fp32 [B, T], of the last token; see ``CausalModel``.
 
         Fused kernels return no attention. So the weights of the last token are computed beside them, from the same queries and
         keys; a model that does not use them, or cannot, is run in transformers' plain implementation. Where a head may
@@ -116,12 +114,13 @@ class TransformersModel:
             token = _recorded.set(layers_BT)
             try:
                 with self._implemented_by(RECORDING):
-                    self._run_after(prefix, tokens_BT, positions_BT)
+                    output = self._run_after(prefix, tokens_BT, positions_BT)
             finally:
                 _recorded.reset(token)
         if not layers_BT:
-            layers_BT = self._attention_of_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
-        return torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
+            output, layers_BT = self._run_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
+        attention_BT = torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
+        return output.logits[:, -1], attention_BT
 
     def keys_values(
         self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
@@ -237,10 +236,10 @@ class TransformersModel:
         finally:
             self._model.set_attn_implementation(before)
 
-    def _attention_of_plain_implementation(
+    def _run_plain_implementation(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues]
-    ) -> list[torch.Tensor]:
-        """Return the attention of the last token in each layer, fp32 [B, T], as transformers returns it.
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Return the output, and the attention of the last token in each layer, fp32 [B, T], as transformers returns them.
 
         Raises:
             UserError: it returns none.
@@ -250,7 +249,7 @@ class TransformersModel:
         layers_BHTT = [attention for attention in output.attentions or () if attention is not None]
         if not layers_BHTT:
             raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
-        return [layer_BHTT[:, :, -1].float().mean(dim=1) for layer_BHTT in layers_BHTT]
+        return output, [layer_BHTT[:, :, -1].float().mean(dim=1) for layer_BHTT in layers_BHTT]
 
 
 def _attend_and_record(

@@ -16,7 +16,7 @@ from tiny_windows import FULL, LOCAL, PATHS, M, windows
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import gate_gradients, log_probs, long_range_attention, short_log_probs
+from olmo_sparsity.measure.losses import gate_gradients, log_probs, long_log_probs_and_attention, short_log_probs
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
@@ -131,7 +131,7 @@ def test_every_selector_is_its_definition(
             logits_wV, one.labels_W[rows], reduction="sum"
         ),
     )
-    attention_WM = long_range_attention(truth.evaluator, truth.tokens_WT)
+    _, attention_WM = long_log_probs_and_attention(truth.evaluator, truth.tokens_WT)
     for w, sizes in enumerate(SIZES):
         everything = set(range(len(sizes)))
         for name, scores_WI in scores.items():

@@ -90,12 +90,14 @@ def test_the_number_of_tokens_is_about_what_the_model_runs(
 
 
 @pytest.mark.parametrize("num_windows", [1, 3])
-def test_contextual_rows_share_a_prefix_and_all_tokens_are_not_run_twice(
-    config: Config, num_windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_nothing_is_run_twice_for_attention(
+    config: Config, visibility: str, num_windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The pass of L_long gives the attention, J_M is L_long, and under ``contextual`` rows share a prefix."""
     full_len = 120
     chosen = with_settings(
-        config, visibility="contextual", anchor="bos", screen=None, num_windows=num_windows, full_len=full_len,
+        config, visibility=visibility, anchor="bos", screen=None, num_windows=num_windows, full_len=full_len,
         selectors=["attention"], resampled_draws=0,
     )  # fmt: skip
     local = chosen.measured_lengths.local_len
@@ -104,14 +106,15 @@ def test_contextual_rows_share_a_prefix_and_all_tokens_are_not_run_twice(
     ran: list[int] = []
     monkeypatch.setattr(measurement, "listening", lambda _: listening(ran.append))
     measure(chosen, tmp_path / "run")
-    # Local tokens: of L_short with the anchor; under each of two contexts after a prefix, of L_long, `attention` and k = 1.
-    assert sum(ran) == num_windows * (local + 1 + 2 * (1 + many + 3 * local))
+    # Local tokens: of L_short with the anchor; under each of two contexts, after a prefix, of L_long and of k = 1.
+    of_context = {"hidden": (1 + full_len) + (1 + 1 + local), "contextual": 1 + many + 2 * local}
+    assert sum(ran) == num_windows * (local + 1 + 2 * of_context[visibility])
 
 
 def test_every_selector_is_counted() -> None:
     one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in SELECTORS]
     least = min(one)
-    assert {name for name, tokens in zip(SELECTORS, one, strict=True) if tokens == least} == {"random", "nearest"}
+    assert {name for name, tokens in zip(SELECTORS, one, strict=True) if tokens == least} == {"attention", "random", "nearest"}
     every = tokens_of_influence(InfluenceConfig(selectors=list(SELECTORS)), lengths(64))
     assert max(one) < every < sum(one)
 

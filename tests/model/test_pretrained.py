@@ -190,7 +190,7 @@ def test_a_configuration_cannot_name_another_attention(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"attn_implementation": "someone/kernel"}))
     found = opened(copied)
-    assert found.model.last_attention(TOKENS, POSITIONS).shape == (2, 12)
+    assert found.model.last_logits_and_attention(TOKENS, POSITIONS)[1].shape == (2, 12)
 
 
 def test_missing_weights_are_not_drawn_at_random(copied: Path) -> None:

@@ -97,11 +97,13 @@ def test_attention_of_the_last_token_is_that_of_the_plain_implementation(kind: s
     expected = torch.stack(output.attentions).mean(dim=(0, 2))[:, -1]
     model = build(kind)
     before = model.last_logits(tokens, positions)
-    attention = model.last_attention(tokens, positions)
+    logits, attention = model.last_logits_and_attention(tokens, positions)
+    torch.testing.assert_close(logits, before, atol=1e-5, rtol=0)
     torch.testing.assert_close(attention, expected, atol=1e-6, rtol=0)
     assert attention.dtype == torch.float32 and attention.max() > 1.5 / FULL
     prefix = model.keys_values(tokens[:, :5], positions[:, :5])
-    rest = model.last_attention(tokens[:, 5:], positions[:, 5:], prefix=prefix)
+    after, rest = model.last_logits_and_attention(tokens[:, 5:], positions[:, 5:], prefix=prefix)
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
     torch.testing.assert_close(rest, expected, atol=1e-6, rtol=0)
     assert bool(attention.sum(dim=1).min() < 0.9999) == (kind == "gpt-oss")  # a sink takes the rest
     assert torch.equal(model.last_logits(tokens, positions), before)
@@ -110,9 +112,10 @@ def test_attention_of_the_last_token_is_that_of_the_plain_implementation(kind: s
 @torch.no_grad()
 def test_fused_attention_is_recorded_without_a_second_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way, which keeps the attention of every token, is not taken by a model of shared keys under fused attention."""
-    monkeypatch.setattr(TransformersModel, "_attention_of_plain_implementation", None)
+    monkeypatch.setattr(TransformersModel, "_run_plain_implementation", None)
     tokens, positions = with_anchor(windows(), None)
-    assert build("llama").last_attention(tokens, positions).shape == (3, FULL)
+    _, attention = build("llama").last_logits_and_attention(tokens, positions)
+    assert attention.shape == (3, FULL)
 
 
 def llama_by_hand(raw: torch.nn.Module, tokens_T: torch.Tensor, bias_TT: torch.Tensor) -> torch.Tensor:
