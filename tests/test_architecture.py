@@ -58,6 +58,16 @@ TORCHLESS += [name for room in LIGHT_ROOMS for name in modules(room)]
 TORCHLESS += [f"analysis.{path.stem}" for path in (ROOT / "analysis").glob("*.py") if path.stem[0] != "_"]
 
 
+def test_what_a_measurement_of_a_run_does_not_need_is_not_imported() -> None:
+    """Each takes seconds to import, which every command would take longer to begin."""
+    code = (
+        "import sys, olmo_sparsity.training.loop, olmo_sparsity.measure.influence, olmo_sparsity.measure.validation\n"
+        "assert not {'transformers', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+
+
 def test_neither_torch_nor_olmo_is_imported() -> None:
     """One interpreter imports the modules one after another. The error names the first that imports one of the packages."""
     code = (

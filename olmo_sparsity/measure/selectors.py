@@ -12,9 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.linear_model import Lasso
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.hierarchy import num_blocks
@@ -120,6 +117,10 @@ def _lasso(cache: WindowScores) -> np.ndarray:
 
     Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
     """
+    from sklearn.linear_model import Lasso  # takes longer to import than some measurements do
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     visible_WNI, losses_WN = cache.predictions.lasso_masks_WNI, cache.lasso_loss_WN
     num_groups_W = cache.groups.num_groups_W.tolist()
     scores_WI = np.full((len(cache.windows), cache.groups.num_groups), np.nan)

@@ -7,7 +7,6 @@ Pickles are read where they are allowed, by torch's reader that takes tensors on
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import pickle
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
-from olmo_sparsity.storage.files import sha256_file
+from olmo_sparsity.storage.files import sha256_file, sha256_text
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
@@ -153,7 +152,7 @@ def _open_with_transformers(
         num_parameters=model.num_parameters,
         dtype=str(model.dtype).removeprefix("torch."),
         max_position=model.max_position,
-        tokenizer_sha256=sha256_of_tokenizer(own.tokenizer),
+        tokenizer_sha256=sha256_text(own.tokenizer.to_str()),
     )
     return PretrainedModel(model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token)
 
@@ -246,11 +245,6 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def sha256_of_tokenizer(tokenizer: Tokenizer) -> str:
-    """Return the SHA-256 of a tokenizer's JSON text."""
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
 def _open_olmo(
     path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Literal["fp32", "bf16"]
 ) -> PretrainedModel:
@@ -271,7 +265,7 @@ def _open_olmo(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(DTYPES[precision]).removeprefix("torch."),
         max_position=model.max_position,
-        tokenizer_sha256=sha256_of_tokenizer(tokenizer),
+        tokenizer_sha256=sha256_text(tokenizer.to_str()),
     )
     eos_token = tokenizer.id_to_token(eos_id)
     if eos_token is None:

@@ -163,6 +163,11 @@ def remove_leftovers(*folders: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
+def sha256_text(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     return sha256_files([path])

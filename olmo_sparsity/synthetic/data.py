@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.synthetic import QUERY_TOKENS
+from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.synthetic.position_ids import consecutive_ids, pose_ids, shifted_ids
 from olmo_sparsity.synthetic.sequences import (
@@ -221,7 +221,7 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
         manifest_entries={
             "synthetic_task": settings.task,
             "tokens_sha256": fingerprint(GENERATOR_VERSION, *generated, settings.spread),
-            "tokenizer_sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
+            "tokenizer_sha256": sha256_text(tokenizer_text),
         },
         row_len=_row_len(config),
         num_bos=0,

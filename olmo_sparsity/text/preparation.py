@@ -7,7 +7,6 @@ The result is the same, byte for byte, for any number of processes and after any
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import shutil
 import time
@@ -21,7 +20,7 @@ import numpy as np
 
 from olmo_sparsity.config import DataConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import sha256_file, write_bytes, write_json, write_text, written_whole
+from olmo_sparsity.storage.files import sha256_file, sha256_text, write_bytes, write_json, write_text, written_whole
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text import corpus
@@ -244,7 +243,7 @@ def _join_split(template: ShardTask, split: str, *, records: list[ShardRecord]) 
     return SplitEntry(
         documents=sum(record.splits[split].documents for record in records),
         tokens=sum(record.splits[split].tokens for record in records),
-        tokens_sha256=hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+        tokens_sha256=hashes[0] if len(hashes) == 1 else sha256_text("\n".join(hashes)),
         files=files,
         sources=sources,
     )
@@ -276,7 +275,7 @@ def _without_overlap(template: ShardTask, entries: dict[str, SplitEntry]) -> Spl
         entry,
         documents=int(is_kept_G.sum()),
         tokens=int(held_out.lengths_G[is_kept_G].sum()),
-        tokens_sha256=hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+        tokens_sha256=sha256_text("\n".join(hashes)),
         sources=sources,
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,19 +12,12 @@ import numpy as np
 import pytest
 import yaml
 from conftest import made_up_text, write_corpus
+from started_commands import run_cli
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import CHEAP_SELECTORS
 from olmo_sparsity.tables.reading import list_finished
-
-
-def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "olmo_sparsity", *arguments],
-        capture_output=True, text=True, cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -306,4 +297,8 @@ def test_help_lists_options_and_overrides(workplace: Path) -> None:
         assert "--run" in shown
         assert "KEY=VALUE" in shown
     assert run_cli("config", "training.steps=3", cwd=workplace).stdout.count("steps: 3") == 1
-    assert run_cli("--version", cwd=workplace).stdout.strip() == "0.1.0"
+
+
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "olmo_sparsity", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "0.1.0", "")

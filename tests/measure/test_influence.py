@@ -21,10 +21,9 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.model.pretrained import sha256_of_tokenizer
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, sha256_text
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -101,7 +100,7 @@ def test_windows_are_consecutive_tokens_of_validation_documents(tiny_tables: Pat
     training = {f"{i:016x}" for i in open_store(Path(manifest["token_store"]), "train").doc_ids_G.tolist()}
     where = {f"{i:016x}": n for n, i in enumerate(store.doc_ids_G.tolist())}
     tokenizer = read_tokenizer(tiny_run / "tokenizer.json")
-    assert read_json(tiny_tables / "manifest.json")["tokenizer_sha256"] == sha256_of_tokenizer(tokenizer)
+    assert read_json(tiny_tables / "manifest.json")["tokenizer_sha256"] == sha256_text(tokenizer.to_str())
     windows = rows_of(tiny_tables, "windows")
     assert [w["window_id"] for w in windows] == list(range(60))
     for window in windows:

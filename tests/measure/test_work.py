@@ -114,7 +114,11 @@ def test_nothing_is_run_twice_for_attention(
 def test_every_selector_is_counted() -> None:
     one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in SELECTORS]
     least = min(one)
-    assert {name for name, tokens in zip(SELECTORS, one, strict=True) if tokens == least} == {"attention", "random", "nearest"}
+    assert {name for name, tokens in zip(SELECTORS, one, strict=True) if tokens == least} == {
+        "attention",
+        "random",
+        "nearest",
+    }
     every = tokens_of_influence(InfluenceConfig(selectors=list(SELECTORS)), lengths(64))
     assert max(one) < every < sum(one)
 
