@@ -19,7 +19,8 @@ from olmo_sparsity.storage.folders import exclusive_lock, make_folder
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run_folder import is_trained
 
-NUM_DOCUMENTS = 60_000
+MAX_DOCUMENTS = 60_000  # longer training reads them several times
+MIN_DOCUMENTS = 3000  # of which some are for validation
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,20 @@ def training_document(rng: np.random.Generator, name: str) -> list[str]:
     return [*kept, *words[num_long_range:], *filler]
 
 
-def write_solver_text(folder: Path, seed: int) -> tuple[Path, Path]:
-    """Write the solver's training documents, unless they exist, and its tokenizer; return both paths."""
-    text, tokenizer = folder / f"text-seed{seed}.jsonl", folder / "tokenizer.json"
+def num_documents(steps: int) -> int:
+    """Return the number of documents that training needs: about one for each row that it reads, between two limits."""
+    return min(MAX_DOCUMENTS, max(MIN_DOCUMENTS, steps * TrainingConfig().batch_rows))
+
+
+def write_solver_text(folder: Path, seed: int, *, number: int) -> tuple[Path, Path]:
+    """Write so many training documents, unless they exist, and the solver's tokenizer; return both paths."""
+    text, tokenizer = folder / f"text-seed{seed}-n{number}.jsonl", folder / "tokenizer.json"
     make_folder(folder)
     if not text.is_file():
         rng = np.random.default_rng([seed, 20])
         tasks = list(TASKS)
         lines = []
-        for _ in range(NUM_DOCUMENTS):
+        for _ in range(number):
             words = training_document(rng, tasks[rng.integers(len(tasks))])
             lines.append(json.dumps({"text": " ".join(words)}) + "\n")
         write_text(text, "".join(lines))
@@ -117,7 +123,7 @@ def trained_solver(config: Config, folder: Path, *, device: torch.device) -> Sol
 
 def _train_solver(config: Config, run: Path) -> None:
     settings = config.validation
-    text, tokenizer = write_solver_text(run.parent, settings.seed)
+    text, tokenizer = write_solver_text(run.parent, settings.seed, number=num_documents(settings.solver_steps))
     experiment = solver_config(
         text, tokenizer, steps=settings.solver_steps, seed=settings.seed, training=config.training
     )

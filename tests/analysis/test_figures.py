@@ -25,32 +25,10 @@ from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
 
 
-@pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    words: list[str] = []
-    save = output.save
-
-    def keep(figure: Figure, out: Path, **options: Any) -> list[Path]:
-        words.append(words_on(figure))
-        drawn = figure.texts[0].get_text()
-        assert drawn.count("\n") < 2 and "180 windows of 120 documents" in drawn.replace("\n", " ")
-        paths = save(figure, out, **options)
-        whole = paths[0].with_suffix(".txt").read_text(encoding="utf-8")
-        assert whole == f"{figure.get_label()}\n"
-        with Image.open(paths[0]) as picture:
-            assert picture.text["Description"] == figure.get_label()
-        assert len(whole) > len(drawn)
-        return paths
-
-    for module in MODULES:
-        monkeypatch.setattr(module, "save", keep)
-    return words
-
-
 @pytest.mark.parametrize("gates", ["passed", "beyond failed", "failed", "not applicable"])
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_figures_say_what_they_show(
-    folders: dict[str, Path], tmp_path: Path, captured: list[str], name: str, gates: str
+    folders: dict[str, Path], tmp_path: Path, figures: list[Figure], name: str, gates: str
 ) -> None:
     """Every figure names its model, its data, its lengths and both gates; a gate that failed stands above it as well."""
     measurement = load(folders[gates])
@@ -59,11 +37,13 @@ def test_figures_say_what_they_show(
     drawn = measured(folders[gates], measurement)
     assert drawn.summary.gate_passed == (gates != "failed")
     assert drawn.summary.beyond_gate_passed == (gates == "passed")
-    paths = FIGURES[name](drawn, tmp_path)
-    assert {path.suffix for path in paths} == {".png", ".pdf"}
-    assert all(path.stat().st_size > 3000 for path in paths)
-    assert len(captured) == (2 if name == "figure4" else 1)
-    for words in captured:
+    FIGURES[name](drawn, tmp_path)
+    assert len(figures) == (2 if name == "figure4" else 1)
+    for figure in figures:
+        words = words_on(figure)
+        above = figure.texts[0].get_text()
+        assert above.count("\n") < 2 and "180 windows of 120 documents" in above.replace("\n", " ")
+        assert len(figure.get_label()) > len(above)
         assert "180 windows of 120 documents" in words
         beyond = {
             "beyond failed": "only 6 of the 20 tokens lie beyond",
@@ -79,6 +59,27 @@ def test_figures_say_what_they_show(
         failures = 2 if gates in ("failed", "beyond failed") else 0
         assert words.count("shows selection, not length generalization") == failures
         assert "excess recovered" not in words and "median" not in words
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES))
+def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture, a drawing, and a text that says what the figure shows, which the picture holds as well."""
+    labels = []
+
+    def keep(figure: Figure, out: Path, **options: Any) -> list[Path]:
+        labels.append(figure.get_label())
+        return output.save(figure, out, **options)
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "save", keep)
+    paths = FIGURES[name](measured(tables, only(load(tables), ["kl", "random"])), tmp_path)
+    assert {path.suffix for path in paths} == {".png", ".pdf"}
+    assert all(path.stat().st_size > 3000 for path in paths)
+    pictures = [path for path in paths if path.suffix == ".png"]
+    for picture, label in zip(pictures, labels, strict=True):
+        assert picture.with_suffix(".txt").read_text(encoding="utf-8") == f"{label}\n"
+        with Image.open(picture) as image:
+            assert image.text["Description"] == label
 
 
 def test_every_figure_is_among_all_of_them() -> None:
@@ -120,19 +121,20 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path,
 
 
 def test_figure5_shows_the_words_and_the_losses_of_its_window(
-    tables: Path, tmp_path: Path, captured: list[str]
+    tables: Path, tmp_path: Path, figures: list[Figure]
 ) -> None:
     figure5.draw(measured(tables), tmp_path)
-    window_id = int(captured[0].split("Window ")[1].split()[0])
+    words = words_on(figures[0])
+    window_id = int(words.split("Window ")[1].split()[0])
     (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
     for text in [*window["token_texts"], window["target_text"]]:
-        assert captured[0].count(figure5.shown(text)) >= 3
+        assert words.count(figure5.shown(text)) >= 3
     for visible, loss in (
         ("L_short: only the local tokens", "loss_short_nats"),
         ("L_long: all tokens", "loss_long_nats"),
     ):
-        assert f"{visible}. Loss of the target: {window[loss]:.2f} nats" in captured[0]
-    assert "(kl, numbered by rank)" in captured[0] and "sees the target" not in captured[0]
+        assert f"{visible}. Loss of the target: {window[loss]:.2f} nats" in words
+    assert "(kl, numbered by rank)" in words and "sees the target" not in words
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])

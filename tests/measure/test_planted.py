@@ -28,7 +28,7 @@ from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.solver import training_document, write_solver_text
+from olmo_sparsity.measure.solver import num_documents, training_document, write_solver_text
 from olmo_sparsity.measure.visibility import compact_rows
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import measure_context
@@ -223,12 +223,15 @@ def test_correlated_windows_are_those_sequences(task: str) -> None:
     assert (planted.truth_WM.sum(axis=1) == TASKS[task].k).all()
 
 
+def test_short_training_of_the_solver_needs_fewer_documents() -> None:
+    assert [num_documents(steps) for steps in (2, 100, 1500)] == [3000, 25_600, 60_000]
+
+
 def test_the_solver_text_is_one_row_a_document(tmp_path: Path) -> None:
-    text, tokenizer_path = write_solver_text(tmp_path / "solver", seed=0)
+    text, tokenizer_path = write_solver_text(tmp_path / "solver", seed=0, number=5000)
     tokenizer = read_tokenizer(tokenizer_path)
     lines = text.read_text().splitlines()
-    assert len(lines) == 60_000
-    assert len(set(lines)) > 59_990
+    assert len(lines) == len(set(lines)) == 5000
     for line in lines[:100]:
         ids = tokenizer.encode(json.loads(line)["text"]).ids
         assert len(ids) == LENGTHS.row_len + 1

@@ -16,7 +16,6 @@ from conftest import Messages
 
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import solver
 from olmo_sparsity.measure.correlations import LENGTHS, TASKS, VALUES, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.planted import NEEDLES, needle_windows
@@ -104,9 +103,7 @@ def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.Temp
     influence = dataclasses.replace(tiny_config.influence, seed=2, lasso_masks=20)
     config = dataclasses.replace(tiny_config, validation=settings, influence=influence)
     run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("validation") / "run", symlinks=True))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver, "NUM_DOCUMENTS", 3000)  # three steps need no more
-        return config, validate(config, run)
+    return config, validate(config, run)
 
 
 def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
