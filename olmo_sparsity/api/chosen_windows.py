@@ -67,7 +67,7 @@ class ChosenWindows:
 
     def __repr__(self) -> str:
         windows = self.windows
-        return f"ChosenWindows({len(windows)} of {windows.full_len} tokens, {windows.num_documents:,} documents)"
+        return f"ChosenWindows({len(windows):,} of {windows.full_len} tokens, {windows.num_documents:,} documents)"
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html(max_rows=10, notebook=True))

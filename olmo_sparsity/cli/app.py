@@ -20,7 +20,7 @@ app = typer.Typer(
     cls=Program,
     help="How few of the earlier tokens does a language model need? Train short-context OLMo models with PoSE, unmask "
     "the k most influential long-range tokens, and measure how much of the long-context gain they recover.",
-    epilog="A command first runs the earlier commands that it depends on, if they have not been run. Start with: "
+    epilog="Commands that measure train first where no model is trained; figures also measures first. Start with: "
     "olmo-sparsity train",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -60,6 +60,18 @@ ConfigOption = Annotated[
         help="YAML configuration. Default: the run's own, otherwise configs/demo.yaml, or with --model configs/pretrained.yaml.",
     ),
 ]
+TaskConfigOption = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="YAML configuration. Default: the run's own, otherwise configs/synthetic/TASK.yaml.",
+    ),
+]
+TaskRunOption = Annotated[
+    Optional[Path],
+    typer.Option("--run", metavar="DIR", help="Folder of the run. Default: runs/synthetic/TASK."),
+]
 RunOption = Annotated[
     Optional[Path],
     typer.Option("--run", metavar="DIR", help="Folder of the run, or of the results of --model. Default: runs/NAME."),
@@ -95,7 +107,8 @@ AnchorOption = Annotated[
     Optional[AnchorName],
     typer.Option(
         "--anchor",
-        help="A first token that every token sees. Default: bos where the tokenizer adds one.",
+        help="A first token that every token sees. Default (auto): bos for a run trained with one, and for a pretrained model "
+        "whose tokenizer adds one or under contextual.",
         show_default=False,
     ),
 ]

@@ -11,11 +11,11 @@ import typer
 
 from olmo_sparsity.cli.options import (
     RUNS,
-    ConfigOption,
     Overrides,
     OverwriteOption,
-    RunOption,
     ShardOption,
+    TaskConfigOption,
+    TaskRunOption,
 )
 from olmo_sparsity.cli.steps import finish_share, interruptible, needs_training
 from olmo_sparsity.config import Config, files
@@ -62,8 +62,8 @@ def resolve_task(
 
 def synth_train(
     task: TaskArgument,
-    config: ConfigOption = None,
-    run: RunOption = None,
+    config: TaskConfigOption = None,
+    run: TaskRunOption = None,
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
@@ -79,8 +79,8 @@ def synth_train(
 
 def synth_eval(
     task: TaskArgument,
-    config: ConfigOption = None,
-    run: RunOption = None,
+    config: TaskConfigOption = None,
+    run: TaskRunOption = None,
     out: OutOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,
@@ -101,8 +101,8 @@ def synth_eval(
 
 def synth_bridge(
     task: TaskArgument,
-    config: ConfigOption = None,
-    run: RunOption = None,
+    config: TaskConfigOption = None,
+    run: TaskRunOption = None,
     out: OutOption = None,
     shard: ShardOption = None,
     overwrite: OverwriteOption = False,

@@ -116,7 +116,7 @@ class InfluenceConfig:
         "compact",
         "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
         "plain: the same without sharing, by the model's own forward pass. masked: run all tokens under an attention mask, which "
-        "is the definition. All give the same losses within 1e-5 nats; each is slower than the one before.",
+        "is the definition. In fp32 all give the same losses within 1e-5 nats; each is slower than the one before.",
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",

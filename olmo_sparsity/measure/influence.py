@@ -189,7 +189,7 @@ def prepare_windows(
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         per_block = len(window_ids_W)
-        if settings.visibility == "contextual" and settings.path != "masked":
+        if evaluator.goes_on_from_prefix:
             # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
             per_block = windows_per_block(evaluator, config.measured_lengths.full_len)
         blocks = [
