@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.api.opened_model import Model
+from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
@@ -97,6 +98,9 @@ def windows_from_texts(
     """
     if isinstance(texts, str):
         raise UserError("texts: must be a list of texts, each one document; a single text is written [text]")
+    require(num_windows >= 1, f"num_windows = {num_windows}: must be at least 1")
+    require(max_per_document >= 1, f"max_per_document = {max_per_document}: must be at least 1")
+    _check_seed(seed)
     encodings = [encode_text(model.tokenizer, text) for text in texts]
     documents = [
         document_of_text(encoded.text, encoded.token_ids, source=source) for encoded in encodings if len(encoded)
@@ -134,6 +138,7 @@ def windows_from_tokens(
     Raises:
         UserError: a row has another length, or holds a token that the model does not have.
     """
+    _check_seed(seed)
     full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
     rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
     for number, row in enumerate(rows):
@@ -196,8 +201,13 @@ def window_at(
     Raises:
         UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
     """
+    _check_seed(seed)
     encoded, place = find_place(model, text, at=at, target=target)
     return window_before(model, encoded, place=place, seed=seed, source=source)
+
+
+def _check_seed(seed: int) -> None:
+    require(seed >= 0, f"seed = {seed}: must be at least 0")
 
 
 def find_place(model: Model, text: str, *, at: Optional[int], target: Optional[str]) -> tuple[EncodedText, TargetPlace]:

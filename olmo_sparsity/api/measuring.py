@@ -124,7 +124,13 @@ def scores(
     model.fit(windows.windows)
     frames = []
     for window_ids_W in _batches(windows, config.influence.windows_per_part):
-        of_windows = _window_scores(model, windows, window_ids_W=window_ids_W, config=config)
+        of_windows = _window_scores(
+            model,
+            windows,
+            window_ids_W=window_ids_W,
+            config=config,
+            with_attention="attention" in config.influence.selectors,
+        )
         for name in config.influence.selectors:
             scores_WI = SCORERS[name].score(of_windows)
             described = _described_groups(windows, window_ids_W, of_windows.groups, unit=config.influence.unit)
@@ -183,7 +189,10 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
         rows_of_size: dict[int, list[int]] = {}
         for row in np.flatnonzero((window_R >= first) & (window_R <= window_ids_W[-1])).tolist():
             rows_of_size.setdefault(len(sets[row]), []).append(row)
-        found = _window_scores(model, windows, window_ids_W=window_ids_W, config=model.config).evaluate_rows(
+        of_windows = _window_scores(
+            model, windows, window_ids_W=window_ids_W, config=model.config, with_attention=False
+        )
+        found = of_windows.evaluate_rows(
             [np.array([[window_R[row] - first, *sets[row]] for row in rows]) for rows in rows_of_size.values()],
             with_kl=True,
         )
@@ -235,8 +244,10 @@ def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
             bar.update(len(window_ids_W))
 
 
-def _window_scores(model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, config: Config) -> WindowScores:
-    """Return the scores of windows under the real context."""
+def _window_scores(
+    model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, config: Config, with_attention: bool
+) -> WindowScores:
+    """Return the scores of windows under the real context; ``with_attention``: ``attention`` will be among them."""
     settings = config.influence
     batches = batches_of_contexts(
         windows.null_contexts,
@@ -253,7 +264,7 @@ def _window_scores(model: Model, windows: ChosenWindows, *, window_ids_W: np.nda
         log_p_short_WV=short_log_probs(model.evaluator, batch.tokens_WT),
         num_lasso_masks=settings.lasso_masks,
         with_kl="kl" in settings.selectors,
-        with_attention="attention" in settings.selectors,
+        with_attention=with_attention,
     )
     return WindowScores(predictions, max_k=max(settings.k))
 

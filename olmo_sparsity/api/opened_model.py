@@ -13,10 +13,12 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, MeasuredLengths
 from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.measurement import fit_entries
 from olmo_sparsity.measure.opened_model import OpenedModel
 from olmo_sparsity.measure.opened_model import open_model as open_configured_model
+from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.text.windows import Windows
 
 
@@ -113,7 +115,9 @@ def open_model(
     }
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     run = Path(model)
-    if (run / "config.yaml").is_file():
+    if (run / "config.yaml").is_file() and not is_checkpoint(run):
+        if revision is not None:
+            raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
         return open_configured(load_config(run / "config.yaml", changes), run)
     config = load_config(pretrained_config_path(), changes)
     pretrained = dataclasses.replace(config.pretrained, model=str(model), revision=revision)
@@ -150,6 +154,7 @@ def with_settings(
         resampled_draws=resampled_draws,
         unit=unit,
         screen=None,
+        save_candidates=False,
     )
     config = dataclasses.replace(model.config, influence=settings)
     config.check_k()

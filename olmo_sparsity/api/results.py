@@ -20,7 +20,7 @@ from olmo_sparsity.statistics.wording import data_words, gates_words, measured_w
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
-from olmo_sparsity.tables.schemas import schemas_of
+from olmo_sparsity.tables.schemas import schemas_of, tables_of
 from olmo_sparsity.view.figure_scripts import figure_script
 
 
@@ -60,6 +60,9 @@ class Results:
             name: pa.Table.from_pandas(frame, schema=schema_of[name], preserve_index=False)
             for name, frame in frames.items()
         }
+        if self.folder is not None:
+            others = [name for name in tables_of(self.manifest) if name not in tables]
+            tables |= {name: read_table(self.folder, name) for name in others}
         measure_parts(
             out, self.manifest, part_size=len(self.windows), measure_part=lambda _: tables, overwrite=overwrite
         )

@@ -103,7 +103,7 @@ def measure_bridge(
     manifest = synthetic_manifest(config, run, opened=opened, kind="bridge", run_id=run_id, num_windows=num_windows)
     measure_parts(
         folder,
-        {**manifest, "hide_tokens": settings.hide_tokens, "selectors": list(settings.bridge_selectors)},
+        {**manifest, "selectors": list(settings.bridge_selectors)},
         part_size=settings.test_rows,
         measure_part=measure_part,
         overwrite=overwrite,

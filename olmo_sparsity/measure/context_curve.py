@@ -40,7 +40,7 @@ def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]
     ``context_curve.max_visible`` (null: twice ``full_len``), and at most ``limit``.
 
     Raises:
-        UserError: ``max_visible`` is less than a training row.
+        UserError: ``max_visible`` is less than a training row, or where none is known, not more than the local tokens.
     """
     lengths = config.measured_lengths
     longest = config.context_curve.max_visible or 2 * lengths.full_len
@@ -49,6 +49,11 @@ def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]
         raise UserError(
             f"context_curve.max_visible = {longest}: must be at least the length of a training row, {lengths.train_len} "
             "tokens, which the curve is compared with"
+        )
+    if lengths.train_len is None and longest <= lengths.local_len:
+        raise UserError(
+            f"context_curve.max_visible = {longest}: must be more than the {lengths.local_len} local tokens, which the curve is "
+            "compared with"
         )
     powers = {2**i for i in range(longest.bit_length())}
     numbers = powers | {p * 3 // 2 for p in powers if p > 1} | {lengths.local_len, lengths.full_len, lengths.train_len}

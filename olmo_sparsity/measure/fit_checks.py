@@ -106,12 +106,13 @@ class CheckedWindows:
 
     def effect_of_positions(self) -> FitCheck:
         """Halve the distances in rows of every second token: the prediction must change."""
-        last = self.tokens_WT.shape[1] - 1
-        apart_WY = self.positions_WT[:, last % 2 :: 2]
-        rows_WY = self.tokens_WT.gather(1, apart_WY)
-        found = expected_difference(
-            self.model.last_logits(rows_WY, apart_WY), self.model.last_logits(rows_WY, apart_WY // 2)
-        )
+        num_tokens = self.tokens_WT.shape[1]
+        if num_tokens < 3:  # the only distance there is cannot be halved
+            near_WY, apart_WY, rows_WY = self.positions_WT, 2 * self.positions_WT, self.tokens_WT
+        else:
+            apart_WY = self.positions_WT[:, (num_tokens - 1) % 2 :: 2]
+            near_WY, rows_WY = apart_WY // 2, self.tokens_WT.gather(1, apart_WY)
+        found = expected_difference(self.model.last_logits(rows_WY, apart_WY), self.model.last_logits(rows_WY, near_WY))
         return FitCheck("effect of other position IDs, nats", found, LEAST_EFFECT * self.tolerance, at_least=True)
 
     def effect_of_hidden_tokens(self) -> FitCheck:

@@ -17,7 +17,7 @@ from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.passes import windows_per_block
-from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy
+from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy, ranking_precision
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.measure.work import part_size, tokens_of_influence
@@ -75,9 +75,12 @@ def measure(
 def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
     store = opened.text.store
+    settings = {**settings_identity(config.influence), **dict.fromkeys(RESOLVED)}
+    if config.influence.screen is not None:
+        settings["screen_precision"] = ranking_precision(config, opened)
     return fingerprint(
         SCHEMA_VERSION,
-        {**settings_identity(config.influence), **dict.fromkeys(RESOLVED)},
+        settings,
         identity(config, opened),
         store.tokens_sha256,
         store.split,
@@ -131,6 +134,8 @@ def _prepare(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
+    if settings.screen is not None:
+        fit = {**fit, "screen_precision": ranking_precision(config, opened)}
     return prepare_windows(
         config,
         opened,

@@ -76,6 +76,7 @@ MANIFEST_KEYS = (
     "precision",
     "fit",
     "screen_proxy",
+    "screen_precision",
 )
 
 

@@ -188,6 +188,11 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     anchor = bos if _is_anchored(config, automatic=config.context.bos) else None
     _check_positions(config, anchor, max_position=config.num_positions)
     max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
+    if config.model.position_embedding != "rope" and max_position not in (None, config.num_positions):
+        raise UserError(
+            f"context_curve.max_visible = {longest}: the model has an embedding of {config.num_positions} positions, which "
+            f"cannot be extended; use --max-visible {config.num_positions - (anchor is not None)} or less"
+        )
     return OpenedModel(
         name=run.name,
         folder=run,

@@ -125,17 +125,24 @@ class Predictions:
     @cached_property
     def log_p_long_WV(self) -> torch.Tensor:
         """Log-probabilities of the next token under full context, fp32 [W, V]."""
-        if self.with_attention and self.evaluator.path == "compact":
-            return self._long_log_probs_and_attention[0]
+        if self._shares_full_context:
+            return self._full_context[0]
         return log_probs(self.evaluator, self.windows.tokens_WT, visible_WS=self.all_positions_WM)
 
-    @property
+    @cached_property
     def attention_WM(self) -> torch.Tensor:
         """The attention of the last token to each long-range one under full context, fp32 [W, M]."""
-        return self._long_log_probs_and_attention[1]
+        if self._shares_full_context:
+            return self._full_context[1]
+        return long_log_probs_and_attention(self.evaluator, self.windows.tokens_WT)[1]
+
+    @property
+    def _shares_full_context(self) -> bool:
+        """Whether one pass gives both the full-context prediction and the attention."""
+        return self.with_attention and self.evaluator.path == "compact"
 
     @cached_property
-    def _long_log_probs_and_attention(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _full_context(self) -> tuple[torch.Tensor, torch.Tensor]:
         return long_log_probs_and_attention(self.evaluator, self.windows.tokens_WT)
 
     @property

@@ -51,7 +51,7 @@ def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]
     settings = config.influence
     if settings.screen is None:
         return None
-    precision = _ranking_precision(config, opened)
+    precision = ranking_precision(config, opened)
     if settings.screen_proxy is None:
         if settings.screen_by == "proxy" and precision == opened.precision:
             raise UserError(
@@ -90,11 +90,23 @@ def _check_tokenizer(where: str, of_proxy: Tokenizer, *, tokenizer: Tokenizer) -
             )
 
 
-def _ranking_precision(config: Config, opened: OpenedModel) -> str:
-    precision = config.influence.screen_precision
-    if precision == "auto":
+def ranking_precision(config: Config, opened: OpenedModel) -> str:
+    """Return the precision that candidates are ranked in; it may depend on the device.
+
+    Raises:
+        UserError: a model on several devices, which cannot be copied, would have to be copied into another precision.
+    """
+    asked, own = config.influence.screen_precision, opened.precision
+    if config.pretrained.device_map is not None and config.influence.screen_proxy is None:
+        if asked not in ("auto", own):
+            raise UserError(
+                f"influence.screen_precision = {asked}: a model under pretrained.device_map ranks in the precision of its "
+                f"losses, {own}; leave it at auto, or name a smaller model (influence.screen_proxy)"
+            )
+        return own
+    if asked == "auto":
         return "bf16" if has_bf16_units(opened.device) else "fp32"
-    return precision
+    return asked
 
 
 def make_screening(
@@ -110,7 +122,7 @@ def make_screening(
     settings, lengths = config.influence, config.measured_lengths
     if settings.screen is None:
         return None
-    precision, ranker = _ranking_precision(config, opened), None
+    precision, ranker = ranking_precision(config, opened), None
     if proxy is not None or precision != opened.precision:
         ranker = make_evaluator(
             opened.model if proxy is None else proxy.model,

@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
-from olmo_sparsity.model.devices import device_name, pick_device
+from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
@@ -74,6 +74,7 @@ def open_synthetic_run(config: Config, run: Path) -> SyntheticRun:
     if "synthetic_task" not in manifest:
         raise UserError(f"{run}: this run was trained on text, not on a synthetic task; choose another with --run DIR")
     checkpoint = check_checkpoint_of_run(latest, manifest)
+    take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
@@ -108,6 +109,7 @@ def synthetic_manifest(
         "scratchpad": settings.scratchpad,
         "positions": settings.positions,
         "max_sparsity": settings.max_sparsity,
+        "hide_tokens": settings.hide_tokens,
         "train_lengths": list(settings.train_lengths),
         "training_seed": config.training.seed,
         "num_windows": num_windows,

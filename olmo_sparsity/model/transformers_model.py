@@ -26,6 +26,7 @@ from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLog
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
+PLAIN_ELEMENTS = 2**27  # weights of attention that the plain implementation keeps at once; 512 MiB in fp32
 NOT_PROBED = ("softcap", "position_bias", "s_aux")  # options of attention that _attend_and_probe does not know
 _probes: ContextVar[tuple[AttentionProbes, int]] = ContextVar("reads a differentiable pass; its last position ID")
 _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of the last token, of each layer so far")
@@ -114,13 +115,13 @@ class TransformersModel:
             token = _recorded.set(layers_BT)
             try:
                 with self._implemented_by(RECORDING):
-                    output = self._run_after(prefix, tokens_BT, positions_BT)
+                    logits_BV = self._run_after(prefix, tokens_BT, positions_BT).logits[:, -1]
             finally:
                 _recorded.reset(token)
         if not layers_BT:
-            output, layers_BT = self._run_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
+            logits_BV, layers_BT = self._run_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
         attention_BT = torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
-        return output.logits[:, -1], attention_BT
+        return logits_BV, attention_BT
 
     def keys_values(
         self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
@@ -238,18 +239,35 @@ class TransformersModel:
 
     def _run_plain_implementation(
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues]
-    ) -> tuple[Any, list[torch.Tensor]]:
-        """Return the output, and the attention of the last token in each layer, fp32 [B, T], as transformers returns them.
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the logits [B, V] and, of each layer, the attention, fp32 [B, T], of the last token.
+
+        This implementation keeps the attention of every token, in every layer, so it runs a few rows at a time.
 
         Raises:
             UserError: it returns none.
         """
-        with self._implemented_by("eager"):
-            output = self._run_after(prefix, tokens_BT, positions_BT, output_attentions=True)
-        layers_BHTT = [attention for attention in output.attentions or () if attention is not None]
-        if not layers_BHTT:
-            raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
-        return output, [layer_BHTT[:, :, -1].float().mean(dim=1) for layer_BHTT in layers_BHTT]
+        config = self._model.config.get_text_config(decoder=True)
+        num_seen = tokens_BT.shape[1] + (0 if prefix is None else prefix[0][0].shape[2])
+        elements_of_row = config.num_hidden_layers * config.num_attention_heads * tokens_BT.shape[1] * num_seen
+        logits, attention = [], []
+        for rows in torch.arange(len(tokens_BT), device=tokens_BT.device).split(
+            max(1, PLAIN_ELEMENTS // elements_of_row)
+        ):
+            of_rows = None
+            if prefix is not None:
+                of_rows = [
+                    (k_BHPE[rows.to(k_BHPE.device)], v_BHPE[rows.to(v_BHPE.device)]) for k_BHPE, v_BHPE in prefix
+                ]
+            with self._implemented_by("eager"):
+                output = self._run_after(of_rows, tokens_BT[rows], positions_BT[rows], output_attentions=True)
+            layers_bHTT = [layer_bHTT for layer_bHTT in output.attentions or () if layer_bHTT is not None]
+            if not layers_bHTT:
+                raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
+            logits.append(output.logits[:, -1])
+            attention.append([layer_bHTT[:, :, -1].float().mean(dim=1) for layer_bHTT in layers_bHTT])
+            del output, layers_bHTT  # before the next is computed
+        return torch.cat(logits), [torch.cat(of_layer) for of_layer in zip(*attention, strict=True)]
 
 
 def _attend_and_record(

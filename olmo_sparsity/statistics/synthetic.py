@@ -18,6 +18,9 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seeds import estimates_of_model
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
+# Columns that do not depend on what a model answers: equal where the same was asked.
+OF_SEQUENCES = ("window_id", "length_tokens", "sparsity", "selector", "true_ids", "planted_positions")
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -30,6 +33,7 @@ class Setting:
         max_sparsity: K_train.
         train_lengths: shortest and longest training prompt, in tokens.
         max_position: position IDs lie below this.
+        hide_tokens: whether training rows leave out some of their tokens.
     """
 
     task: str
@@ -38,6 +42,7 @@ class Setting:
     max_sparsity: int
     train_lengths: tuple[int, int]
     max_position: int
+    hide_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def setting_of(manifest: Mapping[str, Any]) -> Setting:
         max_sparsity=manifest["max_sparsity"],
         train_lengths=(first, last),
         max_position=manifest["context"]["max_position"],
+        hide_tokens=manifest.get("hide_tokens", False),  # older versions did not write it down for ``synth eval``
     )
 
 
@@ -125,13 +131,24 @@ def _by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting,
     return tables
 
 
-def _same_windows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
-    keys = ("window_id", "length_tokens", "sparsity")
-    if any(not all(np.array_equal(seed[key], seeds[0][key]) for key in keys) for seed in seeds):
-        raise UserError(
-            f"{setting.task}, {setting.positions}: its seeds were measured on different sequences; measure them with the same "
-            "synthetic.test_lengths, test_sparsity and test_rows"
-        )
+def _check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
+    """Check that the rows of all seeds are of the same sequences and selectors, in the same order.
+
+    Raises:
+        UserError: they are not.
+    """
+    for columns in seeds[1:]:
+        if not all(_same(columns[name], seeds[0][name]) for name in OF_SEQUENCES if name in columns):
+            raise UserError(
+                f"{setting.task}, {setting.positions}: its seeds were measured on different sequences, or with different "
+                "selectors; measure them with the same synthetic.test_seed, test_lengths, test_sparsity, test_rows and "
+                "bridge_selectors"
+            )
+
+
+def _same(column: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two columns are equal; their values may be arrays."""
+    return len(column) == len(other) and all(map(np.array_equal, column, other))
 
 
 def _bounded(estimate: Optional[Estimate]) -> Estimate:
@@ -154,7 +171,7 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
     """
     accuracies = []
     for setting, seeds in _by_setting(folders, "synthetic", "answers").items():
-        _same_windows(setting, seeds)
+        _check_same_rows(setting, seeds)
         cells = sorted(set(zip(seeds[0]["length_tokens"].tolist(), seeds[0]["sparsity"].tolist(), strict=True)))
         for length, k in cells:
             in_cell_W = (seeds[0]["length_tokens"] == length) & (seeds[0]["sparsity"] == k)
@@ -216,7 +233,7 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
     """
     points = []
     for setting, seeds in _by_setting(folders, "bridge", "parities").items():
-        _same_windows(setting, seeds)
+        _check_same_rows(setting, seeds)
         first = seeds[0]
         rows = zip(first["length_tokens"].tolist(), first["sparsity"].tolist(), first["selector"].tolist(), strict=True)
         for length, k, selector in dict.fromkeys(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from olmo_sparsity import api
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
 
 NATS = 1e-5  # forward passes of another size round differently
@@ -170,6 +174,28 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
         api.Results(measured.windows, measured.selections, {**measured.manifest, "run_id": "x"}).save(folder)
 
 
+def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
+    """Those of a folder are saved, too; what is measured in memory has none, whatever the run's configuration says."""
+    influence = dataclasses.replace(
+        tiny_config.influence, num_windows=6, selectors=["kl"], save_candidates=True, screen=9, screen_sample=1.0
+    )
+    config = dataclasses.replace(tiny_config, influence=influence)
+    folder = measure(config, tiny_run, out=tmp_path / "measured")
+    saved = api.read_results(folder).save(tmp_path / "saved")
+    for name in ("windows", "selections", "candidates", "screening"):
+        assert read_table(saved, name).equals(read_table(folder, name))
+    keeping = api.open_model(tiny_run, overrides=["influence.save_candidates=true", "influence.screen=9"])
+    measured = api.measure(keeping, windows, selectors=["kl"], k=[1])
+    assert not measured.summary().empty
+
+
+def test_a_checkpoint_is_a_model(tiny_run: Path, windows: api.ChosenWindows) -> None:
+    checkpoint = api.open_model(tiny_run / "checkpoints" / "step12", local_len=8, full_len=20)
+    run = api.open_model(tiny_run)
+    of_checkpoint, of_run = (api.losses(model, windows, [[0]])["loss_nats"] for model in (checkpoint, run))
+    np.testing.assert_allclose(of_checkpoint, of_run, atol=1e-5)
+
+
 def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: Path) -> None:
     figure = api.figure4(measured, selector="unmask-one")
     assert len(figure.axes) == 9  # real, resampled and null context, at three k
@@ -222,6 +248,18 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         api.losses(model, windows, pd.DataFrame({"window_id": [20], "positions": [[1]]}))
     with pytest.raises(UserError, match="must be a list of texts"):
         api.windows_from_texts(model, "one text")
+    for name in ("num_windows", "max_per_document"):
+        with pytest.raises(UserError, match=f"{name} = 0: must be at least 1"):
+            api.windows_from_texts(model, TEXTS, **{name: 0})
+    for made in (
+        lambda: api.windows_from_texts(model, TEXTS, seed=-1),
+        lambda: api.windows_from_tokens(model, [[1] * 21], seed=-1),
+        lambda: api.window_at(model, TEXTS[0], at=1, seed=-1),
+    ):
+        with pytest.raises(UserError, match="seed = -1: must be at least 0"):
+            made()
+    with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
+        api.open_model(tiny_run, revision="main")
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
         api.windows_from_texts(model, TEXTS[2:])
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):

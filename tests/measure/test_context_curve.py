@@ -24,6 +24,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.windows import sample_windows
+from olmo_sparsity.training.loop import train
 
 
 def test_lengths_hold_those_of_the_experiment() -> None:
@@ -33,6 +34,17 @@ def test_lengths_hold_those_of_the_experiment() -> None:
     assert visible_lengths(short) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
     with pytest.raises(UserError, match="at least the length of a training row, 20 tokens"):
         visible_lengths(dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=19)))
+
+
+def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:
+    model = dataclasses.replace(tiny_config.model, position_embedding="absolute")
+    training = dataclasses.replace(tiny_config.training, steps=1, warmup_steps=1)
+    config = dataclasses.replace(tiny_config, model=model, training=training)
+    train(config, tmp_path / "run")
+    with pytest.raises(UserError, match=r"max_visible = 40: .*embedding of 20 positions.*use --max-visible 20 or less"):
+        measure_context_curve(config, tmp_path / "run")
+    short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=20))
+    assert measure_context_curve(short, tmp_path / "run").is_dir()
 
 
 def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:

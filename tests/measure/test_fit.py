@@ -147,6 +147,15 @@ def test_the_shortest_and_the_longest_local_context(local_len: int) -> None:
 
 
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+def test_windows_of_two_tokens(anchor_id: Optional[int]) -> None:
+    """The distance between neighbours cannot be halved; a model that uses positions is not said to ignore them."""
+    options: dict[str, Any] = {"name": "tiny", "local_len": 1, "dtype": torch.float32, "anchor_id": anchor_id}
+    check_fit(build("llama"), windows()[:, -3:], **options)
+    with pytest.raises(UserError, match="it ignores position IDs"):
+        check_fit(build("falcon with ALiBi"), windows()[:, -3:], **options)
+
+
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
 @pytest.mark.parametrize("batch_tokens", [1, 60, 4096])
 def test_both_choices_of_the_first_token_are_compared(anchor_id: Optional[int], batch_tokens: int) -> None:
     model = build("olmo-2")

@@ -175,6 +175,9 @@ def test_context_curve_goes_to_the_last_position(config: Config, results: Path, 
         UserError, match=rf"max_visible = {MAX_POSITION} with the anchor '<s>' in front.*--max-visible 63"
     ):
         measure_context_curve(asked, results)
+    short = dataclasses.replace(few, context_curve=dataclasses.replace(few.context_curve, max_visible=LOCAL))
+    with pytest.raises(UserError, match=f"max_visible = {LOCAL}: must be more than the {LOCAL} local tokens"):
+        measure_context_curve(short, results)
     assert read_json(curve / "manifest.json")["model"] == read_json(tables / "manifest.json")["model"]
 
 

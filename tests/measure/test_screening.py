@@ -18,13 +18,15 @@ from tiny_windows import FULL, LOCAL, M, windows
 from olmo_sparsity.cli.options import parse_screen
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import screening
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.hierarchy import block_sizes, num_blocks, order_by_blocks
-from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.influence import influence_run_id, measure
 from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary
+from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, ranking_precision
 from olmo_sparsity.measure.selectors import num_evaluations
 from olmo_sparsity.measure.visibility import Visibility
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -218,6 +220,33 @@ def test_a_proxy_ranks_and_the_model_decides(config: Config, tmp_path: Path) -> 
     assert manifest["screen_proxy"]["name"] == config.influence.screen_proxy
     assert manifest["screen_proxy"]["weights_sha256"] != manifest["model"]["weights_sha256"]
     assert "screen_proxy" not in read_json(exact / "manifest.json")
+
+
+def test_machines_that_rank_in_other_precisions_do_not_share_a_folder(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_model(config, tmp_path / "run")
+    by_device, found = with_settings(config, screen_proxy=None, screen_by="gradient"), {}
+    for has_units, precision in ((False, "fp32"), (True, "bf16")):
+        monkeypatch.setattr(screening, "has_bf16_units", lambda _, has_units=has_units: has_units)
+        assert ranking_precision(by_device, opened) == precision
+        folder = measure(by_device, tmp_path / "run")
+        assert read_json(folder / "manifest.json")["screen_precision"] == precision
+        found[precision] = (influence_run_id(by_device, opened), folder)
+        exact = with_settings(by_device, screen=None)
+        assert influence_run_id(exact, opened) == found.setdefault("exact", influence_run_id(exact, opened))
+    assert found["fp32"][0] != found["bf16"][0] and found["fp32"][1] != found["bf16"][1]
+
+
+def test_a_model_on_several_devices_ranks_in_the_precision_of_its_losses(config: Config, tmp_path: Path) -> None:
+    """It cannot be copied into another."""
+    spread = dataclasses.replace(
+        with_settings(config, screen_proxy=None), pretrained=dataclasses.replace(config.pretrained, device_map="auto")
+    )
+    opened = dataclasses.replace(open_model(config, tmp_path / "run"), precision="bf16")
+    assert ranking_precision(spread, opened) == "bf16"
+    with pytest.raises(UserError, match=r"screen_precision = fp32: a model under pretrained\.device_map"):
+        ranking_precision(with_settings(spread, screen_precision="fp32"), opened)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from olmo_sparsity.measure.visibility import (
     visible_mask,
     with_anchor,
 )
+from olmo_sparsity.model import transformers_model
 from olmo_sparsity.model.transformers_model import TransformersModel
 
 LOCAL, FULL, M = 8, 20, 12
@@ -107,6 +108,25 @@ def test_attention_of_the_last_token_is_that_of_the_plain_implementation(kind: s
     torch.testing.assert_close(rest, expected, atol=1e-6, rtol=0)
     assert bool(attention.sum(dim=1).min() < 0.9999) == (kind == "gpt-oss")  # a sink takes the rest
     assert torch.equal(model.last_logits(tokens, positions), before)
+
+
+@pytest.mark.parametrize("kind", FITTING)
+@torch.no_grad()
+def test_the_plain_implementation_runs_a_few_rows_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the attention of every token. How many rows it runs at once changes nothing."""
+    tokens, positions = with_anchor(windows(), None)
+    model, seen = build(kind), []
+    run_after = model._run_after
+    prefix = model.keys_values(tokens[:, :5], positions[:, :5])
+    rest = (tokens[:, 5:], positions[:, 5:])
+    whole = model._run_plain_implementation(*rest, prefix=prefix)
+    monkeypatch.setattr(model, "_run_after", lambda *given, **options: seen.append(1) or run_after(*given, **options))
+    layers, heads = model.raw.config.num_hidden_layers, model.raw.config.num_attention_heads
+    monkeypatch.setattr(transformers_model, "PLAIN_ELEMENTS", 2 * layers * heads * (FULL - 5) * FULL)
+    logits, attention = model._run_plain_implementation(*rest, prefix=prefix)
+    assert len(seen) == 2  # of three rows
+    torch.testing.assert_close(logits, whole[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.stack(attention), torch.stack(whole[1]), atol=1e-6, rtol=0)
 
 
 @torch.no_grad()

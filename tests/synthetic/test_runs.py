@@ -26,7 +26,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
 from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
@@ -249,6 +249,21 @@ def test_the_bridge_counts_what_was_planted(parity_run: Path, tmp_path: Path) ->
         assert point.prediction_recovered is not None
         expected = 1 - rows.kl_sparse_nats.sum() / rows.kl_short_nats.sum()
         assert point.prediction_recovered.mean == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{"test_seed": 77}, {"bridge_selectors": ["random", "kl"]}])
+def test_seeds_that_were_asked_something_else_are_not_averaged(
+    parity_run: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    config = tiny("pose", hide_tokens=True, bridge_selectors=["kl", "random"])
+    folders = []
+    for seed, synthetic in enumerate((config.synthetic, dataclasses.replace(config.synthetic, **changes))):
+        asked = dataclasses.replace(config, synthetic=synthetic)
+        folders.append(measure_bridge(asked, parity_run, out=tmp_path / f"seed{seed}"))
+    manifest = read_json(folders[1] / "manifest.json")
+    write_json(folders[1] / "manifest.json", {**manifest, "training_seed": manifest["training_seed"] + 1})
+    with pytest.raises(UserError, match="measured on different sequences, or with different selectors"):
+        read_bridge(folders)
 
 
 def test_the_bridge_is_of_parity_without_a_scratchpad(predicted_run: Path) -> None:
