@@ -17,10 +17,10 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, measured_words
+from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, measured_words, units_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
-from .output import caption_text, save
+from .output import caption_text, save, write_above
 from .runs import RUN_LOOKS, script_of_runs
 from .style import error_bars
 
@@ -87,9 +87,25 @@ def _words(comparison: Comparison) -> str:
         if words
     )
     return (
-        f"{gates}{warnings}Means over windows with 95% intervals by bootstrap over documents. {pairings}. {measured} Gain over "
+        f"{gates}{warnings}{units_words(comparison.subjects[0].summary)} Means over windows with 95% intervals by bootstrap over "
+        f"documents. {pairings}. {measured} Gain over "
         "random: of selectors that do not see the target (of one that does it would hold luck); real minus luck: of the others."
     )
+
+
+def _lines_above(comparison: Comparison) -> list[str]:
+    """Return which gates failed, and what is not of the same windows or setting, in a line for each measurement."""
+    first, *later = comparison.labels
+    lines = [
+        f"{subject.label}: {', '.join(of_subject)}"
+        for subject in comparison.subjects
+        if (of_subject := [sentence.partition(":")[0] for sentence in failed_gates(subject.summary)])
+    ]
+    for label, pairing in zip(later, comparison.pairings, strict=True):
+        said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in pairing.words]
+        if said:
+            lines.append(f"{label} minus {first}: {', '.join(said)}")
+    return lines
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
@@ -116,6 +132,8 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     for handle in handles:
         handle.set_linestyle("")
     caption_text(figure, _words(comparison), handles=handles)
+    if above := _lines_above(comparison):
+        write_above(figure, above)
     return save(figure, out, name="compare")
 
 

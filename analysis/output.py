@@ -106,10 +106,11 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
     text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):
-        _write_above(figure, failed)
+        write_above(figure, failed)
 
 
-def _write_above(figure: Figure, sentences: Sequence[str]) -> None:
+def write_above(figure: Figure, sentences: Sequence[str]) -> None:
+    """Write what nobody may miss above a figure, a line each: gates that failed."""
     width = width_in_force()
     if width is Width.screen:
         words, looks = "\n".join(sentences), {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}

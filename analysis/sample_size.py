@@ -89,7 +89,7 @@ def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
 
 def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return the gains that the gates test, with their looks; one, where no row is known or it has only the local tokens."""
-    has_longer_rows = summary.lengths.len_before_gain > summary.lengths.local_len
+    has_longer_rows = summary.lengths.len_before_gain != summary.lengths.local_len
     return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "long_gain_nats"}
 
 

@@ -105,20 +105,26 @@ def _draw_line(
         aside: factor that sets the dots of seeds beside the line.
         look: how the line is drawn.
     """
-    drawn = [
-        (rung.num_parameters * shift, estimate) for rung in rungs if (estimate := value(rung.numbers.mean)) is not None
-    ]
-    if drawn:
-        estimates = [estimate for _, estimate in drawn]
+    of_sizes = [value(rung.numbers.mean) for rung in rungs]
+    drawn = [i for i, estimate in enumerate(of_sizes) if estimate is not None]
+    for first, last in _runs_of_neighbours(drawn):  # a line through a missing one would be a number that is not there
+        estimates = [estimate for estimate in of_sizes[first : last + 1] if estimate is not None]
         axis.errorbar(
-            [x for x, _ in drawn], [estimate.mean for estimate in estimates], yerr=error_bars(estimates),
-            markersize=4, linewidth=1.2, **look,
+            [rung.num_parameters * shift for rung in rungs[first : last + 1]],
+            [estimate.mean for estimate in estimates], yerr=error_bars(estimates), markersize=4, linewidth=1.2, **look,
         )  # fmt: skip
     for rung in rungs:
         of_seeds = [value(summary) for summary in rung.numbers.of_seeds] if rung.numbers.num_seeds > 1 else []
         means = [estimate.mean for estimate in of_seeds if estimate is not None]
         x = [rung.num_parameters * shift * aside] * len(means)
         axis.plot(x, means, linestyle="", marker=".", markersize=2.5, color=look["color"], alpha=0.7)
+
+
+def _runs_of_neighbours(rising: list[int]) -> list[tuple[int, int]]:
+    """Return the first and last of each run of consecutive numbers."""
+    firsts = [i for i in rising if i - 1 not in rising]
+    lasts = [i for i in rising if i + 1 not in rising]
+    return list(zip(firsts, lasts, strict=True))
 
 
 def _places(number: int, rungs: list[Rung]) -> list[dict[str, float]]:

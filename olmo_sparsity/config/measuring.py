@@ -21,6 +21,7 @@ SELECTORS = (
     "lasso",
 )
 SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
+SCREENED = ("unmask-one", "kl")  # the selectors whose candidates can be screened
 CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.measure.hierarchy import num_blocks
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.token_groups import NO_GROUP
 
-SCREENED = ("unmask-one", "kl")  # the selectors whose candidates are screened
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables

@@ -15,13 +15,14 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.resampling import draw_labels
 from olmo_sparsity.measure.scores import WindowScores, rank
 from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.selectors import SCORERS, SCREENED
+from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
 from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
 from olmo_sparsity.text.null_contexts import NullContexts

@@ -6,8 +6,9 @@ The number is a function of the configuration alone, so that every process cuts 
 from __future__ import annotations
 
 from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
+from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.measure.hierarchy import BRANCHES, block_sizes
-from olmo_sparsity.measure.selectors import BACKWARD_COST, SCORERS, SCREENED
+from olmo_sparsity.measure.selectors import BACKWARD_COST, SCORERS
 
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 

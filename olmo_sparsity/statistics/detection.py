@@ -15,7 +15,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Gate, gate_of
@@ -283,6 +283,10 @@ def _selector_detection(
     def estimate(name: str, index: int = 0) -> Optional[Estimate]:
         return estimate_of[_SelectorNumber(selector, name, index)]
 
+    def of_third(third: int) -> Optional[Estimate]:
+        of, rows_r = estimate("third", third), windows.frame["doc_id"][windows.third_W == third]
+        return of if of is None or rows_r.nunique() >= MIN_DOCUMENTS else of.without_interval()
+
     return SelectorDetection(
         selector,
         estimate("at truth"),
@@ -292,7 +296,7 @@ def _selector_detection(
                 float(windows.edges[third]),
                 float(windows.edges[third + 1]),
                 int((windows.third_W == third).sum()),
-                estimate("third", third),
+                of_third(third),
             )
             for third in range(NUM_DISTANCES)
         ),

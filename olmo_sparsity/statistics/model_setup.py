@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, Optional
 
+from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.config.pretrained import telling_name
 
 Visibility = Literal["hidden", "contextual"]
@@ -68,20 +69,37 @@ class AnchorCheck:
 
 
 @dataclass(frozen=True)
+class Screening:
+    """Only some candidates were scored exactly, the best by a cheaper ranking.
+
+    Attributes:
+        num_candidates: how many, in each window.
+        ranking: what ranked them.
+        selectors: whose scores these are.
+    """
+
+    num_candidates: int
+    ranking: str
+    selectors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ModelSetup:
-    """What a measurement was taken of, and how tokens were hidden.
+    """What a measurement was taken of, how tokens were hidden, and whether all candidates were scored.
 
     Attributes:
         model: the pretrained model; None: the model of a run that was trained here.
         visibility: who sees what, ``hidden`` or ``contextual``; manifests that do not say it are ``hidden``.
         anchor: the always visible first token; None: there is none.
         anchor_check: what the other choice of the first token gives; None: it was not tried.
+        screening: how candidates were screened; None: all of them were scored.
     """
 
     model: Optional[MeasuredModel]
     visibility: Visibility
     anchor: Optional[Anchor]
     anchor_check: Optional[AnchorCheck]
+    screening: Optional[Screening] = None
 
     @property
     def anchor_choice(self) -> AnchorChoice:
@@ -117,4 +135,12 @@ class ModelSetup:
             and AnchorCheck(
                 check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats")
             ),
+            screening=_screening(manifest.get("influence", {})),
         )
+
+
+def _screening(settings: dict[str, Any]) -> Optional[Screening]:
+    screened = tuple(name for name in settings.get("selectors", ()) if name in SCREENED)
+    if settings.get("screen") is None or not screened:
+        return None
+    return Screening(settings["screen"], settings.get("screen_by", "gradient"), screened)

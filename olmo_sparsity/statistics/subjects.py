@@ -139,6 +139,11 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     """Return whether two measurements are paired, and the sentence to print about it."""
     ending = different_units_words(first.unit, second.unit)
     ending += setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
+    if first.null_context != second.null_context:
+        ending += (
+            f"; the null context differs ({first.null_context}, {second.null_context}), so the long gain under it and the excess "
+            "gain are other quantities"
+        )
     if same_windows(first, second):
         words = f"paired, window by window: both hold the same {len(first.windows):,} windows"
         return Pairing(True, True, words + ending)

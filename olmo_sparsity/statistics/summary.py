@@ -145,10 +145,10 @@ class Summary:
         is_fragile: True where the gate passed with a long gain below ``ROBUST_RATIO`` standard errors. Given that the gate
             passed, the interval of R(k) then misses low too often.
         estimand: whose mean every number is.
-        null_context: what the long-range tokens of the null context are.
+        null_context: what the long-range tokens of the null context are to be.
+        null_contexts: the number of windows of each kind of null context, some of which another kind may have replaced.
         unit: what is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``.
-        num_windows: number of windows.
-        num_documents: number of documents that they come from.
+        num_windows, num_documents: number of windows, and of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
         loss_train_len_nats: mean loss with as many recent tokens as a training row has; None where no row is known.
@@ -161,10 +161,8 @@ class Summary:
         null_kl_short_nats: the same under the null context.
         lengths: lengths and positions of the experiment.
         setup: the model, the definition of visible and the first token.
-        source: the text that was measured.
-        split: the part of it.
-        run: name of the run.
-        run_id: fingerprint of the measurement.
+        source, split: the text that was measured, and the part of it.
+        run, run_id: name of the run, and fingerprint of the measurement.
         selections: one entry for every selector, context and k.
         effective_sparsity: one entry for every selector and fraction; none of a mean over several seeds of training.
     """
@@ -174,6 +172,7 @@ class Summary:
     is_fragile: bool
     estimand: Estimand
     null_context: NullContext
+    null_contexts: dict[str, int]
     unit: str
     num_windows: int
     num_documents: int
@@ -352,6 +351,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         is_fragile=is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
+        null_contexts=measurement.manifest.get("null_contexts") or {},
         unit=measurement.unit,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,

@@ -11,12 +11,12 @@ from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
+from olmo_sparsity.statistics.wording_of_controls import null_words
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
 NO_LONG_GAIN = "the windows show no gain of this model from the long context"
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
-NO_FRACTION = "Not shown: the validity gate failed, so there is no long gain to recover."
 NO_PREDICTION = "D(k) is never shown without R(k), random, the null context and the mimicry floor."
 SELECTION_ONLY = "the run shows selection, not length generalization"
 NO_GENERALIZATION = "it shows nothing about length generalization"
@@ -37,12 +37,6 @@ EVERY_CAPTION = (
     "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
     "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
 )
-NULL_WORDS = {
-    "same-source": "text of another document of the same source",
-    "any-source": "text of another document",
-    "same-document": "text from elsewhere in the same document",
-    "shuffled": "the same tokens in random order",
-}
 # What the chunks of a training row hold, where it is not consecutive text.
 CONTENTS_WORDS = {
     "matched": ", with chunks of text as far apart as their positions",
@@ -77,11 +71,6 @@ def data_words(result: Union[Summary, ContextCurve]) -> str:
     """Return how much was measured, of which text, and whose mean the numbers are."""
     measured = f"{result.num_windows:,} windows of {result.num_documents:,} documents"
     return f"{measured} ({result.source}, {result.split}), {estimand_words(result.estimand, result.lengths)}"
-
-
-def null_words(summary: Summary) -> str:
-    """Return what the long-range tokens of the null context are."""
-    return NULL_WORDS[summary.null_context]
 
 
 def measured_words(result: Union[Summary, ContextCurve]) -> str:
@@ -183,6 +172,13 @@ def no_fraction_words(long_gain: Estimate) -> str:
     return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
 
 
+def no_fraction_sentence(long_gain: Estimate) -> str:
+    """Return why a measurement has no R(k) and D(k), in a sentence that stands in place of their charts."""
+    if not long_gain.has_interval:
+        return f"Not shown: {TOO_FEW_TO_TELL} whether there is a long gain to recover."
+    return "Not shown: the validity gate failed, so there is no long gain to recover."
+
+
 def failed_gates(summary: Summary) -> list[str]:
     """Return each gate that failed and what follows, in a few words each; a gate that does not apply has not failed."""
     failed = []
@@ -222,6 +218,8 @@ def length_words(lengths: Lengths) -> str:
         return f"{words}. A row is as long as the full context: nothing lies beyond it."
     if lengths.train_len == lengths.local_len:
         return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
+    if lengths.train_len < lengths.local_len:
+        return f"{words}. A row is shorter than the local context: {beyond} of the {lengths.full_len} tokens lie beyond it."
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 from olmo_sparsity.statistics.measurement import Estimand, Lengths
-from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, Visibility
+from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, Screening, Visibility
 
 DIGITS = 12  # of the commit on the hub, and of the weights' hash
 # Who sees what under each definition.
@@ -72,7 +72,17 @@ def _short_anchor(anchor: Optional[Anchor]) -> str:
 
 def definition_words(setup: ModelSetup) -> str:
     """Return the definition of visible and the anchor."""
-    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}"
+    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}{_screening_words(setup.screening)}"
+
+
+def _screening_words(screening: Optional[Screening]) -> str:
+    """Return which candidates were scored, as the end of a sentence; empty where all were."""
+    if screening is None:
+        return ""
+    return (
+        f"; {' and '.join(screening.selectors)}: screened, only the best {screening.num_candidates} candidates by "
+        f"{screening.ranking} were scored"
+    )
 
 
 def setup_words(run: str, setup: ModelSetup) -> str:
@@ -83,7 +93,8 @@ def setup_words(run: str, setup: ModelSetup) -> str:
 
 def short_setup_words(setup: ModelSetup) -> str:
     """Return the definition of visible, and whether there is an anchor, in a few words."""
-    return f"{setup.visibility}, {'no anchor' if setup.anchor is None else 'anchor'}"
+    screened = "" if setup.screening is None else ", screened"
+    return f"{setup.visibility}, {'no anchor' if setup.anchor is None else 'anchor'}{screened}"
 
 
 def setup_difference_words(first: ModelSetup, second: ModelSetup) -> str:
@@ -101,6 +112,8 @@ def setup_difference_words(first: ModelSetup, second: ModelSetup) -> str:
             f"; visibility differs ({first.visibility}, {second.visibility}): L_short and L_long are defined alike under both, "
             "but sparse gains, R(k) and D(k) are different quantities"
         )
+    if first.screening != second.screening:
+        words += "; candidates were not screened alike, so the same selector chooses otherwise"
     return words
 
 

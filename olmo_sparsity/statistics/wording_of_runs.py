@@ -52,6 +52,8 @@ def comparison_words(comparison: Comparison) -> list[str]:
                 name = row.words.removesuffix(", nats")
                 clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
         pairing = "" if comparison.pairings[index].paired else ", on other windows"
+        if len({summaries[name].unit for name in (first, label)}) > 1:
+            pairing += ", where k counts something else"
         if clauses:
             sentences.append(f"{label} minus {first}{pairing}: {'; '.join(clauses)}.")
         elif not comparison.pairings[index].same_tokens:

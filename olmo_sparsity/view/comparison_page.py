@@ -16,6 +16,7 @@ from olmo_sparsity.statistics.wording import (
     length_words,
     measured_words,
     overlap_words,
+    units_words,
     verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
@@ -54,6 +55,7 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         length_words=length_words,
         measured_words=measured_words,
         overlap_words=overlap_words,
+        units_words=units_words,
         anchor_warning=anchor_warning,
     )
     pages.write_page(out, page)

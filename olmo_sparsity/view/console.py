@@ -35,6 +35,7 @@ from olmo_sparsity.statistics.wording import (
     length_words,
     measured_words,
     overlap_words,
+    units_words,
     verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
@@ -256,7 +257,7 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             Sentence(f"  {data_words(summary)}; {length_words(summary.lengths)}"),
             Sentence(f"  {gates_words(summary)}"),
         ]
-        warnings = (overlap_words(summary), anchor_warning(summary.setup), subject.warning)
+        warnings = (units_words(summary), overlap_words(summary), anchor_warning(summary.setup), subject.warning)
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     first, *later = comparison.labels
     for label, pairing in zip(later, comparison.pairings, strict=True):

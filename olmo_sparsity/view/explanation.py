@@ -16,7 +16,7 @@ from rich.text import Text
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.as_json import setup_json
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording import NULL_WORDS
+from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.statistics.wording_of_windows import GATE_NOT_ASSESSED, GATE_WORDS, gains_caption

@@ -15,10 +15,10 @@ from olmo_sparsity.statistics.wording import (
     length_words,
     measured_words,
     multiplicity_words,
-    null_words,
     overlap_words,
     units_words,
 )
+from olmo_sparsity.statistics.wording_of_controls import null_words
 from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, estimand_words, subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
 from olmo_sparsity.view import pages
@@ -57,6 +57,7 @@ def render(report: Report) -> str:
         facts=_facts(report),
         citation=_citation(report),
         null_words=null_words(report.summary),
+        is_screened=report.measurement.is_screened,
         units=unit_words(report.summary.unit),
         units_words=units_words(report.summary),
         unit_definition=unit_definition(report.summary.unit),

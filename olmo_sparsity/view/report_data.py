@@ -13,7 +13,7 @@ from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, se
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
-from olmo_sparsity.statistics.wording import NO_FRACTION, NO_PREDICTION, fragile_words, no_fraction_words
+from olmo_sparsity.statistics.wording import NO_PREDICTION, fragile_words, no_fraction_sentence, no_fraction_words
 from olmo_sparsity.statistics.wording_of_models import subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
@@ -108,8 +108,15 @@ def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
     measurement, summary = report.measurement, report.summary
     one, units = unit_words(summary.unit, 1), unit_words(summary.unit)
-    windows = [_window_json(excerpt, "sample", all_scores=report.has_all_scores) for excerpt in report.sample]
-    windows += [_window_json(excerpt, "largest", all_scores=report.has_all_scores) for excerpt in report.largest]
+    weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
+    windows = [
+        {
+            **_window_json(excerpt, group, all_scores=report.has_all_scores),
+            "weight": float(f"{weight_of[excerpt.window_id]:.4g}"),
+        }
+        for group, excerpts in (("sample", report.sample), ("largest", report.largest))
+        for excerpt in excerpts
+    ]
     return {
         "subject": subject_name(summary.run, summary.setup),
         "summary": {
@@ -132,8 +139,13 @@ def page_json(report: Report) -> Json:
         "log_distances": has_log_distances(summary.lengths),
         "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
+        # The selector whose choice among foreign tokens is the mimicry floor of D(k).
+        "imitators": {
+            name: summary.prediction_recovered(name, measurement.ks[-1]).mimicry_selector
+            for name in measurement.selectors
+        },
         "words": {
-            "no_fraction": NO_FRACTION,
+            "no_fraction": no_fraction_sentence(summary.long_gain_nats),
             "no_prediction": NO_PREDICTION,
             "fragile": fragile_words(summary),
         },

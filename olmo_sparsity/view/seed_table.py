@@ -10,7 +10,7 @@ from olmo_sparsity.statistics.as_json import seed_summary_json
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import FRACTIONS, Summary
-from olmo_sparsity.statistics.wording import data_words, gates_words, length_words
+from olmo_sparsity.statistics.wording import data_words, gates_words, length_words, units_words
 from olmo_sparsity.statistics.wording_of_models import definition_words
 from olmo_sparsity.statistics.wording_of_runs import seed_intervals_words
 from olmo_sparsity.view.console import Form, print_in, print_json
@@ -35,6 +35,7 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
         Sentence(f"{data_words(numbers.mean)}; {seed_intervals_words(numbers.num_seeds)}"),
         Sentence(f"{definition_words(numbers.mean.setup)}."),
         Sentence(length_words(numbers.mean.lengths)),
+        *(Sentence(words) for words in (units_words(numbers.mean),) if words),
         Sentence(gates_words(numbers.mean), is_bold=True),
         seed_table(numbers, every=every or form is Form.csv),
     ]

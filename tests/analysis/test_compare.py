@@ -55,6 +55,24 @@ def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path], monkeypa
     words = words_on(figure)
     assert "GATE BEYOND THE TRAINING ROW FAILED: the run shows selection, not length generalization" in words
     assert "VALIDITY GATE FAILED" not in words and "Both gates" not in words
+    assert above(figure) == [f"{comparison.labels[1]}: GATE BEYOND THE TRAINING ROW FAILED"]
+
+
+def above(figure: Figure) -> list[str]:
+    """Return the lines above the figure."""
+    return [] if figure._suptitle is None else figure._suptitle.get_text().split("\n")
+
+
+def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two lines below the figure cannot hold the gates of several measurements; what is above it does."""
+    names = ["failed", "beyond failed", "passed"]
+    runs = [folders[name] for name in names]
+    figure = drawn([str(run) for run in runs], monkeypatch)
+    assert [line.partition(": ")[2] for line in above(figure)[:2]] == [
+        "VALIDITY GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
+        "GATE BEYOND THE TRAINING ROW FAILED",
+    ]
+    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch))
 
 
 def test_a_selector_of_each_run(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,8 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "120 windows of 60 documents (planted text, measured), mean over documents",
     ):
         assert expected in words
+    above = figure._suptitle  # what nobody may miss
+    assert above is not None and above.get_text() == "someone/Smaller: VALIDITY GATE FAILED at full_len 128, 256"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
@@ -122,6 +124,9 @@ def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path, monk
     point = found.models[0].points[PointKey(NULL, 0.8, 512)]
     assert [row.k, row.k_low, row.k_high, row.max_k] == pytest.approx([point.value, point.low, point.high, 448])
     assert row.k_share == pytest.approx(point.value / 448) and row.slope == pytest.approx(0.2)
+    assert set(rows[["model", "gate"]].itertuples(index=False, name=None)) == {
+        ("someone/Made-Up-2M", "passed"), ("someone/Smaller", "failed"),
+    }  # fmt: skip
     missing = rows.query("model == 'someone/Smaller' and selector == 'random'")
     assert missing.k.isna().all() and (missing.max_k == 8).all()
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,6 +54,17 @@ def lines(axis: Axes, color: str, *, k_is_largest: bool = True) -> list[list[flo
         list(line.get_ydata()) for line in axis.lines
         if line.get_color() == color and line.get_linestyle() == style and len(line.get_xdata()) == 3
     ]  # fmt: skip
+
+
+def test_a_missing_number_leaves_a_gap(rungs: list[scale.Rung]) -> None:
+    """A line from its left to its right neighbour would show a number that is not there."""
+    figure, axis = plt.subplots()
+    hidden = rungs[1].numbers.mean
+    value = lambda summary: None if summary is hidden else summary.long_gain_nats  # noqa: E731
+    scale._draw_line(axis, rungs, value=value, color="black")
+    joined = [list(line.get_xdata()) for line in axis.lines if line.get_linestyle() == "-"]
+    plt.close(figure)
+    assert joined == [[SIZES[0]], [SIZES[2]]]
 
 
 def test_runs_of_one_configuration_are_one_point(rungs: list[scale.Rung]) -> None:

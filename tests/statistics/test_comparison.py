@@ -29,7 +29,7 @@ from olmo_sparsity.statistics.wording import (
     overlap_words,
     verdict,
 )
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
 from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison
@@ -227,6 +227,17 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
         manifest["context"] = {**manifest["context"], "train_len": train_len}
         return dataclasses.replace(measurement, manifest=manifest)
 
+    shuffled = dataclasses.replace(one, manifest={**one.manifest, "influence": {"null_context": "shuffled"}})
+    kind = pairing_of(shuffled, one)
+    assert kind.paired and "; the null context differs (shuffled, " in kind.words
+    screened = {"selectors": ["kl", "attention"], "screen": 16, "screen_by": "patching"}
+    of_screened = dataclasses.replace(one, manifest={**one.manifest, "influence": screened})
+    assert "candidates were not screened alike" in pairing_of(of_screened, one).words
+    said = setup_words("run", of_screened.setup)
+    assert said.endswith("; kl: screened, only the best 16 candidates by patching were scored")
+    for same in (one, dataclasses.replace(one, manifest={**one.manifest, "influence": {**screened, "screen": None}})):
+        assert "screened" not in pairing_of(one, same).words + setup_words("run", same.setup)
+    assert "null context" not in pairing_of(one, one).words
     assert "training rows" not in pairing_of(one, one).words
     assert "training rows have 8 and 20 tokens" in pairing_of(one, changed(one, 20, "documents")).words
     assert "means over" not in pairing_of(one, changed(other, 8, "documents")).words

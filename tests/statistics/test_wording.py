@@ -16,7 +16,6 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths, NullContext
 from olmo_sparsity.statistics.summary import Summary, beyond_gate_of, summarize
 from olmo_sparsity.statistics.wording import (
-    NULL_WORDS,
     SELECTION_ONLY,
     against_zero,
     beyond_gate_words,
@@ -31,7 +30,6 @@ from olmo_sparsity.statistics.wording import (
     interval,
     length_words,
     multiplicity_words,
-    null_words,
     overlap_words,
     prediction_words,
     recovered_words,
@@ -40,6 +38,7 @@ from olmo_sparsity.statistics.wording import (
     value_words,
     verdict,
 )
+from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS, null_words
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +128,21 @@ def test_the_overlap_with_training(passed: Summary) -> None:
     assert overlap_words(dataclasses.replace(passed, overlap_percent=None)) == ""
 
 
+def test_windows_with_another_null_context_are_counted(passed: Summary) -> None:
+    summary = dataclasses.replace(
+        passed, null_context="same-document", null_contexts={"same-source": 1170, "same-document": 30}
+    )
+    assert null_words(summary) == (
+        "in 30 windows text from elsewhere in the same document; in 1,170 windows text of another document of the same source"
+    )
+
+
 @pytest.mark.parametrize("kind", NULL_WORDS)
 def test_the_kind_of_null_context_is_named(passed: Summary, kind: NullContext) -> None:
-    summary = dataclasses.replace(passed, null_context=kind)
+    summary = dataclasses.replace(passed, null_context=kind, null_contexts={})
     assert null_words(summary) == NULL_WORDS[kind]
+    whole = dataclasses.replace(summary, null_contexts={kind: summary.num_windows})
+    assert null_words(whole) == NULL_WORDS[kind]
     assert f"the null context in their place ({NULL_WORDS[kind]}) is worth" in value_words(summary)
 
 
@@ -249,6 +259,7 @@ def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
         return length_words(dataclasses.replace(lengths, **changes))
 
     assert "only 16 of the 48 tokens lie beyond" in words()
+    assert "A row is shorter than the local context: 36 of the 48 tokens lie beyond it." in words(train_len=12)
     assert "all 32 long-range tokens lie beyond" in words(train_len=16)
     assert "PoSE positions below 64." in words()
     assert "PoSE positions below 64." in words(pose_method="pose", pose_contents="contiguous")

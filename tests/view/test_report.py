@@ -28,7 +28,6 @@ from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import ESTIMATES, summarize
 from olmo_sparsity.statistics.wording import (
-    NO_FRACTION,
     NO_HEADLINE,
     NO_PREDICTION,
     SELECTION_ONLY,
@@ -39,6 +38,7 @@ from olmo_sparsity.statistics.wording import (
     interval,
     measured_words,
     multiplicity_words,
+    no_fraction_sentence,
     no_fraction_words,
     overlap_words,
     verdict,
@@ -560,13 +560,13 @@ def test_hostile_text_is_shown(opened: Any) -> None:
 
 
 @in_browser
-def test_a_failed_gate_shows_no_r(opened: Any) -> None:
-    page = opened("failed")
+def test_a_failed_gate_shows_no_r(opened: Any, tables: dict[str, Path]) -> None:
+    page, summary = opened("failed"), summarize(load(tables["failed"]))
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     said = page.locator("body").inner_text()
     assert "show no gain of this model from the long context" in re.sub(r"\s+", " ", said)
     assert not re.search(r"R\(\d+\) = ", said)
-    assert said.count(NO_FRACTION) == 2  # in place of the charts of R(k) and of D(k)
+    assert said.count(no_fraction_sentence(summary.long_gain_nats)) == 2  # in place of the charts of R(k) and of D(k)
     assert NO_PREDICTION in said
     assert "gate failed, no R(k)" in said
     cells = page.locator("#classes tbody tr").evaluate_all("rows => rows.map(row => row.cells[7].textContent)")
@@ -591,13 +591,12 @@ def test_d_is_shown_only_beside_what_it_needs(opened: Any, tables: dict[str, Pat
     page.locator("#reaction summary").click()
     head = page.locator("#reaction thead th").all_inner_texts()
     cells = page.locator("#reaction tbody tr").last.locator("th, td").all_inner_texts()
+    beside = summary.prediction_recovered("unmask-one", 8)  # the same floor as that of `summary`
     expected = {
         "D(k): unmask-one, real context": summary.at("unmask-one", "real", 8).prediction_recovered,
         "D(k): unmask-one, null context": summary.at("unmask-one", "null", 8).prediction_recovered,
         "D(k): random, real context": summary.at("random", "real", 8).prediction_recovered,
-        "D(k): mimicry floor: tokens of the null context chosen by kl": summary.at(
-            "kl", "mimicry", 8
-        ).prediction_recovered,
+        f"D(k): mimicry floor: tokens of the null context chosen by {beside.mimicry_selector}": beside.mimicry,
         "R(k): unmask-one, real context": summary.at("unmask-one", "real", 8).recovered_fraction,
         "R(k): random, real context": summary.at("random", "real", 8).recovered_fraction,
     }
@@ -611,6 +610,7 @@ def test_d_is_shown_only_beside_what_it_needs(opened: Any, tables: dict[str, Pat
               const data = structuredClone(DATA);
               data.selectors = data.selectors.filter(s => s.name !== gone);
               data.summary.selections = data.summary.selections.filter(e => e.selector !== gone && e.context !== gone);
+              if (gone === "mimicry") data.imitators = {};
               drawReaction(data, state, byId("reaction"));
             }""",
             gone,
@@ -811,7 +811,11 @@ def test_numbers_and_figures_are_saved_without_a_network(
         return Path(download.value.path()).read_bytes()
 
     rows = list(csv.DictReader(io.StringIO(saved(page.locator("#save-numbers")).decode())))
-    assert {(row["gate"], row["beyond_gate"]) for row in rows} == {(summary.gate, summary.beyond_gate)}
+    gates = {row["class"]: (row["gate"], row["beyond_gate"]) for row in rows}
+    classes = by_class(load(tables["passed"]), summary)
+    of_classes = {of.target_class: (of.summary.gate, of.summary.beyond_gate) for of in classes}
+    assert gates == {"": (summary.gate, summary.beyond_gate), **of_classes} and len(set(gates.values())) > 1
+    assert len({(row["class"], row["gate"], row["beyond_gate"]) for row in rows}) == len(gates)
     found = {(row["class"], row["selector"], row["context"], row["k"], row["number"]): row for row in rows}
     assert len(found) == len(rows)
     for selection in summary.selections:
@@ -830,6 +834,10 @@ def test_numbers_and_figures_are_saved_without_a_network(
     (window,) = csv.DictReader(io.StringIO(saved(page.locator("#save-windows")).decode()))
     assert window["window_id"] == "0"
     data = data_of(pages["all"])["windows"][0]
+    measurement = load(tables["passed"])
+    (index,) = np.flatnonzero(measurement.windows["window_id"] == 0)
+    assert float(window["weight"]) == pytest.approx(measurement.weights_W[index], rel=1e-3)
+    assert window["document"] == measurement.windows["doc_id"].iloc[index]
     assert float(window["gain_kl_null_k8_nats"]) == data["selections"]["kl"]["null"]["gain"][-1]
     figure = page.locator("#figure4 figure").first
     drawing = ElementTree.fromstring(saved(figure.get_by_role("button", name="Save as SVG")))
@@ -837,11 +845,55 @@ def test_numbers_and_figures_are_saved_without_a_network(
     assert len(drawing.findall(f"{svg}circle")) == 90
     words = [text.text for text in drawing.iter(f"{svg}text")]
     assert words[0] == "Figure 4, kl, k = 8, real context, 90 windows"
-    assert words[1] == "made-up: 90 windows of 60 documents; validity gate passed; gate beyond the training row passed"
+    note = "made-up: 90 windows of 60 documents; validity gate passed; gate beyond the training row passed"
+    assert note in " ".join(words)
     assert all(circle.get("fill", "").startswith("rgb(") for circle in drawing.findall(f"{svg}circle"))
     assert saved(figure.get_by_role("button", name="Save as PNG")).startswith(b"\x89PNG")
     assert "Golowich" in page.locator("#citation").input_value()
     assert summary.run_id in page.locator("#citation").input_value()
+
+
+@in_browser
+def test_a_saved_chart_has_its_gates_and_the_names_of_its_lines(opened: Any, tmp_path: Path) -> None:
+    """On a narrow screen, too, all of its words lie within the picture."""
+    page = opened("fragile", viewport={"width": 390, "height": 844})
+    for name, place in (("R(k)", "#curves"), ("Prediction recovered", "#reaction"), ("Figure 4", "#figure4")):
+        page.goto(page.url.partition("#")[0])
+        page.wait_for_selector("html[data-ready]")
+        figure = page.locator(f"{place} figure", has_text=name if place != "#figure4" else "context").first
+        drawn = figure.locator("[data-series]").evaluate_all("groups => groups.map(group => group.dataset.series)")
+        assert bool(drawn) == (place != "#figure4")
+        with page.expect_download() as download:
+            figure.get_by_role("button", name="Save as SVG").click()
+        saved = tmp_path / "saved.svg"
+        saved.write_bytes(Path(download.value.path()).read_bytes())
+        page.goto(saved.as_uri())
+        words = " ".join(page.locator("text").all_text_contents())
+        assert "validity gate passed; gate beyond the training row passed" in words
+        for series in drawn:
+            assert series in words
+        assert name != "R(k)" or "misses low" in words
+        left, right = page.evaluate(
+            """() => {
+              const boxes = [...document.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+              return [Math.min(...boxes.map(b => b.left)), Math.max(...boxes.map(b => b.right))];
+            }"""
+        )
+        assert left >= 0 and right <= page.evaluate("document.documentElement.viewBox.baseVal.width")
+        page.go_back()
+
+
+@in_browser
+def test_many_windows_are_shown(opened: Any) -> None:
+    """A call of a function takes only so many arguments."""
+    page = opened("all")
+    assert page.evaluate(
+        """() => {
+          const [window] = DATA.windows;
+          const many = { ...DATA, windows: Array(20000).fill(window) };
+          return longestOf(many.windows) === longestOf([window]) && longestOf(DATA.windows) >= longestOf([window]);
+        }"""
+    )
 
 
 @in_browser

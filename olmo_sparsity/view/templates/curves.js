@@ -9,6 +9,7 @@ const CURVES = [
     contexts: ["real"],
     fits: (s) => !s.sees_target && s.name !== "random",
     empty: "No selector that is shown chooses without the target.",
+    unmeasured: "Not measured: random is not among the selectors.",
     words: "Only selectors that do not see the target: no selection luck.",
   },
   {
@@ -18,6 +19,7 @@ const CURVES = [
     contexts: ["real"],
     fits: (s) => s.sees_target,
     empty: "No selector that is shown sees the target.",
+    unmeasured: "Not measured: no resampled targets were drawn (influence.resampled_draws).",
     words: "Only selectors that see the target: sparse gain minus that on resampled targets.",
   },
   {
@@ -27,6 +29,7 @@ const CURVES = [
     contexts: ["real"],
     fits: (s) => s.sees_target,
     empty: "No selector that is shown sees the target.",
+    unmeasured: "Not measured: no resampled targets were drawn (influence.resampled_draws).",
     words: "Sparse gain on resampled targets, for which the long context cannot matter.",
   },
   {
@@ -71,6 +74,7 @@ function oneCurve(data, shown, state, width, curve) {
   const entries = data.summary.selections.filter(
     (e) => names.includes(e.selector) && contexts.includes(e.context) && e[quantity],
   );
+  if (!entries.length) return withoutDrawing(curve.title, curve.unmeasured ?? "Not measured.");
   const long = curve.longGain ? data.summary.long_gain_nats : null;
   const among = fraction ? [0, 1] : long ? [0, long.low ?? long.mean, long.high ?? long.mean] : [0];
   const area = areaOfK(data.ks, width, numbersOf(entries.map((e) => e[quantity])), among, fraction);
@@ -129,8 +133,11 @@ function levelLines({ frame, y }, fraction, long) {
 }
 
 /** Returns a selector's numbers against k, joined by a line. `points`: pairs of a pixel and an estimate. */
-function series({ y }, points, name, { dash = null, open = false, strong = false }) {
-  const group = svg("g", { stroke: colour(name), fill: "none", "stroke-width": strong ? 2.4 : 1.2 });
+function series({ y }, points, name, { dash = null, open = false, strong = false, words = null }) {
+  const group = svg("g", {
+    stroke: colour(name), fill: "none", "stroke-width": strong ? 2.4 : 1.2,
+    "data-series": words ?? `${name}${open ? ", null context" : ""}`, "data-name": name, "data-open": open ? "open" : null,
+  });
   const line = points.map(([px, value]) => `${px.toFixed(1)},${y(value.mean).toFixed(1)}`).join("L");
   if (points.length > 1) group.append(svg("path", { d: `M${line}`, "stroke-dasharray": dash }));
   for (const [px, value] of points) {

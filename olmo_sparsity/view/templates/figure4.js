@@ -82,7 +82,7 @@ function scatter(data, context, state, width, passes, open) {
       class: `point${edge ? " edge" : ""}${passes(window) ? "" : " faded"}`,
       cx: x(px).toFixed(1),
       cy: y(py).toFixed(1),
-      r: 5,
+      r: (5 * Math.sqrt(window.weight)).toFixed(1), // the area is the weight
       fill: colour(state.selector),
       stroke: colour(state.selector),
       role: "button",

@@ -4,7 +4,7 @@
 
 /** Draws D(k) of the chosen selector beside R(k), or says why not. */
 function drawReaction(data, state, place) {
-  const imitator = imitatorOf(data, state.selector);
+  const imitator = data.imitators[state.selector];
   const missing = missingBesideD(data, imitator);
   if (missing) {
     place.replaceChildren(withoutDrawing("Prediction recovered, D(k)", missing));
@@ -30,14 +30,6 @@ function drawReaction(data, state, place) {
     ),
     reactionTable(data, state, lines),
   );
-}
-
-/** Returns the selector whose imitation of the real prediction is the floor: the chosen one, if it was made to imitate. */
-function imitatorOf(data, selector) {
-  const imitators = data.selectors
-    .map((s) => s.name)
-    .filter((name) => data.summary.selections.some((e) => e.selector === name && e.context === "mimicry"));
-  return imitators.includes(selector) ? selector : imitators[0];
 }
 
 /** Returns why D(k) cannot be shown, or an empty string. */

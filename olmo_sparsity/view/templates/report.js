@@ -23,14 +23,13 @@ const state = {
 const shownCurves = new Set(
   DATA.selectors.map((s) => s.name).filter((name) => DATA.main_selectors.includes(name) || name === state.selector),
 );
-const longest = Math.max(
-  ...DATA.windows.flatMap((w) => [
-    w.loss_short_nats,
-    w.loss_long_nats,
-    w.null_loss_long_nats,
-    ...Object.values(w.selections).flatMap((s) => [...s.real.loss, ...s.null.loss]),
-  ]),
-);
+// A call takes only so many arguments, so the maximum is that of each window's maximum.
+const longestOf = (windows) =>
+  windows.reduce((most, w) => {
+    const losses = Object.values(w.selections).flatMap((s) => [...s.real.loss, ...s.null.loss]);
+    return Math.max(most, w.loss_short_nats, w.loss_long_nats, w.null_loss_long_nats, ...losses);
+  }, 0);
+const longest = longestOf(DATA.windows);
 for (const window of DATA.windows) window.text = [...window.tokens, window.target].join("").toLowerCase();
 const windowById = new Map(DATA.windows.map((w) => [w.id, w]));
 let cards = [];
@@ -151,7 +150,8 @@ function drawNote() {
       ? html("span", { class: "warn" }, "Sees the target: part of its gain is selection luck; read real minus luck. ")
       : html("span", { class: "fine" }, "Does not see the target: its gain over random has no selection luck. ");
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
-  byId("k-shown").textContent = `${state.k} of ${DATA.summary.num_long_range}`;
+  const among = DATA.summary.unit === "token" ? ` of ${DATA.summary.num_long_range}` : "";
+  byId("k-shown").textContent = `${state.k}${among}`;
   for (const note of document.querySelectorAll(".unmeasured")) {
     note.hidden = state.k === state.measuredK;
     note.textContent = `k = ${state.k} was not measured: what follows is of k = ${state.measuredK}.`;

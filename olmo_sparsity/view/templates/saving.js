@@ -24,8 +24,50 @@ function csv(rows) {
   return rows.map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
-/** Returns a drawing as a file of its own: with its colours, a background, its title, and `note` below the title. */
-function standalone(drawing, title, note) {
+/** Returns a text in lines of at most so many characters; a longer word has a line of its own. */
+function wrapped(text, characters) {
+  const lines = [];
+  for (const word of text.split(/\s+/)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && longer.length <= characters) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+/** Returns what stands above a drawing in its file, from y = 0 down, and its height: title, notes, and names of its series. */
+function headOf(drawing, title, notes, width, paper) {
+  const words = { fill: getComputedStyle(document.body).color, "font-family": "sans-serif" };
+  const parts = [];
+  let y = 2;
+  const write = (text, size, options) => {
+    for (const line of wrapped(text, Math.floor((width - 16) / (0.66 * size)))) {
+      y += size + 4;
+      parts.push(svg("text", { ...words, ...options, x: 8, y, "font-size": size }, line));
+    }
+  };
+  write(title, 14, { "font-weight": 600 });
+  for (const note of notes.filter(Boolean)) write(note, 9, {});
+  const series = new Map([...drawing.querySelectorAll("[data-series]")].map((group) => [group.dataset.series, group]));
+  let x = width;
+  for (const [label, group] of series) {
+    const space = 48 + 6.2 * label.length;
+    if (x + space > width) [x, y] = [8, y + 16];
+    const stroke = getComputedStyle(group).stroke;
+    const fill = group.dataset.open ? paper : stroke;
+    const dash = group.querySelector("path[stroke-dasharray]")?.getAttribute("stroke-dasharray");
+    parts.push(
+      svg("path", { d: `M${x},${y - 4}h30`, stroke, "stroke-dasharray": dash ?? null }),
+      svg("path", { d: MARKERS[group.dataset.name](4), transform: `translate(${x + 15},${y - 4})`, fill, stroke }),
+      svg("text", { ...words, x: x + 36, y, "font-size": 10 }, label),
+    );
+    x += space;
+  }
+  return { parts, height: y + 8 };
+}
+
+/** Returns a drawing as a file of its own: with its colours, a background, its title, notes, and the names of its series. */
+function standalone(drawing, title, notes) {
   const copy = drawing.cloneNode(true);
   const copies = [copy, ...copy.querySelectorAll("*")];
   [drawing, ...drawing.querySelectorAll("*")].forEach((node, index) => {
@@ -34,13 +76,11 @@ function standalone(drawing, title, note) {
     for (const name of ["class", "role", "tabindex"]) copies[index].removeAttribute(name);
   });
   const [, , width, height] = drawing.getAttribute("viewBox").split(" ").map(Number);
-  const head = 44;
   const background = getComputedStyle(drawing.closest("figure")).backgroundColor;
-  const words = { fill: getComputedStyle(document.body).color, "font-family": "sans-serif", x: 8 };
+  const { parts, height: head } = headOf(drawing, title, notes, width, background);
   copy.prepend(
     svg("rect", { x: 0, y: -head, width, height: height + head, fill: background }),
-    svg("text", { ...words, y: 16 - head, "font-size": 14, "font-weight": 600 }, title),
-    svg("text", { ...words, y: 32 - head, "font-size": 9 }, note),
+    svg("g", { transform: `translate(0,${-head})` }, parts),
   );
   for (const [name, value] of Object.entries({
     xmlns: SVG, viewBox: `0 ${-head} ${width} ${height + head}`, width, height: height + head,
@@ -63,7 +103,8 @@ async function asPng({ text, width, height }) {
 
 /** Adds buttons to a figure that save its drawing. The note of the page says what was measured and which gates passed. */
 function withFiles(figure, title) {
-  const drawing = () => standalone(figure.querySelector("svg"), title, PAGE_NOTE);
+  const subtitle = () => figure.querySelector("figcaption span")?.textContent ?? "";
+  const drawing = () => standalone(figure.querySelector("svg"), title, [subtitle(), PAGE_NOTE]);
   const name = title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60);
   figure.append(
     html(
@@ -102,19 +143,19 @@ const estimatesOf = (entry, prefix = "") =>
     return name === "figure4" ? estimatesOf(value, "figure4_") : [];
   });
 
-/** Returns every mean of the page with its interval: a row a number, with both gates. The unit is the end of its name. */
+/** Returns every mean of the page with its interval: a row a number, with the gates of its windows. Its name ends in the unit. */
 function numbersCsv(data) {
-  const gates = [data.summary.gate, data.summary.beyond_gate];
-  const row = (key, name, e) => [...gates, ...key, name, e.mean, e.low, e.high];
-  const of = (entry, key) => estimatesOf(entry).map(([name, e]) => row(key, name, e));
+  const row = (key, name, e, { gate, beyond_gate } = data.summary) =>
+    [gate, beyond_gate, ...key, name, e.mean, e.low, e.high];
+  const of = (entry, key, whole) => estimatesOf(entry).map(([name, e]) => row(key, name, e, whole));
   const ofSelections = (entry, which) =>
-    entry.selections.flatMap((e) => of(e, [which, e.selector, e.context, e.k]));
+    entry.selections.flatMap((e) => of(e, [which, e.selector, e.context, e.k], entry));
   return csv([
     ["gate", "beyond_gate", "class", "selector", "context", "k", "number", "value", "low", "high"],
     ...of(data.summary, ["", "", "", ""]),
     ...ofSelections(data.summary, ""),
     ...data.classes.flatMap((one) => [
-      ...of(one, [one.target_class, "", "", ""]), ...ofSelections(one, one.target_class),
+      ...of(one, [one.target_class, "", "", ""], one), ...ofSelections(one, one.target_class),
     ]),
     ...data.distances.flatMap((d) =>
       d.bins.map((b) =>
@@ -129,10 +170,12 @@ function windowsCsv(data, windows) {
     Object.keys(CONTEXTS).flatMap((context) => data.ks.map((k, index) => ({ name, context, k, index }))),
   );
   return csv([
-    ["window_id", "class", "group", "loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats",
+    ["window_id", "document", "weight", "class", "group", "loss_short_nats", "loss_long_nats", "gain_long_nats",
+      "null_gain_long_nats",
       ...choices.map(({ name, context, k }) => `gain_${name}_${context}_k${k}_nats`)],
     ...windows.map((w) => [
-      w.id, w.class, w.group, w.loss_short_nats, w.loss_long_nats, w.gain_long_nats, w.null_gain_long_nats,
+      w.id, w.doc, w.weight, w.class, w.group, w.loss_short_nats, w.loss_long_nats, w.gain_long_nats,
+      w.null_gain_long_nats,
       ...choices.map(({ name, context, index }) => w.selections[name][context].gain[index]),
     ]),
   ]);
