@@ -13,7 +13,8 @@
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
-# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained
+# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; with DATA
+#                (files) also on SmolLM2, where `make real` has downloaded it
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
@@ -131,6 +132,8 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
 	$(BIN)/python -W ignore -m benchmarks.long_windows
+	$(if $(and $(DATA),$(wildcard $(SMOLLM2))),$(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(DATA) \
+	--sizes 128 --windows 4 --out runs/benchmark/smollm2)
 
 mutants: ROOM ?= statistics
 mutants: NUMBER ?= 40

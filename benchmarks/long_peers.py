@@ -45,7 +45,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.storage.files import read_json, write_json
 
 LOCAL_LEN, BATCH_TOKENS = 64, 1024
-CANDIDATES = {"tokens": (32, 64), "sentences": (8, 16)}  # N, groups that are scored exactly after a ranking
+CANDIDATES = {"tokens": (16, 32, 64), "sentences": (8, 16)}  # N, groups that are scored exactly after a ranking
 # A ranking whose keys and values in front of the local tokens are those that exact scores go on from.
 SHARING_PREFIX = ("gradient", "patching", "attention", BOTH, "hierarchy:32", "hierarchy:64")
 
