@@ -116,12 +116,15 @@ def _set_up_streams() -> None:
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
-    """Check that all arguments are UTF-8, as everything is that they are written into.
+    """Check that all arguments and the current folder are UTF-8, as everything is that they are written into.
 
     Raises:
         UserError: one is not.
     """
-    for argument in arguments:
+    folder = []
+    with suppress(OSError):  # it was deleted; what needs it says so
+        folder.append(os.getcwd())
+    for argument in [*arguments, *folder]:
         try:
             argument.encode()
         except UnicodeEncodeError:

@@ -59,6 +59,8 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     if checkpoint is None:
         raise UserError(f"{run}: there is no trained model here; train it first with `olmo-sparsity train --run {run}`")
     manifest = read_manifest_of(run, "tokenizer_sha256")
+    if "synthetic_task" in manifest:
+        raise UserError(f"{run}: this run was trained on a synthetic task, not on text; choose another")
     check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)

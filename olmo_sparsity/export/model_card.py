@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.config import Config, ContextConfig, DataConfig, PoseConfig
+from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.model.checkpoint import CheckpointInfo
 
 
@@ -59,13 +59,15 @@ def _text_source(data: DataConfig) -> str:
     return _code(data.source)
 
 
-def _trained_positions(context: ContextConfig, pose: PoseConfig) -> tuple[str, int]:
+def _trained_positions(config: Config) -> tuple[str, int]:
     """Return (how position IDs were drawn in training, the smallest ID that was never trained)."""
-    max_position = pose.max_position or context.full_len
+    context, pose = config.context, config.pose
+    row_len = context.row_len + context.bos
+    max_position = config.num_positions
     if pose.method == "randpos":
         return f"with RandPos: position IDs are a sorted random sample of those below {max_position}.", max_position
     if pose.num_chunks == 1:
-        return f"without PoSE: position IDs are 0 to {context.row_len - 1}.", context.row_len
+        return f"without PoSE: position IDs are 0 to {row_len - 1}.", row_len
     chunks = f"{'up to ' if pose.vary_chunks else ''}{pose.num_chunks} chunks"
     return (
         f"with PoSE: each row is cut into {chunks}, whose position IDs are moved apart, below {max_position}; "
@@ -86,7 +88,14 @@ def model_card(
         eos_token: the token that ends a document, as text.
     """
     context = config.context
-    positions, max_position = _trained_positions(context, config.pose)
+    positions, max_position = _trained_positions(config)
+    row_len, begins, beginning = context.row_len, "", "no token is added before or after it"
+    if context.bos:
+        row_len += 1
+        begins = f" The first of them is {_code(eos_token)}, at position 0."
+        beginning = (
+            f"no token is added before or after it. Begin every text with {_code(eos_token)}, as rows of training did"
+        )
     steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
@@ -114,15 +123,15 @@ from those of the trained model by at most {exported.largest_logit_difference:.2
 
 ## Lengths and positions
 
-- The model was trained on rows of {context.row_len} tokens, {positions}
+- The model was trained on rows of {row_len} tokens, {positions}{begins}
 - Position IDs from {max_position} on were never trained. transformers accepts them, but do not trust the output.
-- The model never saw more than {context.row_len} tokens at once.
+- The model never saw more than {row_len} tokens at once.
 - The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens. To hide
   tokens, remove them and pass the `position_ids` of the others: these may have gaps.
 
 ## Tokens
 
-- A text gets the token IDs that it had in training: no token is added before or after it. {_code(eos_token)}, which ended
+- A text gets the token IDs that it had in training: {beginning}. {_code(eos_token)}, which ended
   every document, stops `generate`. It is also the padding token; padding is on the left.
 - A special token that is written out in a text is read as ordinary text, as in training. To read it as a special token, call
   `tokenizer(text, split_special_tokens=False)`.

@@ -133,13 +133,21 @@ def _delete_whole(checkpoint: Path) -> None:
     """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
     nameless = checkpoint.with_name(f"{checkpoint.name}.old.partial")
     os.replace(checkpoint, nameless)
-    shutil.rmtree(nameless)
+    _remove_tree(nameless)
 
 
 def _remove_partial(folder: Path) -> None:
     """Delete what a process left that was killed while it wrote or deleted a checkpoint."""
     for leftover in folder.glob("step*.partial"):
-        shutil.rmtree(leftover)
+        _remove_tree(leftover)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Delete a folder; of a link to one, the link: what it leads to is somebody else's."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:

@@ -122,7 +122,12 @@ def _delete_own(folder: Path) -> None:
         # In place of a folder of ours; what it leads to is somebody else's.
         if path.is_symlink() and any(pattern.startswith(f"{path.name}/") for pattern in patterns):
             path.unlink()
+    for pattern in patterns:  # likewise further down
+        for path in folder.glob(pattern.rpartition("/")[0]) if "/" in pattern else ():
+            if path.is_symlink() and not _is_linked(path.parent, folder):
+                path.unlink()
     own = {path for pattern in (*patterns, ".*.partial", "*/.*.partial") for path in folder.glob(pattern)}
+    own = {path for path in own if not _is_linked(path.parent, folder)}
     # In reverse order, ``windows`` goes before the tables that its parts vouch for.
     for path in sorted(own, reverse=True):
         if path.is_file() or path.is_symlink():

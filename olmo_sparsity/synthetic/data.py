@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
+from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.config.synthetic import QUERY_TOKENS
 from olmo_sparsity.storage.files import sha256_text
@@ -181,6 +181,13 @@ def check_synthetic(config: Config) -> None:
         config.pose.method == "pose" and not config.context.bos,
         f"pose.method = {config.pose.method}, context.bos = {config.context.bos}: synthetic tasks have PoSE and no BOS",
     )
+    used = {name: getattr(config.pose, name) for name in ("method", "num_chunks", "max_position")}
+    for field in dataclasses.fields(PoseConfig):
+        require(
+            field.name in used or getattr(config.pose, field.name) == field.default,
+            f"pose.{field.name} = {getattr(config.pose, field.name)}: synthetic tasks use pose.num_chunks and pose.max_position "
+            "only; leave it out",
+        )
     longest = max(
         settings.row_len(settings.train_lengths[1], settings.max_sparsity),
         settings.row_len(settings.test_lengths[-1], settings.test_sparsity[-1]),

@@ -24,11 +24,6 @@ GENERATOR_VERSION = 1
 LAST = 2.0
 
 
-def planted_width(num_planted: int, spread: int) -> int:
-    """Return the tokens of the shortest interval that has room for the planted positions."""
-    return (num_planted - 1) * spread + 1
-
-
 def planted_positions(
     rng: np.random.Generator,
     length_B: np.ndarray,

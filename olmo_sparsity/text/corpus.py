@@ -6,6 +6,7 @@ from beginning to end. Broken records stop the reading or are counted, as ``data
 
 from __future__ import annotations
 
+import errno
 import glob
 import gzip
 import hashlib
@@ -211,6 +212,7 @@ def _builtin_documents() -> Iterator[Document]:
 def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
     """Stream one file of the English training split of allenai/c4."""
     import datasets
+    import httpx
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # no lines about retries; a failure is reported below
     try:
@@ -219,7 +221,9 @@ def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
         )
         for record in stream:
             yield make_document(record["text"], "c4/en") if record["text"].strip() else "empty"
-    except (ConnectionError, OSError) as error:  # the errors of requests and of the hub are subclasses of these
+    except (OSError, httpx.HTTPError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # of the hub's cache
+            raise
         reason = str(error).splitlines()[0][:100] if str(error) else error.__class__.__name__
         raise UserError(
             f"data.source=c4: the hub cannot be reached ({reason}); go online and run the same command again, it continues "

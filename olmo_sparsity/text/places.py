@@ -131,11 +131,12 @@ def several_places_words(encoded: EncodedText, place: TargetPlace, target: str) 
 def _tokens_that_begin(encoded: EncodedText, target: str) -> Iterator[int]:
     """Yield the indices of the tokens that begin a piece of text, rising."""
     lead = len(target) - len(target.lstrip()) if target.strip() else 0
+    reached = np.maximum.accumulate(encoded.ends)  # rising, also where a character is several tokens
     found = encoded.text.find(target)
     while found >= 0:
-        behind = np.flatnonzero(encoded.ends > found + lead)
-        if len(behind) and encoded.begin_of(int(behind[0])) == found + lead:
-            yield int(behind[0])
+        token = int(np.searchsorted(reached, found + lead, side="right"))  # the first that ends behind it
+        if token < len(reached) and encoded.begin_of(token) == found + lead:
+            yield token
         found = encoded.text.find(target, found + 1)
 
 

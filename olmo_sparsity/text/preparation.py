@@ -92,7 +92,7 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
 
 def describe(folder: Path) -> list[str]:
     """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
-    manifest = read_manifest_of(folder)
+    manifest = read_manifest_of(folder, "splits", "speed", "documents", "tokens", "bytes", "skipped", "unclosed")
     lines = [
         f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
         for split, entry in manifest["splits"].items()

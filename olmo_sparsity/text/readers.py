@@ -80,11 +80,11 @@ def _read_txt(path: Path) -> Iterator[TextRecord]:
 def _read_parquet(path: Path, text_field: str) -> Iterator[TextRecord]:
     try:
         file = pq.ParquetFile(path)
+        columns = file.schema_arrow.names
     except PermissionError as error:
         raise PermissionError(error.errno, os.strerror(error.errno or 0), str(path)) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of the name of a column
         raise UserError(f"{path}: not a Parquet file, or cut short ({str(error)[:80]})") from None
-    columns = file.schema_arrow.names
     if text_field not in columns:
         raise UserError(f"{path}: no column {text_field!r} (data.text_field); it has {', '.join(columns)}")
     number = 0

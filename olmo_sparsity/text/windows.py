@@ -147,7 +147,9 @@ def _draw_from_documents(
     """Return (document, target) of windows that are drawn document by document, int64 [W] each."""
     order_g = eligible_g[np.random.default_rng([seed, 0]).permutation(len(eligible_g))]
     # Documents and targets of each pass over the documents, in compact arrays: there may be millions of windows.
-    passes = [(array("q"), array("q")) for _ in range(max_per_document)]
+    passes = [
+        (array("q"), array("q")) for _ in range(min(max_per_document, num_windows))
+    ]  # later ones are never among them
     for document in order_g.tolist():
         targets = possible_targets(store, min_preceding, document=document, target_table_V=target_table_V)
         if len(targets) == 0:

@@ -154,6 +154,8 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
             )  # read before the evaluation, which does not count
             if due.evaluate:
                 state.evaluation = evaluate(train_state, run.data.evaluation_rows)
+                validation_nats = state.evaluation.validation_loss_nats
+                _check_finite(run, state.step, loss_nats=validation_nats or 0.0, grad_norm=float(grad_norm))
             metrics = StepMetrics(
                 step=state.step,
                 loss_nats=loss_nats,

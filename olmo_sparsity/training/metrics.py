@@ -88,8 +88,8 @@ def _truncate(path: Path, step: int) -> None:
     """
     lines = []
     content = path.read_bytes().decode(errors="replace") if path.is_file() else ""
-    for number, line in enumerate(content.split("\n"), start=1):
-        if not line or number == content.count("\n") + 1:  # what follows the last line break was cut short
+    for number, line in enumerate(content.split("\n")[:-1], start=1):  # what follows the last line break was cut short
+        if not line:
             continue
         where = f"{path}:{number}"
         if check_type(decode_json(line, where=where), _Line, where=where)["step"] <= step:

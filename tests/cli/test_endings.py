@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_a_line_is_short_and_printable(capsys: pytest.CaptureFixture[str]) -> No
     line = capsys.readouterr().err
     assert len(line) < LONGEST_LINE + 100
     assert "\x1b" not in line and "\u202e" not in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    folder = tmp_path / os.fsdecode(b"b\xfccher")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert run(lambda *_, **__: 0, []) == 2
+    assert "this name is not UTF-8" in capsys.readouterr().err
+    folder.rmdir()
+    assert run(lambda *_, **__: 0, []) == 0  # what needs the folder says that it is gone
 
 
 def in_a_process(shell: str, tiny_tables: Path) -> subprocess.CompletedProcess[bytes]:

@@ -54,3 +54,15 @@ def test_the_model_card_tells_which_positions_were_trained(tiny_config: Config) 
     ):
         assert said in card(**pose)
         assert "Position IDs from 64 on were never trained" in card(**pose)
+
+
+def test_the_model_card_tells_of_the_first_token_of_training(bos_config: Config) -> None:
+    """It stands at position 0 in front of every row, so rows and positions are one more."""
+    card, length = card_of(bos_config), bos_config.context.row_len
+    assert f"trained on rows of {length + 1} tokens" in card and "The first of them is `end`, at position 0." in card
+    assert f"Position IDs from {bos_config.num_positions} on were never trained" in card
+    assert f"never saw more than {length + 1} tokens at once" in card
+    assert "Begin every text with `end`" in card
+    ordinary = card_of(replace(bos_config, pose=PoseConfig(num_chunks=1)))
+    assert f"without PoSE: position IDs are 0 to {length}." in ordinary
+    assert f"Position IDs from {length + 1} on were never trained" in ordinary

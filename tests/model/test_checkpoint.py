@@ -43,6 +43,25 @@ def test_the_newest_two_are_kept_and_latest_points_to_the_last(tiny_run: Path) -
     assert not list((tiny_run / "checkpoints").glob("*.partial"))
 
 
+def test_a_checkpoint_that_was_moved_and_linked_loses_its_link_only(tiny_run: Path, tmp_path: Path) -> None:
+    folder, model = tmp_path / "checkpoints", load_model(tiny_run / "checkpoints" / "latest", CPU)
+    state = CheckpointState(weights=model.state_dict(), optimizer={})
+
+    def save(step: int) -> None:
+        info = CheckpointInfo(step=step, tokens=0, seconds=0.0)
+        save_checkpoint(folder, info, config=model.config, state=state, keep=1)
+
+    save(1)
+    shutil.move(folder / "step1", tmp_path / "archive")
+    (folder / "step1").symlink_to(tmp_path / "archive")
+    (folder / "step0.old.partial").symlink_to(tmp_path / "archive")  # what a process left that was killed here
+    save(2)
+    assert [path.name for path in list_checkpoints(folder)] == ["step2"]
+    assert newest_intact_checkpoint(folder) == folder / "step2"
+    assert (tmp_path / "archive" / "model.pt").is_file()
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step2"]
+
+
 def test_a_full_disk_leaves_no_part_of_a_checkpoint(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,15 @@ def test_checkpoints_behind_a_link_are_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "disk" / "step4" / "model.pt").is_file()
 
 
+def test_a_checkpoint_behind_a_link_is_not_deleted(tmp_path: Path) -> None:
+    run = made_up_folder(tmp_path / "run")
+    shutil.move(run / "checkpoints" / "step4", tmp_path / "archive")
+    (run / "checkpoints" / "step4").symlink_to(tmp_path / "archive")
+    clear_folder(run)
+    assert not (run / "checkpoints" / "step4").is_symlink()
+    assert (tmp_path / "archive" / "model.pt").is_file()
+
+
 def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=4)
     write(tables / "windows" / "notes.txt")

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import socket
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import datasets
+import httpx
 import pandas as pd
 import pytest
 import zstandard
@@ -183,10 +186,24 @@ def test_c4_is_streamed_file_by_file_at_its_pinned_revision(tmp_path: Path, monk
     assert len({shard.name for shard in list_shards(data)}) == C4_SHARDS
 
 
-def test_the_error_for_c4_offline_gives_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [socket.gaierror(-2, "Name or service not known"), httpx.ProxyError("403 Forbidden"), httpx.ReadError("reset")],
+    ids=["no name", "proxy", "cut off"],
+)
+def test_the_error_for_c4_offline_gives_alternatives(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def unreachable(*_args: object, **_options: object) -> object:
-        raise socket.gaierror(-2, "Name or service not known")
+        raise error
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(UserError, match=r"hub cannot be reached.*data\.source=builtin"):
+        list(read_documents(DataConfig(source="c4")))
+
+
+def test_a_full_disk_is_not_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object, **_options: object) -> object:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(datasets, "load_dataset", full)
+    with pytest.raises(OSError, match="No space left"):
         list(read_documents(DataConfig(source="c4")))

@@ -8,7 +8,14 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
-from olmo_sparsity.text.places import EncodedText, encode_text, place_at, place_of, several_places_words
+from olmo_sparsity.text.places import (
+    EncodedText,
+    _tokens_that_begin,
+    encode_text,
+    place_at,
+    place_of,
+    several_places_words,
+)
 from olmo_sparsity.text.vocabulary import train_bpe
 
 TEXT = "the cat sat on the mat, and the cat was naïve ✨ the end"
@@ -50,6 +57,24 @@ def test_a_text_is_found_where_a_token_begins_it(encoded: EncodedText) -> None:
     assert (encoded.begin_of(only.token), only.others) == (32, ())
     assert place_of(encoded, "cat", **LENGTHS) == only
     assert several_places_words(encoded, only, "cat") is None
+
+
+def test_places_of_a_text_against_the_definition() -> None:
+    """Ends need not rise: a character may be several tokens."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        text = "".join(rng.choice(list("ab "), 30))
+        ends = np.clip(np.sort(rng.integers(1, 31, 12)) + rng.integers(-1, 2, 12), 1, 30)
+        begins = np.concatenate([[0], ends[:-1]])
+        encoded = EncodedText(text, np.arange(12), begins, ends)
+        for target in ("a", " b", "ab"):
+            lead = len(target) - len(target.lstrip())
+            expected = []
+            for found in (i for i in range(30) if text.startswith(target, i)):
+                behind = [i for i in range(12) if ends[i] > found + lead]
+                if behind and encoded.begin_of(behind[0]) == found + lead:
+                    expected.append(behind[0])
+            assert list(_tokens_that_begin(encoded, target)) == expected
 
 
 def test_a_character_of_several_tokens(encoded: EncodedText) -> None:

@@ -20,7 +20,7 @@ from olmo.data.memmap_dataset import MemMapDataset
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import corpus, encoding, preparation, scheduling
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
 from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
@@ -183,6 +183,9 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     message = "\n".join(describe(folder))
     for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
         assert words in message
+    write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
+    with pytest.raises(UserError, match="speed"):
+        describe(folder)
 
 
 def test_builtin_validation_text_shares_no_sequence_with_training_text(

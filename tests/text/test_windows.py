@@ -87,6 +87,14 @@ def test_all_tokens_of_a_document_are_targets_equally_often(store: TokenStore) -
     assert chisquare([seen[start] for start in sorted(possible)]).pvalue > 1e-3
 
 
+def test_a_limit_that_is_none_takes_no_memory(store: TokenStore) -> None:
+    few, many = (
+        sample_windows(store, 8, num_windows=5, max_per_document=limit, seed=0, sampling="documents")
+        for limit in (1000, 10**9)  # no document has so many targets
+    )
+    assert few.sha256 == many.sha256
+
+
 def test_excluded_documents_are_not_drawn(store: TokenStore) -> None:
     first = sample(store, 50, max_per_document=1)
     others = sample(store, 500, max_per_document=1, exclude_ids=store.doc_ids_G[first.document_W])
