@@ -77,16 +77,19 @@ def _first_lines(text: str, width: int, *, last: str) -> list[str]:
 
 
 def _measured_in_short(summary: Summary) -> str:
-    """Return what was measured and which gates passed, in one line; the label of the figure says it in full."""
+    """Return what was measured and which gates passed, in one line; the label of the figure says it in full.
+
+    A narrow figure cuts its end off, so what may mislead comes first.
+    """
     lengths = length_words(summary.lengths).split(";")[0]
     gates = "both gates passed"
     if not (summary.gate_passed and summary.beyond_gate_passed):
         beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
-    warning = " WARNING: not of the better first token." if anchor_warning(summary.setup) else ""
+    warning = "WARNING: not of the better first token. " if anchor_warning(summary.setup) else ""
     unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
-    return f"Data: {subject}, {data_words(summary)}; {lengths}{unit}; {gates}.{warning}"
+    return f"{warning}Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}."
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:
