@@ -20,7 +20,7 @@ from .output import caption, save
 from .paper import Width, width_in_force
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
-PANELS = ("share of windows", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
+PANELS = ("share of windows\nweighted", "long gain\nnats", "R({k})\ntarget unseen", "gain minus control\nk = {k}, nats")
 FAILED = "#EFEFEF"
 SAME_RULE_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "s", "markerfacecolor": "white"}
 OTHERS_LOOK: dict[str, Any] = {"color": "#B00020", "marker": "x"}

@@ -154,7 +154,7 @@ def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[
         if entry.summary.gate == "failed"
     }
     assert [axis.get_title().replace("\n", " ") for axis in axes] == [
-        "share of windows", "long gain nats", "R(8) target unseen", "gain minus control k = 8, nats",
+        "share of windows weighted", "long gain nats", "R(8) target unseen", "gain minus control k = 8, nats",
     ]  # fmt: skip
     shares, gains = [e.window_share.mean for e in entries], [e.summary.long_gain_nats.mean for e in entries]
     for axis, values in ((axes[0], shares), (axes[1], gains)):

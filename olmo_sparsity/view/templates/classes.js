@@ -186,7 +186,7 @@ function classTable(data, state) {
     "class",
     "definition",
     "windows",
-    "share (weighted)",
+    "share of windows, weighted",
     "long gain, nats",
     "long gain of all other targets, nats",
     "gate",
