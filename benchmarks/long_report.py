@@ -41,6 +41,15 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
+def _times(compared: list[dict[str, Any]], found: list[dict[str, Any]], *, cost: str) -> float | None:
+    """Return how many times as much one method costs as another, by medians over the windows that both ran on; None: on none."""
+    common = {row["window"] for row in compared} & {row["window"] for row in found}
+    if not common:
+        return None
+    of_compared, of_found = (median(row[cost] for row in rows if row["window"] in common) for rows in (compared, found))
+    return of_compared / of_found if of_found else None
+
+
 def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row for each quantity, size and method: medians of the cost, means of the fidelity over windows."""
     summary = []
@@ -52,9 +61,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name, reference in (("times_plain", CAPTUM), ("times_exact", EXACT)):
             compared = of_key.get((quantity, size, reference))
             for cost in ("seconds", "tokens"):
-                entry[f"{name}_{cost}"] = (
-                    None if compared is None else median(row[cost] for row in compared) / costs[cost]
-                )
+                entry[f"{name}_{cost}"] = _times(compared or [], found, cost=cost)
         for name in ("recall", "rank_correlation", "gain_lost_nats", "gain_nats"):
             entry[name] = _mean([row[name] for row in found])
         entry["prediction_recovered"] = 1 - fmean(row["kl_nats"] for row in found) / fmean(

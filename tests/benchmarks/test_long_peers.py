@@ -231,14 +231,24 @@ def test_the_summary_takes_medians_of_costs_and_a_ratio_of_means(
     row = {"quantity": "tokens", "size": 8, "method": EXACT, "groups": 4, "num_timed": None, "rank_correlation": 1.0}
     row |= {"gain_lost_nats": 0.0, "gain_nats": 1.0, "largest_difference_nats": None}
     rows = [
-        {**row, "seconds": seconds, "tokens": 10 * seconds, "recall": value, "kl_nats": value, "kl_short_nats": short}
-        for seconds, value, short in ((1.0, 1.0, 2.0), (2.0, 0.0, 10.0), (9.0, 0.5, 3.0))
+        {
+            **row,
+            "window": w,
+            "seconds": cost,
+            "tokens": 10 * cost,
+            "recall": value,
+            "kl_nats": value,
+            "kl_short_nats": short,
+        }
+        for w, (cost, value, short) in enumerate(((1.0, 1.0, 2.0), (2.0, 0.0, 10.0), (9.0, 0.5, 3.0)))
     ]
     rows += [{**rows[0], "method": "attention", "seconds": 0.5, "tokens": 4.0, "rank_correlation": None}]
     exact, attention = summarize(rows)
     assert (exact["seconds"], exact["tokens"], exact["windows"], exact["recall"]) == (2.0, 20.0, 3, 0.5)
     assert exact["prediction_recovered"] == pytest.approx(1 - 1.5 / 15)
-    assert attention["times_exact_seconds"] == 4.0 and attention["times_exact_tokens"] == 5.0
+    assert attention["times_exact_seconds"] == 2.0 and attention["times_exact_tokens"] == 2.5  # on the window of both
+    free = summarize([*rows[:3], {**rows[3], "seconds": 0.0}, {**rows[3], "method": "elsewhere", "window": 7}])
+    assert free[1]["times_exact_seconds"] is None and free[2]["times_exact_tokens"] is None
     assert attention["times_plain_seconds"] is None and attention["rank_correlation"] is None
     plain = [{**row, "size": 9, "method": CAPTUM} for row in rows[:1]]
     figures: list[Figure] = []
