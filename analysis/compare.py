@@ -86,9 +86,10 @@ def _words(comparison: Comparison) -> str:
         for words in (subject.warning, anchor_warning(subject.summary.setup))
         if words
     )
+    units = units_words(comparison.subjects[0].summary)
     return (
-        f"{gates}{warnings}{units_words(comparison.subjects[0].summary)} Means over windows with 95% intervals by bootstrap over "
-        f"documents. {pairings}. {measured} Gain over "
+        f"{gates}{warnings}{f'{units} ' if units else ''}Means over windows with 95% intervals by bootstrap over documents. "
+        f"{pairings}. {measured} Gain over "
         "random: of selectors that do not see the target (of one that does it would hold luck); real minus luck: of the others."
     )
 

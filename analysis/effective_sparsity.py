@@ -29,6 +29,7 @@ from olmo_sparsity.statistics.sparsity_by_length import (
     read_length,
     sparsity_by_length,
 )
+from olmo_sparsity.statistics.summary import gate_of
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
 from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
@@ -158,7 +159,7 @@ def _constant_share_words(model: SparsityOfModel) -> str:
 
 def _failed_lengths(model: SparsityOfModel) -> list[str]:
     """Return the full lengths at which the long gain is not above 0."""
-    return [f"{length:,}" for length, gain in model.long_gains_nats.items() if not gain.is_above_zero]
+    return [f"{length:,}" for length, gain in model.long_gains_nats.items() if gate_of(gain) == "failed"]
 
 
 def _gate_words(model: SparsityOfModel) -> str:
@@ -210,7 +211,7 @@ def table(found: SparsityByLength) -> pd.DataFrame:
             rows.append(
                 {
                     "model": model.name, "selector": key.line.selector, "context": key.line.context, "share": key.share,
-                    "full_len": key.full_len, "gate": "passed" if model.long_gains_nats[key.full_len].is_above_zero else "failed",
+                    "full_len": key.full_len, "gate": gate_of(model.long_gains_nats[key.full_len]),
                     "num_long_range": num_long_range, "max_k": point.max_k, "k": point.value,
                     "k_low": None, "k_high": None, **ends, "has_interval": point.has_interval,
                     "k_share": None if point.value is None else point.value / num_long_range,
@@ -236,10 +237,13 @@ def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     axes[0, 0].set_ylabel("smallest k\n(interpolated in log k)")
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
-    failed = {model.name: _failed_lengths(model) for model in found.models}
-    if any(failed.values()):
-        lines = [f"{name}: VALIDITY GATE FAILED at full_len {', '.join(of)}" for name, of in failed.items() if of]
-        write_above(figure, lines)
+    above = [
+        f"{model.name}: VALIDITY GATE FAILED at full_len {', '.join(failed)}"
+        for model in found.models
+        if (failed := _failed_lengths(model))
+    ]
+    if above:
+        write_above(figure, above)
     pictures = save(figure, out, name=NAME)
     if pictures:
         write_text(out / f"{NAME}.csv", table(found).to_csv(index=False, lineterminator="\n"))

@@ -113,7 +113,7 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
 
 
 def write_above(figure: Figure, sentences: Sequence[str]) -> None:
-    """Write what nobody may miss above a figure, a line each: gates that failed."""
+    """Write what nobody may miss above a figure, a line each, such as gates that failed."""
     width = width_in_force()
     if width is Width.screen:
         words, looks = "\n".join(sentences), {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}

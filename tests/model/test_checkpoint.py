@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,14 +44,21 @@ def test_the_newest_two_are_kept_and_latest_points_to_the_last(tiny_run: Path) -
     assert not list((tiny_run / "checkpoints").glob("*.partial"))
 
 
-def test_a_checkpoint_that_was_moved_and_linked_loses_its_link_only(tiny_run: Path, tmp_path: Path) -> None:
-    folder, model = tmp_path / "checkpoints", load_model(tiny_run / "checkpoints" / "latest", CPU)
+def saving_the_newest(folder: Path, run: Path) -> Callable[[int], None]:
+    """Return a function that saves the model of a run as a checkpoint of a step, of which the newest is kept."""
+    model = load_model(run / "checkpoints" / "latest", CPU)
     state = CheckpointState(weights=model.state_dict(), optimizer={})
 
     def save(step: int) -> None:
         info = CheckpointInfo(step=step, tokens=0, seconds=0.0)
         save_checkpoint(folder, info, config=model.config, state=state, keep=1)
 
+    return save
+
+
+def test_a_checkpoint_that_was_moved_and_linked_loses_its_link_only(tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save = saving_the_newest(folder, tiny_run)
     save(1)
     shutil.move(folder / "step1", tmp_path / "archive")
     (folder / "step1").symlink_to(tmp_path / "archive")
@@ -66,13 +74,8 @@ def test_a_full_disk_leaves_no_part_of_a_checkpoint(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither where one is written, nor where an old one is deleted: that loses its name before its files."""
-    folder, model = tmp_path / "checkpoints", load_model(tiny_run / "checkpoints" / "latest", CPU)
-    state = CheckpointState(weights=model.state_dict(), optimizer={})
-
-    def save(step: int) -> None:
-        info = CheckpointInfo(step=step, tokens=0, seconds=0.0)
-        save_checkpoint(folder, info, config=model.config, state=state, keep=1)
-
+    folder = tmp_path / "checkpoints"
+    save = saving_the_newest(folder, tiny_run)
     save(1)
 
     def fails(*_: object, **__: object) -> None:
