@@ -74,8 +74,10 @@ def ladder(runs: list[Path]) -> list[Rung]:
         ("PoSE settings", [m.get("pose") for m in manifests]),
         ("definitions of visible", [(m.visibility, m.anchor is None) for m in setups]),
         ("units", [measurement.unit for measurement in measurements.values()]),
+        ("null contexts", [measurement.null_context for measurement in measurements.values()]),
         ("k", [m["influence"]["k"] for m in manifests]),
         ("selectors", [m["influence"]["selectors"] for m in manifests]),
+        ("ways of screening", [setup.screening for setup in setups]),
         ("numbers of training steps", [m.get("checkpoint", {}).get("step") for m in manifests]),
     ):
         if any(value != values[0] for value in values):

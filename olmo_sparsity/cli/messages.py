@@ -87,8 +87,20 @@ def _parsed(parse: Callable[[Any, list[str]], list[str]], context: Any, argument
         raise
 
 
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    """Return parameters; help shows no type of those that take no value, where Typer writes ``<bool>``."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 class Command(TyperCommand):
     """A command whose mistakes name it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the command."""
+        return _without_types_of_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments of the command."""
@@ -97,6 +109,10 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group of commands whose mistakes name it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the group."""
+        return _without_types_of_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments of the group."""

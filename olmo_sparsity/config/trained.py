@@ -13,7 +13,6 @@ FREE_TO_TRAIN = frozenset(
     {
         ("data", "cache_dir"),
         ("data", "processes"),
-        ("data", "token_dtype"),
         ("training", "parallel"),
         ("training", "micro_batch_rows"),
         ("training", "checkpoint_every"),
@@ -31,6 +30,7 @@ FREE_TO_TRAIN = frozenset(
 FREE_TO_MEASURE = FREE_TO_TRAIN | {
     ("data", "on_error"),
     ("data", "text_field"),
+    ("data", "token_dtype"),
     ("training", "device"),
     ("training", "threads"),
 }

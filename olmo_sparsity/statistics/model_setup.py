@@ -76,11 +76,15 @@ class Screening:
         num_candidates: how many, in each window.
         ranking: what ranked them.
         selectors: whose scores these are.
+        precision: of the ranking; older manifests do not say it.
+        proxy_sha256: fingerprint of the weights of the model that ranked; None: it was the measured model.
     """
 
     num_candidates: int
     ranking: str
     selectors: tuple[str, ...]
+    precision: Optional[str]
+    proxy_sha256: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,19 @@ class ModelSetup:
             and AnchorCheck(
                 check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats")
             ),
-            screening=_screening(manifest.get("influence", {})),
+            screening=_screening(manifest),
         )
 
 
-def _screening(settings: dict[str, Any]) -> Optional[Screening]:
+def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
+    settings = manifest.get("influence", {})
     screened = tuple(name for name in settings.get("selectors", ()) if name in SCREENED)
     if settings.get("screen") is None or not screened:
         return None
-    return Screening(settings["screen"], settings.get("screen_by", "gradient"), screened)
+    return Screening(
+        num_candidates=settings["screen"],
+        ranking=settings.get("screen_by", "gradient"),
+        selectors=screened,
+        precision=manifest.get("screen_precision"),
+        proxy_sha256=manifest.get("screen_proxy", {}).get("weights_sha256"),
+    )

@@ -183,7 +183,7 @@ def _settings(tables: Path) -> Any:
     influence = {key: value for key, value in manifest["influence"].items() if key not in HOW_IT_RUNS}
     return (
         influence,
-        [manifest.get(key) for key in ("visibility", "anchor")],
+        [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
         manifest["checkpoint"]["step"],
         [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
     )

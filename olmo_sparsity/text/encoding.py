@@ -12,11 +12,12 @@ from collections.abc import Iterator, MutableSequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.records import ShardRecord
 from olmo_sparsity.text.scanning import scan_token_file
@@ -35,11 +36,13 @@ class _Batch:
         documents: the documents.
         skipped_before: for each document, the number of records of the shard skipped before it, by reason.
         skipped: the same at the end of the batch.
+        error: why the shard cannot be read beyond these documents; None if it can, or ends there.
     """
 
     documents: list[corpus.Document]
     skipped_before: list[dict[str, int]]
     skipped: dict[str, int]
+    error: Optional[UserError] = None
 
 
 def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
@@ -99,25 +102,33 @@ def _encode_shard(task: ShardTask, writer: ShardWriter) -> dict[str, int]:
 
 
 def _batches(task: ShardTask) -> Iterator[_Batch]:
-    """Yield the documents of a shard in batches, as many as ``max_documents`` allows. The last batch may be empty."""
+    """Yield the documents of a shard in batches, as many as ``max_documents`` allows. The last batch may be empty.
+
+    More is read than ``max_tokens`` allows, and how much depends on the number of threads. So the last batch holds the error that
+    ends the reading, which counts only if the documents before it do not reach the limit.
+    """
     skipped: dict[str, int] = {}
     documents: list[corpus.Document] = []
     skipped_before: list[dict[str, int]] = []
     num_documents = num_characters = 0
-    for item in corpus.read_shard(task.data, task.shard):
-        if isinstance(item, str):
-            skipped = {**skipped, item: skipped.get(item, 0) + 1}
-            continue
-        documents.append(item)
-        skipped_before.append(skipped)
-        num_documents += 1
-        num_characters += len(item.text)
-        if num_documents == task.limits.documents:
-            break
-        if num_characters >= BATCH_CHARACTERS or len(documents) >= BATCH_DOCUMENTS:
-            yield _Batch(documents, skipped_before, skipped)
-            documents, skipped_before, num_characters = [], [], 0
-    yield _Batch(documents, skipped_before, skipped)
+    error: Optional[UserError] = None
+    try:
+        for item in corpus.read_shard(task.data, task.shard):
+            if isinstance(item, str):
+                skipped = {**skipped, item: skipped.get(item, 0) + 1}
+                continue
+            documents.append(item)
+            skipped_before.append(skipped)
+            num_documents += 1
+            num_characters += len(item.text)
+            if num_documents == task.limits.documents:
+                break
+            if num_characters >= BATCH_CHARACTERS or len(documents) >= BATCH_DOCUMENTS:
+                yield _Batch(documents, skipped_before, skipped)
+                documents, skipped_before, num_characters = [], [], 0
+    except UserError as caught:
+        error = caught
+    yield _Batch(documents, skipped_before, skipped, error)
 
 
 @contextmanager
@@ -144,7 +155,11 @@ def _encode_batch(tokenizer: Tokenizer, batch: _Batch, *, dtype: np.dtype[Any], 
 
 
 def _write_batch(writer: ShardWriter, encoded: tuple[_Batch, Future[list[np.ndarray]]]) -> dict[str, int]:
-    """Write an encoded batch, until a limit is reached. Return the numbers of records skipped up to there."""
+    """Write an encoded batch, until a limit is reached. Return the numbers of records skipped up to there.
+
+    Raises:
+        UserError: the shard cannot be read beyond the batch, and no limit is reached.
+    """
     batch, tokens = encoded
     skipped = batch.skipped
     for document, skipped_before, ids in zip(batch.documents, batch.skipped_before, tokens.result(), strict=True):
@@ -163,4 +178,6 @@ def _write_batch(writer: ShardWriter, encoded: tuple[_Batch, Future[list[np.ndar
             skipped = skipped_before
             break
     writer.flush()
+    if batch.error is not None and not writer.is_full:
+        raise batch.error
     return skipped

@@ -148,6 +148,8 @@ def eos_id_of(tokenizer: Tokenizer, eos_token: str) -> int:
 def tokenizer_text(data: DataConfig) -> str:
     """Return the text of the ``tokenizer.json`` that ``data.tokenizer`` names; ``bpe:N`` is trained on the corpus.
 
+    ``data.max_documents`` bounds what it is trained on. ``data.max_tokens`` cannot: it counts tokens of the tokenizer.
+
     Raises:
         UserError: there is no such tokenizer, or it cannot be trained.
     """
@@ -164,7 +166,7 @@ def tokenizer_text(data: DataConfig) -> str:
             )
         texts = (
             document.text
-            for document in corpus.read_documents(data)
+            for document in islice(corpus.read_documents(data), data.max_documents)
             if corpus.split_of(document, data.validation_percent) == "train"
         )
         tokenizer = train_bpe(islice(texts, BPE_DOCUMENTS), vocab_size, eos_token=data.eos_token)

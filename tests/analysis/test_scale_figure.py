@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,10 +18,13 @@ from matplotlib.figure import Figure
 
 from analysis import scale
 from analysis.style import LOOKS
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import difference_over_seeds
 from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.tables.reading import newest_finished
 
 SIZES = [400_000.0, 1_200_000.0, 3_600_000.0]
 
@@ -30,6 +34,32 @@ def rungs(tmp_path_factory: pytest.TempPathFactory) -> list[scale.Rung]:
     """Three sizes with three seeds each, named in disorder."""
     runs = made_up_ladder(tmp_path_factory.mktemp("ladder"), (0, 1, 2))
     return scale.ladder(sorted(runs, key=lambda run: run.name[-1]))
+
+
+SCREENED = {"influence": {"screen": 4, "screen_by": "gradient"}, "screen_precision": "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "other"),
+    [
+        ("null contexts", {}, {"influence": {"null_context": "shuffled"}}),
+        ("ways of screening", {}, SCREENED),
+        ("ways of screening", SCREENED, {**SCREENED, "screen_precision": "bf16"}),
+        ("ways of screening", SCREENED, {**SCREENED, "screen_proxy": {"weights_sha256": "0"}}),
+    ],
+    ids=["null context", "screened or not", "precision", "proxy"],
+)
+def test_sizes_that_were_measured_in_other_ways_are_refused(
+    name: str, first: dict[str, Any], other: dict[str, Any], tmp_path: Path
+) -> None:
+    runs = made_up_ladder(tmp_path)[:2]
+    for run, entries in zip(runs, (first, other), strict=True):
+        path = newest_finished(run) / "manifest.json"
+        manifest = read_json(path)
+        settings = {**manifest["influence"], **entries.get("influence", {})}
+        write_json(path, {**manifest, **entries, "influence": settings})
+    with pytest.raises(UserError, match=f"of different {name}; a ladder differs in size and seed alone"):
+        scale.ladder(runs)
 
 
 @pytest.fixture(scope="module")

@@ -19,25 +19,57 @@ from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import CHEAP_SELECTORS
 from olmo_sparsity.tables.reading import list_finished
 
+MEASURE = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
+
 
 @pytest.fixture(scope="module")
-def workplace(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_workplace(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work")
     shutil.copy(tiny_yaml, folder / "tiny.yaml")
     return folder
 
 
-def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
-    config = ("--config", "tiny.yaml")
-    first = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+@pytest.fixture(scope="module")
+def first(empty_workplace: Path) -> subprocess.CompletedProcess[str]:
+    """The first command, where nothing is trained."""
+    return run_cli(*MEASURE, cwd=empty_workplace)
+
+
+@pytest.fixture(scope="module")
+def workplace(empty_workplace: Path, first: subprocess.CompletedProcess[str]) -> Path:
+    """A folder with the run ``runs/tiny`` and its measurement. Tests add to it, and the newest measurement stays this one."""
     assert first.returncode == 0, first.stderr
+    return empty_workplace
+
+
+@pytest.fixture(scope="module")
+def elsewhere(workplace: Path) -> Path:
+    """Other tables of the run, outside of it."""
+    out = run_cli(
+        "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
+        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
+        "influence.windows_per_part=5", cwd=workplace,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr
+    return workplace / "elsewhere"
+
+
+@pytest.fixture(scope="module")
+def llama(workplace: Path) -> Path:
+    """A model from elsewhere."""
+    texts = [made_up_text(np.random.default_rng(seed), 50) for seed in range(9)]
+    save_llama(workplace / "models" / "tiny-llama", texts)
+    return workplace / "models" / "tiny-llama"
+
+
+def test_a_command_runs_the_earlier_commands_first(workplace: Path, first: subprocess.CompletedProcess[str]) -> None:
     assert "not trained yet; training first" in first.stderr
     assert "trained 12 steps" in first.stderr
     assert "GATE" in first.stdout.upper()
-    again = run_cli("train", *config, cwd=workplace)
+    again = run_cli("train", "--config", "tiny.yaml", cwd=workplace)
     assert again.returncode == 0
     assert "already trained" in again.stderr
-    again = run_cli("influence", *config, "--k", "8", "--num-windows", "30", cwd=workplace)
+    again = run_cli(*MEASURE, cwd=workplace)
     assert again.returncode == 0
     assert "already measured" in again.stderr
     folders = list_finished(workplace / "runs" / "tiny")
@@ -63,8 +95,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path) -> None:
 
 def test_runs_that_differ_in_the_seed_only_give_one_table(workplace: Path) -> None:
     """The seed of training changes neither the text nor the windows."""
-    measure = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
-    other = run_cli(*measure, "--run", "runs/tiny-seed1", "--train", "training.seed=1", cwd=workplace)
+    other = run_cli(*MEASURE, "--run", "runs/tiny-seed1", "--train", "training.seed=1", cwd=workplace)
     assert other.returncode == 0, other.stderr
     manifests = [
         json.loads((list_finished(workplace / "runs" / name)[0] / "manifest.json").read_text())
@@ -118,23 +149,17 @@ def test_all_selectors(workplace: Path) -> None:
     }  # fmt: skip
 
 
-def test_options_reach_the_tables(workplace: Path) -> None:
-    out = run_cli(
-        "influence", "--config", "tiny.yaml", "--k", "1,3", "--num-windows", "12", "--selector", "kl", "--selector", "random",
-        "--seed", "7", "--out", "elsewhere", "--save-candidates", "--path", "masked",
-        "influence.windows_per_part=5", cwd=workplace,
-    )  # fmt: skip
-    assert out.returncode == 0, out.stderr
-    manifest = json.loads((workplace / "elsewhere" / "manifest.json").read_text())
+def test_options_reach_the_tables(workplace: Path, elsewhere: Path) -> None:
+    manifest = json.loads((elsewhere / "manifest.json").read_text())
     assert manifest["influence"]["k"] == [1, 3]
     assert manifest["influence"]["selectors"] == ["kl", "random"]
     assert (manifest["influence"]["seed"], manifest["influence"]["path"], manifest["num_parts"]) == (7, "masked", 3)
-    assert len(list((workplace / "elsewhere" / "candidates").glob("*.parquet"))) == 3
+    assert len(list((elsewhere / "candidates").glob("*.parquet"))) == 3
     shown = run_cli("summary", "--tables", "elsewhere", cwd=workplace)
     assert "12 windows" in shown.stdout
 
 
-def test_report_show_and_compare(workplace: Path) -> None:
+def test_report_show_and_compare(workplace: Path, elsewhere: Path) -> None:
     first = run_cli("report", "--run", "runs/tiny", "--windows", "5", cwd=workplace)
     assert first.returncode == 0, first.stderr
     page = workplace / first.stdout.strip()
@@ -150,11 +175,9 @@ def test_report_show_and_compare(workplace: Path) -> None:
 
 
 def test_a_model_from_elsewhere_and_a_run_at_other_lengths(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--model`` and ``--run`` lead to the same folder; its configuration is the default of later commands."""
-    texts = [made_up_text(np.random.default_rng(seed), 50) for seed in range(9)]
-    save_llama(workplace / "models" / "tiny-llama", texts)
     monkeypatch.chdir(workplace)
 
     def output(*arguments: str) -> str:
@@ -239,6 +262,8 @@ def test_a_model_from_elsewhere_and_a_run_at_other_lengths(
 )  # fmt: skip
 def test_mistakes_get_one_line_and_exit_code_2(
     workplace: Path,
+    elsewhere: Path,
+    llama: Path,
     arguments: tuple[str, ...],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -290,13 +315,13 @@ def test_text_in_another_format_is_measured(workplace: Path) -> None:
     assert "9 windows" in result.stdout
 
 
-def test_help_lists_options_and_overrides(workplace: Path) -> None:
+def test_help_lists_options_and_overrides(tmp_path: Path) -> None:
     for command in ("prepare", "train", "influence", "summary", "report", "validate", "context-curve", "config"):
-        shown = run_cli(command, "--help", cwd=workplace).stdout
+        shown = run_cli(command, "--help", cwd=tmp_path).stdout
         assert "--config" in shown
         assert "--run" in shown
         assert "KEY=VALUE" in shown
-    assert run_cli("config", "training.steps=3", cwd=workplace).stdout.count("steps: 3") == 1
+    assert run_cli("config", "training.steps=3", cwd=tmp_path).stdout.count("steps: 3") == 1
 
 
 def test_the_package_is_a_program() -> None:

@@ -102,6 +102,13 @@ def test_h_is_help(command: tuple[str, ...]) -> None:
     assert "Usage:" in short.output
 
 
+@pytest.mark.parametrize("command", [(), ("influence",), ("export", "hf")])
+def test_help_shows_no_value_behind_a_flag(command: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*command, "--help"]).output
+    assert "--verbose" in shown and "--help" in shown
+    assert "bool" not in shown
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_the_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script that --show-completion prints asks the program itself for words."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from olmo_sparsity.config import Config, TrainingConfig, to_dict
+import pytest
+
+from olmo_sparsity.config import Config, DataConfig, TrainingConfig, to_dict
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, DifferentKey, different_keys
 
@@ -24,7 +26,14 @@ def test_a_key_that_was_added_later_had_its_default() -> None:
     assert list(different_keys(older, changed, free=FREE_TO_TRAIN)) == [DifferentKey("training.z_loss", 0.0, 0.1)]
 
 
-def test_the_device_is_free_when_a_run_is_measured_only() -> None:
-    config, moved = to_dict(Config()), to_dict(Config(training=TrainingConfig(device="cpu")))
-    assert [key.dotted for key in different_keys(config, moved, free=FREE_TO_TRAIN)] == ["training.device"]
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        (Config(training=TrainingConfig(device="cpu")), "training.device"),
+        (Config(data=DataConfig(token_dtype="uint32")), "data.token_dtype"),  # other files, so another tokens_sha256
+    ],
+)
+def test_some_keys_are_free_when_a_run_is_measured_only(changed: Config, key: str) -> None:
+    config, moved = to_dict(Config()), to_dict(changed)
+    assert [different.dotted for different in different_keys(config, moved, free=FREE_TO_TRAIN)] == [key]
     assert not list(different_keys(config, moved, free=FREE_TO_MEASURE))

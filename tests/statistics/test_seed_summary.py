@@ -17,6 +17,7 @@ from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import interval
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
 
@@ -165,3 +166,13 @@ def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Pa
     ) as caught:
         read_seeds(runs)
     assert "\n" not in str(caught.value)
+
+
+def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(tmp_path: Path) -> None:
+    """``influence.screen_precision: auto`` may be another precision on another machine."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    for run, precision in zip(runs, ("fp32", "bf16"), strict=True):
+        path = made_up_measurement(run, 0.5, screen=4) / "manifest.json"
+        write_json(path, {**read_json(path), "screen_precision": precision})
+    with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
+        read_seeds(runs)

@@ -414,6 +414,15 @@ def test_shards_behind_a_limit_are_not_read(shards: DataConfig, monkeypatch: pyt
         prepare(dataclasses.replace(shards, max_documents=200))
 
 
+def test_a_bpe_is_trained_on_no_document_behind_the_limit(data: DataConfig) -> None:
+    lines = Path(data.source).read_text().splitlines(keepends=True)
+    Path(data.source).write_text("".join(lines[:60]))
+    expected = prepare(in_other_cache(data, "short"))
+    Path(data.source).write_text("".join([*lines[:60], json.dumps({"text": "\u6cb3" * 9000}) + "\n", "{broken\n"]))
+    folder = prepare(dataclasses.replace(data, max_documents=60))
+    assert files_of(folder) == files_of(expected)
+
+
 @pytest.fixture
 def pool_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three worker processes become threads, which start at once and finish in the order in which they were started."""
@@ -439,6 +448,27 @@ def test_a_broken_shard_that_is_read_ahead_counts_only_if_it_is_needed(shards: D
     (Path(shards.source) / "b.jsonl").write_text("{broken\n")  # needed in any case, whether it is read ahead or not
     with pytest.raises(UserError, match=r"b\.jsonl:1: not JSON"):
         prepare(dataclasses.replace(shards, max_documents=60))
+
+
+@pytest.mark.parametrize("before_broken", [19, 200], ids=["in the same batch", "batches later"])
+@pytest.mark.parametrize("processes", [1, 8])
+def test_a_broken_line_counts_only_in_front_of_max_tokens(
+    processes: int, before_broken: int, data: DataConfig, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far the threads of one file read ahead."""
+    monkeypatch.setattr(encoding, "BATCH_DOCUMENTS", 40)
+    wanted = 5
+    write_corpus(Path(data.source), before_broken, seed=5)
+    data = dataclasses.replace(data, tokenizer=str(tokenizer_file), processes=processes)
+    unbroken = open_store(prepare(in_other_cache(data, "unbroken")), "train")
+    with open(data.source, "a") as file:
+        file.write("{broken\n")
+    limit = int(unbroken.ends_G[wanted - 1])
+    cut = open_store(prepare(dataclasses.replace(data, max_tokens=limit)), "train")
+    assert cut.doc_ids_G.tolist() == unbroken.doc_ids_G[:wanted].tolist()
+    for max_tokens in (int(unbroken.ends_G[-1]) + 1, None):
+        with pytest.raises(UserError, match=rf"words\.jsonl:{before_broken + 1}: not JSON"):
+            prepare(dataclasses.replace(data, max_tokens=max_tokens))
 
 
 @pytest.mark.usefixtures("pool_of_threads")
