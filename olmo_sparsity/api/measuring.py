@@ -25,6 +25,7 @@ from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.screening import open_proxy
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import batches_of_contexts
@@ -69,7 +70,8 @@ def measure(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
     )
     tables, manifest = measured_tables(model, windows, config=config)
-    return Results(tables["windows"].to_pandas(), tables["selections"].to_pandas(), manifest)
+    frames = {name: table.to_pandas() for name, table in tables.items()}
+    return Results(frames.pop("windows"), frames.pop("selections"), manifest, others=frames)
 
 
 def measured_tables(
@@ -82,18 +84,21 @@ def measured_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    prepared = prepare_windows(config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit)
+    proxy = open_proxy(config, opened)
+    prepared = prepare_windows(
+        config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, proxy=proxy
+    )
     parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
     influence = _influence_entry(config, windows)
     plan = MeasurementPlan(
         kind="influence",
-        run_id=fingerprint(influence_run_id(config, opened), windows.windows.sha256, influence),
+        run_id=fingerprint(influence_run_id(config, opened, proxy=proxy), windows.windows.sha256, influence),
         folder=opened.folder,
         config=config,
         opened=opened,
         prepare=lambda: prepared,
     )
-    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
+    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
     return tables, {**manifest_of(plan, prepared), "influence": influence}
 
 
@@ -119,6 +124,8 @@ def scores(
 ) -> pd.DataFrame:
     """Return the score of every long-range token, or of every group of them; the highest are the most influential.
 
+    Every candidate is scored, whatever ``influence.screen`` says.
+
     Args:
         model: the model.
         windows: the windows.
@@ -136,7 +143,7 @@ def scores(
     Raises:
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
-    config = _configured(model, windows, selectors=selectors, k=[max_k], seed=seed, resampled_draws=0, unit=unit)
+    config = _configured(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
     model.fit(windows.windows)
     frames = []
     for window_ids_W in _batches(windows, config.influence.windows_per_part):
@@ -217,26 +224,19 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
-def _configured(
-    model: Model,
-    windows: ChosenWindows,
-    *,
-    selectors: Optional[Sequence[str]],
-    k: Optional[Sequence[int]],
-    seed: Optional[int],
-    resampled_draws: Optional[int],
-    unit: Optional[str] = None,
-) -> Config:
+def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, **settings: Any) -> Config:
+    """Return the model's configuration with other settings of ``influence``, where they are not None.
+
+    Args:
+        model: the model.
+        windows: the windows, which must be of its lengths.
+        screened: whether candidates may be screened, as the configuration says.
+        settings: new values by name.
+    """
     _check_lengths(model, windows)
-    settings = model.config.influence
-    return with_settings(
-        model,
-        selectors=list(settings.selectors if selectors is None else selectors),
-        k=list(settings.k if k is None else k),
-        seed=settings.seed if seed is None else seed,
-        resampled_draws=settings.resampled_draws if resampled_draws is None else resampled_draws,
-        unit=settings.unit if unit is None else unit,
-    )
+    changes = {name: value for name, value in settings.items() if value is not None}
+    lists = {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
+    return with_settings(model, **{**changes, **lists, **({} if screened else {"screen": None})})
 
 
 def _check_lengths(model: Model, windows: ChosenWindows) -> None:

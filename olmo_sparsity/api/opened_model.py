@@ -138,24 +138,12 @@ def open_configured(config: Config, run: Path) -> Model:
     return Model(config, opened, opened.evaluator(config))
 
 
-def with_settings(
-    model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int, unit: str
-) -> Config:
-    """Return the configuration of a model with other settings of ``influence``.
+def with_settings(model: Model, **changes: Any) -> Config:
+    """Return the configuration of a model with other settings of ``influence``; ``changes``: their new values by name.
 
     Raises:
         UserError: a setting is not possible.
     """
-    settings = dataclasses.replace(
-        model.config.influence,
-        selectors=selectors,
-        k=k,
-        seed=seed,
-        resampled_draws=resampled_draws,
-        unit=unit,
-        screen=None,
-        save_candidates=False,
-    )
-    config = dataclasses.replace(model.config, influence=settings)
+    config = dataclasses.replace(model.config, influence=dataclasses.replace(model.config.influence, **changes))
     config.check_k()
     return config
