@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -286,6 +287,10 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             made()
     with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
         api.open_model(tiny_run, revision="main")
+    for name in ("runs/demo", "./llama", "../a/b", "/a", "one/two/three", "model.gguf", "~/nowhere", Path("org/name")):
+        said = re.escape(f"model = {name}: there is no such folder or file, seen from {Path.cwd()};")
+        with pytest.raises(UserError, match=said):
+            api.open_model(name)
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
         api.windows_from_texts(model, TEXTS[2:])
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
