@@ -235,8 +235,10 @@ def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, 
     """
     _check_lengths(model, windows)
     changes = {name: value for name, value in settings.items() if value is not None}
-    lists = {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
-    return with_settings(model, **{**changes, **lists, **({} if screened else {"screen": None})})
+    changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
+    if not screened:
+        changes["screen"] = None
+    return with_settings(model, **changes)
 
 
 def _check_lengths(model: Model, windows: ChosenWindows) -> None:
