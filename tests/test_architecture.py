@@ -52,6 +52,15 @@ def test_a_template_is_read_without_scrolling(path: Path) -> None:
     assert max(map(len, lines)) <= 130
 
 
+def test_type_checkers_of_users_see_the_types() -> None:
+    """By PEP 561 they read the annotations of a package with this file; the wheel takes the folder as it is."""
+    assert (PACKAGE / "py.typed").read_bytes() == b""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[tool.hatch.build.targets.wheel]\npackages = ["olmo_sparsity"]\n' in project
+    assert "exclude" not in project.partition("[tool.hatch")[2].partition("[tool.ruff]")[0]
+    assert '"Typing :: Typed",' in project
+
+
 LIGHT_ROOMS = ("config", "storage", "text", "tables", "statistics", "view", "cli")
 TORCHLESS = ["olmo_sparsity.errors", "olmo_sparsity.torchrun", "olmo_sparsity.measure.shares"]
 TORCHLESS += [name for room in LIGHT_ROOMS for name in modules(room)]

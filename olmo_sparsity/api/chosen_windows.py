@@ -5,6 +5,7 @@ A text is encoded once, when its windows are made; everything later works on the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -13,13 +14,15 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.api.opened_model import Model
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.opened_model import draw_windows
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text, place_at, place_of
 from olmo_sparsity.text.vocabulary import token_texts
-from olmo_sparsity.text.windows import Windows, sample_windows
+from olmo_sparsity.text.windows import Windows
 
 SPLIT = "own"  # the name of one's own text in tables
 
@@ -32,11 +35,15 @@ class ChosenWindows:
         null_contexts: the windows, and what takes the place of their long-range tokens in the null context.
         source: where the text comes from, as tables name it.
         texts: texts of the ``full_len`` tokens of each window and, last, of its target; each decoded on its own.
+        seed: of the null contexts, and of the draw where the windows were drawn.
+        drawn: the settings by which the windows were drawn; None: they were given, and means are over these windows alone.
     """
 
     null_contexts: NullContexts
     source: str
     texts: list[list[str]]
+    seed: int = 0
+    drawn: Optional[InfluenceConfig] = None
 
     @property
     def windows(self) -> Windows:
@@ -79,18 +86,20 @@ def windows_from_texts(
     texts: Sequence[str],
     *,
     num_windows: int = 100,
-    max_per_document: int = 16,
-    seed: int = 0,
+    max_per_document: Optional[int] = None,
+    seed: Optional[int] = None,
     source: str = "texts",
 ) -> ChosenWindows:
-    """Draw windows from texts, as ``olmo-sparsity influence`` draws them from a corpus: every eligible target alike.
+    """Draw windows from texts, as ``olmo-sparsity influence`` draws them from a corpus.
+
+    The model's configuration says how: ``influence.sampling``, ``targets`` and ``min_preceding``.
 
     Args:
         model: its tokenizer encodes the texts, each once; its ``full_len`` is the length of the windows.
         texts: the documents.
-        num_windows: number of windows; fewer if the texts hold fewer.
-        max_per_document: largest number of windows of one text.
-        seed: of the draw and of the null contexts.
+        num_windows: number of windows; fewer if the texts hold fewer. The configuration's is for a corpus, and does not count.
+        max_per_document: largest number of windows of one text; None: ``influence.max_windows_per_document``.
+        seed: of the draw and of the null contexts; None: that of the configuration.
         source: name of the texts in tables.
 
     Raises:
@@ -99,22 +108,22 @@ def windows_from_texts(
     if isinstance(texts, str):
         raise UserError("texts: must be a list of texts, each one document; a single text is written [text]")
     require(num_windows >= 1, f"num_windows = {num_windows}: must be at least 1")
+    settings = model.config.influence
+    if max_per_document is None:
+        max_per_document = settings.max_windows_per_document
     require(max_per_document >= 1, f"max_per_document = {max_per_document}: must be at least 1")
-    _check_seed(seed)
+    seed = _seed_of(model, seed)
     encodings = [encode_text(model.tokenizer, text) for text in texts]
     documents = [
         document_of_text(encoded.text, encoded.token_ids, source=source) for encoded in encodings if len(encoded)
     ]
     if not documents:
         raise UserError("texts: there is no text with a token in it")
-    windows = sample_windows(
-        store_of(documents, split=SPLIT),
-        model.lengths.full_len,
-        num_windows=num_windows,
-        max_per_document=max_per_document,
-        seed=seed,
+    drawn = dataclasses.replace(settings, num_windows=num_windows, max_windows_per_document=max_per_document, seed=seed)
+    windows = draw_windows(
+        store_of(documents, split=SPLIT), drawn, full_len=model.lengths.full_len, tokenizer=model.tokenizer
     )
-    return _with_null_contexts(model, windows, source=source, seed=seed)
+    return _with_null_contexts(model, windows, source=source, seed=seed, drawn=drawn)
 
 
 def windows_from_tokens(
@@ -122,23 +131,23 @@ def windows_from_tokens(
     token_ids: Sequence[Sequence[int]] | np.ndarray,
     *,
     doc_ids: Optional[Sequence[Any]] = None,
-    seed: int = 0,
+    seed: Optional[int] = None,
     source: str = "tokens",
 ) -> ChosenWindows:
-    """Return windows that are given as token IDs, in their order; nothing is encoded.
+    """Return windows that are given as token IDs, in their order; nothing is encoded, and means are over these windows alone.
 
     Args:
         model: its vocabulary is that of the tokens.
         token_ids: [windows, full_len + 1]; the last token of each row is the target.
         doc_ids: what names the document of each window, such as the column ``doc_id`` of a table; intervals count windows of
             one document together. None: each window is a document of its own.
-        seed: of the null contexts, which are taken from other rows.
+        seed: of the null contexts, which are taken from other rows; None: that of the configuration.
         source: name of the windows in tables.
 
     Raises:
         UserError: a row has another length, or holds a token that the model does not have.
     """
-    _check_seed(seed)
+    seed = _seed_of(model, seed)
     full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
     rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
     for number, row in enumerate(rows):
@@ -163,14 +172,16 @@ def windows_from_tokens(
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
-def windows_from_table(model: Model, table: pd.DataFrame, *, seed: int = 0) -> ChosenWindows:
+def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int] = None) -> ChosenWindows:
     """Return the windows of a table ``windows`` by their tokens, in its order; nothing is encoded.
+
+    Means are over these windows alone, each with weight 1, whatever they were drawn as: some rows are no sample of the text.
 
     Args:
         model: its vocabulary is that of the tokens.
         table: some rows of a table ``windows``, such as ``Results.windows``; its columns ``token_ids``, ``target_id`` and
             ``doc_id`` are read.
-        seed: of the null contexts, which are taken from other rows.
+        seed: of the null contexts, which are taken from other rows; None: that of the configuration.
 
     Raises:
         UserError: the windows have another length than the model's ``full_len``.
@@ -185,7 +196,7 @@ def window_at(
     *,
     at: Optional[int] = None,
     target: Optional[str] = None,
-    seed: int = 0,
+    seed: Optional[int] = None,
     source: str = "text",
 ) -> ChosenWindows:
     """Return the one window before a place of a text.
@@ -195,19 +206,22 @@ def window_at(
         text: one document.
         at: index of a character; the token that holds it is the target.
         target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
-        seed: of the null context.
+        seed: of the null context; None: that of the configuration.
         source: name of the text in tables.
 
     Raises:
         UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
     """
-    _check_seed(seed)
+    seed = _seed_of(model, seed)
     encoded, place = find_place(model, text, at=at, target=target)
     return window_before(model, encoded, place=place, seed=seed, source=source)
 
 
-def _check_seed(seed: int) -> None:
+def _seed_of(model: Model, seed: Optional[int]) -> int:
+    """Return a seed that is given, or that of the configuration."""
+    seed = model.config.influence.seed if seed is None else seed
     require(seed >= 0, f"seed = {seed}: must be at least 0")
+    return seed
 
 
 def find_place(model: Model, text: str, *, at: Optional[int], target: Optional[str]) -> tuple[EncodedText, TargetPlace]:
@@ -233,9 +247,11 @@ def window_before(model: Model, encoded: EncodedText, *, place: TargetPlace, see
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
-def _with_null_contexts(model: Model, windows: Windows, *, source: str, seed: int) -> ChosenWindows:
+def _with_null_contexts(
+    model: Model, windows: Windows, *, source: str, seed: int, drawn: Optional[InfluenceConfig] = None
+) -> ChosenWindows:
     null_contexts = draw_null_contexts(
         windows, model.lengths.num_long_range, kind=model.config.influence.null_context, seed=seed
     )
     texts = [token_texts(model.tokenizer, tokens_T) for tokens_T in windows.tokens(np.arange(len(windows)))]
-    return ChosenWindows(null_contexts, source, texts)
+    return ChosenWindows(null_contexts, source, texts, seed, drawn)

@@ -34,10 +34,13 @@ def explain(
     source: str = "text",
     unit: Optional[str] = None,
 ) -> Explanation:
-    """Measure the one window before a place of a text, with the numbers that ``measure`` gives for it.
+    """Measure the one window before a place of a text, with the numbers that ``measure`` gives for ``window_at`` alone.
+
+    Among many windows it has the same losses, scores and choices. What is drawn by the seed and the number of the window, which
+    is 0 here, is another draw there: `random`, the visible sets of `lasso`, and resampled targets with their luck.
 
     The null context is text from elsewhere in the document where it fits beside the window; otherwise the long-range tokens in
-    random order. Resampled targets give the luck of selectors that see the target.
+    random order. Resampled targets give the luck of selectors that see the target. Candidates are never screened.
 
     Args:
         model: the model; its lengths are those of the window.
@@ -72,6 +75,8 @@ def explain(
         seed=seed,
         resampled_draws=settings.resampled_draws,
         unit=unit,
+        screen=None,  # one window is soon measured exactly
+        save_candidates=False,
     )
     tables, manifest = measured_tables(model, windows, config=config)
     # The other choice of the first token is compared on this window alone, which tells nothing.

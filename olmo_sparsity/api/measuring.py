@@ -17,7 +17,7 @@ import pyarrow as pa
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opened_model import Model, with_settings
 from olmo_sparsity.api.results import Results
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
 from olmo_sparsity.measure.losses import short_log_probs
@@ -25,10 +25,15 @@ from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.screening import open_proxy
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import batches_of_contexts
 from olmo_sparsity.progress import progress_bar
+
+# Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
+OF_DRAW = ("sampling", "num_windows", "max_windows_per_document", "targets", "min_preceding")
+OF_CORPUS = ("data", "max_documents", "train_overlap")
 
 VisibleSets = Union[Sequence[Sequence[int]], pd.DataFrame]
 
@@ -39,8 +44,8 @@ def measure(
     *,
     selectors: Optional[Sequence[str]] = None,
     k: Optional[Sequence[int]] = None,
-    seed: int = 0,
-    resampled_draws: int = 2,
+    seed: Optional[int] = None,
+    resampled_draws: Optional[int] = None,
     unit: Optional[str] = None,
 ) -> Results:
     """Measure windows as ``olmo-sparsity influence`` does: L_short, L_long, and of every selector J_k and its losses, under the
@@ -51,8 +56,8 @@ def measure(
         windows: the windows.
         selectors: names of selectors; None: those of the model's configuration.
         k: numbers of influential tokens, or groups of them, rising; None: those of the configuration.
-        seed: of `random`, of the lasso's visible sets and of the resampled targets.
-        resampled_draws: resampled targets of each window.
+        seed: of `random`, of the lasso's visible sets and of the resampled targets; None: that of the configuration.
+        resampled_draws: resampled targets of each window; None: those of the configuration.
         unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
 
     Returns:
@@ -65,7 +70,8 @@ def measure(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
     )
     tables, manifest = measured_tables(model, windows, config=config)
-    return Results(tables["windows"].to_pandas(), tables["selections"].to_pandas(), manifest)
+    frames = {name: table.to_pandas() for name, table in tables.items()}
+    return Results(frames.pop("windows"), frames.pop("selections"), manifest, others=frames)
 
 
 def measured_tables(
@@ -78,18 +84,33 @@ def measured_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    prepared = prepare_windows(config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit)
+    proxy = open_proxy(config, opened)
+    prepared = prepare_windows(
+        config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, proxy=proxy
+    )
     parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
+    influence = _influence_entry(config, windows)
     plan = MeasurementPlan(
         kind="influence",
-        run_id=fingerprint(influence_run_id(config, opened), windows.windows.sha256),
+        run_id=fingerprint(influence_run_id(config, opened, proxy=proxy), windows.windows.sha256, influence),
         folder=opened.folder,
         config=config,
         opened=opened,
         prepare=lambda: prepared,
     )
-    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in ("windows", "selections")}
-    return tables, manifest_of(plan, prepared)
+    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
+    return tables, {**manifest_of(plan, prepared), "influence": influence}
+
+
+def _influence_entry(config: Config, windows: ChosenWindows) -> dict[str, Any]:
+    """Return the settings for the manifest, with how the windows were really chosen; without those that had no say in it.
+
+    ``sampling`` is ``given`` of windows that were not drawn, which no configuration can ask for.
+    """
+    settings = {key: value for key, value in to_dict(config.influence).items() if key not in (*OF_DRAW, *OF_CORPUS)}
+    drawn = windows.drawn
+    draw = {"sampling": "given"} if drawn is None else {key: getattr(drawn, key) for key in OF_DRAW}
+    return {**settings, **draw, "windows_seed": windows.seed}
 
 
 def scores(
@@ -98,17 +119,19 @@ def scores(
     *,
     selectors: Sequence[str] = ("kl",),
     max_k: int = 8,
-    seed: int = 0,
+    seed: Optional[int] = None,
     unit: Optional[str] = None,
 ) -> pd.DataFrame:
     """Return the score of every long-range token, or of every group of them; the highest are the most influential.
+
+    Every candidate is scored, whatever ``influence.screen`` says.
 
     Args:
         model: the model.
         windows: the windows.
         selectors: names of selectors.
         max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take; other selectors do not depend on it.
-        seed: of `random` and of the lasso's visible sets.
+        seed: of `random` and of the lasso's visible sets; None: that of the configuration.
         unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
 
     Returns:
@@ -120,7 +143,7 @@ def scores(
     Raises:
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
-    config = _configured(model, windows, selectors=selectors, k=[max_k], seed=seed, resampled_draws=0, unit=unit)
+    config = _configured(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
     model.fit(windows.windows)
     frames = []
     for window_ids_W in _batches(windows, config.influence.windows_per_part):
@@ -201,26 +224,21 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
-def _configured(
-    model: Model,
-    windows: ChosenWindows,
-    *,
-    selectors: Optional[Sequence[str]],
-    k: Optional[Sequence[int]],
-    seed: int,
-    resampled_draws: int,
-    unit: Optional[str] = None,
-) -> Config:
+def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, **settings: Any) -> Config:
+    """Return the model's configuration with other settings of ``influence``, where they are not None.
+
+    Args:
+        model: the model.
+        windows: the windows, which must be of its lengths.
+        screened: whether candidates may be screened, as the configuration says.
+        settings: new values by name.
+    """
     _check_lengths(model, windows)
-    settings = model.config.influence
-    return with_settings(
-        model,
-        selectors=list(settings.selectors if selectors is None else selectors),
-        k=list(settings.k if k is None else k),
-        seed=seed,
-        resampled_draws=resampled_draws,
-        unit=settings.unit if unit is None else unit,
-    )
+    changes = {name: value for name, value in settings.items() if value is not None}
+    changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
+    if not screened:
+        changes["screen"] = None
+    return with_settings(model, **changes)
 
 
 def _check_lengths(model: Model, windows: ChosenWindows) -> None:

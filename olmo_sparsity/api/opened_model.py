@@ -21,6 +21,8 @@ from olmo_sparsity.measure.opened_model import open_model as open_configured_mod
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.text.windows import Windows
 
+MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # names of files that no model on the hub has
+
 
 @dataclass(frozen=True)
 class Model:
@@ -103,7 +105,8 @@ def open_model(
         overrides: further changes to the configuration, such as ``influence.path=masked``.
 
     Raises:
-        UserError: there is no such model, or it cannot be measured like this.
+        UserError: there is no such model, or it cannot be measured like this; what looks like a path is not looked for on the
+            hub.
     """
     given = {
         "influence.local_len": local_len,
@@ -114,7 +117,8 @@ def open_model(
         "training.device": device,
     }
     changes = [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
-    run = Path(model)
+    run = Path(model).expanduser()
+    _check_there(model, run)
     if (run / "config.yaml").is_file() and not is_checkpoint(run):
         if revision is not None:
             raise UserError(f"revision = {revision}: {run} is a trained run, which has none; leave it out")
@@ -122,6 +126,22 @@ def open_model(
     config = load_config(pretrained_config_path(), changes)
     pretrained = dataclasses.replace(config.pretrained, model=str(model), revision=revision)
     return open_configured(dataclasses.replace(config, pretrained=pretrained), Path("runs") / pretrained.folder_name)
+
+
+def _check_there(model: str | Path, path: Path) -> None:
+    """Check that what looks like a path leads somewhere; other names are looked for on the hub.
+
+    Raises:
+        UserError: nothing is there.
+    """
+    name = str(model)
+    begins = ("/", "./", "../", "~", "runs/")
+    looks_like_a_path = name.startswith(begins) or name.count("/") > 1 or path.suffix in MODEL_FILES
+    if (isinstance(model, Path) or looks_like_a_path) and not path.exists():
+        raise UserError(
+            f"model = {name}: there is no such folder or file, seen from {Path.cwd()}; give the whole path, or change to the "
+            "folder from which it leads there (os.chdir)"
+        )
 
 
 def open_configured(config: Config, run: Path) -> Model:
@@ -138,24 +158,12 @@ def open_configured(config: Config, run: Path) -> Model:
     return Model(config, opened, opened.evaluator(config))
 
 
-def with_settings(
-    model: Model, *, selectors: list[str], k: list[int], seed: int, resampled_draws: int, unit: str
-) -> Config:
-    """Return the configuration of a model with other settings of ``influence``.
+def with_settings(model: Model, **changes: Any) -> Config:
+    """Return the configuration of a model with other settings of ``influence``; ``changes``: their new values by name.
 
     Raises:
         UserError: a setting is not possible.
     """
-    settings = dataclasses.replace(
-        model.config.influence,
-        selectors=selectors,
-        k=k,
-        seed=seed,
-        resampled_draws=resampled_draws,
-        unit=unit,
-        screen=None,
-        save_candidates=False,
-    )
-    config = dataclasses.replace(model.config, influence=settings)
+    config = dataclasses.replace(model.config, influence=dataclasses.replace(model.config.influence, **changes))
     config.check_k()
     return config

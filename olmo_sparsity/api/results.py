@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -34,12 +34,15 @@ class Results:
             gains and divergences in nats, one entry a k.
         manifest: what was measured, and how.
         folder: the influence folder that the tables were read from; None: they were measured in memory.
+        others: the optional tables that were measured in memory, by name: ``candidates`` (``influence.save_candidates``) and
+            ``screening`` (``influence.screen``).
     """
 
     windows: pd.DataFrame
     selections: pd.DataFrame
     manifest: dict[str, Any]
     folder: Optional[Path] = None
+    others: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as an influence folder, which ``summary``, ``show``, ``report`` and the figures read.
@@ -55,7 +58,7 @@ class Results:
         if overwrite and not is_folder_of_kind(out, "influence"):
             overwrite = False
         schema_of = schemas_of(self.manifest)
-        frames = {"windows": self.windows, "selections": self.selections}
+        frames = {"windows": self.windows, "selections": self.selections, **self.others}
         tables = {
             name: pa.Table.from_pandas(frame, schema=schema_of[name], preserve_index=False)
             for name, frame in frames.items()

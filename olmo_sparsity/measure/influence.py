@@ -17,7 +17,7 @@ from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.passes import windows_per_block
-from olmo_sparsity.measure.screening import ScreeningSettings, make_screening, open_proxy, ranking_precision
+from olmo_sparsity.measure.screening import make_screening, open_proxy, ranking_precision
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.measure.work import part_size, tokens_of_influence
@@ -134,15 +134,13 @@ def _prepare(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {', '.join(settings.selectors)}, "
         f"k = {list(settings.k)}"
     )
-    if settings.screen is not None:
-        fit = {**fit, "screen_precision": ranking_precision(config, opened)}
     return prepare_windows(
         config,
         opened,
         evaluator=evaluator,
         null_contexts=null_contexts,
-        fit=fit if proxy is None else {**fit, "screen_proxy": dataclasses.asdict(proxy.record)},
-        screening=make_screening(config, opened, proxy=proxy),
+        fit=fit,
+        proxy=proxy,
         train_overlap_W=train_overlap_W,
     )
 
@@ -154,7 +152,7 @@ def prepare_windows(
     evaluator: Evaluator,
     null_contexts: NullContexts,
     fit: dict[str, Any],
-    screening: Optional[ScreeningSettings] = None,
+    proxy: Optional[PretrainedModel] = None,
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
@@ -164,11 +162,12 @@ def prepare_windows(
         opened: the model, and the text of the windows.
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
-        fit: what ``fit_entries`` found of the model, and other entries of the manifest.
-        screening: how candidates are screened; None: not at all.
+        fit: what ``fit_entries`` found of the model.
+        proxy: of ``open_proxy``.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     settings, windows = config.influence, null_contexts.windows
+    screening = make_screening(config, opened, proxy=proxy)
     tokens_per_window = tokens_of_influence(settings, config.measured_lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
@@ -214,6 +213,8 @@ def prepare_windows(
             "windows_sha256": windows.sha256,
             **({"pose": to_dict(config.pose)} if opened.record is None else {}),
             **fit,
+            **({} if screening is None else {"screen_precision": ranking_precision(config, opened)}),
+            **({} if proxy is None else {"screen_proxy": dataclasses.asdict(proxy.record)}),
         },
     )
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
@@ -25,6 +26,7 @@ from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.corpus import list_shards
+from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
 
@@ -123,18 +125,46 @@ class OpenedModel:
         Raises:
             UserError: the text has no such window.
         """
-        settings = config.influence
-        return sample_windows(
+        return draw_windows(
             self.text.store,
-            full_len,
-            num_windows=settings.num_windows,
-            max_per_document=settings.max_windows_per_document,
-            seed=settings.seed,
-            min_preceding=max(full_len, settings.min_preceding or 0),
-            sampling=settings.sampling,
+            config.influence,
+            full_len=full_len,
+            tokenizer=self.tokenizer,
             exclude_ids=self.text.excluded_ids_G,
-            target_table_V=word_start_table(self.tokenizer) if settings.targets == "word-start" else None,
         )
+
+
+def draw_windows(
+    store: TokenStore,
+    settings: InfluenceConfig,
+    *,
+    full_len: int,
+    tokenizer: Tokenizer,
+    exclude_ids: Optional[np.ndarray] = None,
+) -> Windows:
+    """Return windows of ``full_len`` tokens as a configuration says how they are drawn.
+
+    Args:
+        store: the text to draw from.
+        settings: how many, and which targets.
+        full_len: tokens of a window.
+        tokenizer: of the text.
+        exclude_ids: uint64 [any]; IDs of documents that must not be used.
+
+    Raises:
+        UserError: the text has no such window.
+    """
+    return sample_windows(
+        store,
+        full_len,
+        num_windows=settings.num_windows,
+        max_per_document=settings.max_windows_per_document,
+        seed=settings.seed,
+        min_preceding=max(full_len, settings.min_preceding or 0),
+        sampling=settings.sampling,
+        exclude_ids=exclude_ids,
+        target_table_V=word_start_table(tokenizer) if settings.targets == "word-start" else None,
+    )
 
 
 def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> OpenedModel:

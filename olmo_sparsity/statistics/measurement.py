@@ -43,7 +43,7 @@ SELECTION_COLUMNS = [
     "kl_sparse_nats",
 ]
 
-Estimand = Literal["targets", "documents"]
+Estimand = Literal["targets", "documents", "given"]
 NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
 
@@ -194,7 +194,7 @@ class Measurement:
 
     @property
     def estimand(self) -> Estimand:
-        """Whose mean is estimated: ``targets``, all eligible targets alike, or ``documents``, all documents alike."""
+        """Whose mean it is: ``targets``, all eligible targets alike; ``documents``, all alike; ``given``, the windows' own."""
         estimand: Estimand = self.manifest.get("influence", {}).get("sampling", "documents")
         return estimand
 

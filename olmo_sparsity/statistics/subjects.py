@@ -159,9 +159,18 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
         words += "; text or tokenizer differ, and nats of different tokens are not comparable"
     if not _same_lengths(first, second):
         words += "; the lengths differ, so long gains belong to different contexts"
-    if first.estimand != second.estimand:
-        words += f"; means over {first.estimand} and over {second.estimand} are not the same quantity"
-    return Pairing(False, same_tokens, words + ending)
+    return Pairing(False, same_tokens, words + _different_means(first, second) + ending)
+
+
+def _different_means(first: Measurement, second: Measurement) -> str:
+    """Return a warning, as the end of a sentence, where the means over windows that are not the same have no common meaning."""
+    one, other = first.estimand, second.estimand
+    if one == other != "given":
+        return ""
+    if one == other:
+        return "; each mean is over its own given windows, so the means are not the same quantity"
+    names = {"given": "given windows"}
+    return f"; means over {names.get(one, one)} and over {names.get(other, other)} are not the same quantity"
 
 
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:

@@ -126,6 +126,7 @@ class Influence(TypedDict, total=False):
     screen: Optional[int]
     save_candidates: bool
     seed: int
+    windows_seed: int
     k: list[int]
     selectors: list[str]
 

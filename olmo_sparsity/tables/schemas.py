@@ -59,7 +59,9 @@ _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.li
 _WINDOW_ID = Column("window_id", pa.int64(), "Number of the window, from 0.")
 _DOC_ID = Column("doc_id", pa.string(), "Hash of the text of the window's document, 16 hexadecimal digits.")
 _WEIGHT = Column(
-    "weight", pa.float64(), "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`."
+    "weight",
+    pa.float64(),
+    "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`, and of windows that were given.",
 )
 _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
 _CONTEXT = Column("context", pa.string(), "`real`, or `null`: other long-range tokens (`influence.null_context`).")

@@ -6,7 +6,7 @@ Its charts draw the numbers of ``summarize``, ``by_class`` and ``by_distance``; 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
@@ -145,7 +145,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         model = f"{manifest['num_parameters'] / 1e6:.3g}M parameters, {manifest['checkpoint']['step']:,} steps"
         facts.append(("model", model))
     if "influence" in manifest:
-        facts.append(("seed of the windows", str(manifest["influence"]["seed"])))
+        facts.append(_seed_fact(manifest["influence"]))
     environment = manifest.get("environment", {})
     if environment.get("commit"):
         version = f"olmo-sparsity {environment['olmo_sparsity']}, commit {environment['commit'][:12]}"
@@ -153,3 +153,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     facts.append(("tables", summary.run_id))
     facts.append(("page made by", f"olmo-sparsity {__version__}"))
     return facts
+
+
+def _seed_fact(settings: dict[str, Any]) -> tuple[str, str]:
+    """Return the seed by which windows were drawn; of windows that were given, that of their null contexts."""
+    name = "seed of the null contexts" if settings.get("sampling") == "given" else "seed of the windows"
+    return name, str(settings.get("windows_seed", settings["seed"]))

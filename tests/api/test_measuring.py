@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording import measured_words
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
 
 NATS = 1e-5  # forward passes of another size round differently
+SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]
 TEXTS = [
     "the river of the garden was quiet " * 8,
     "a yellow lamp in the window and a letter to the doctor " * 6,
@@ -175,7 +178,7 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
 
 
 def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
-    """Those of a folder are saved, too; what is measured in memory has none, whatever the run's configuration says."""
+    """Those of a folder are saved, too, and what is measured in memory has those that the run's configuration asks for."""
     influence = dataclasses.replace(
         tiny_config.influence, num_windows=6, selectors=["kl"], save_candidates=True, screen=9, screen_sample=1.0
     )
@@ -184,9 +187,33 @@ def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.Chose
     saved = api.read_results(folder).save(tmp_path / "saved")
     for name in ("windows", "selections", "candidates", "screening"):
         assert read_table(saved, name).equals(read_table(folder, name))
-    keeping = api.open_model(tiny_run, overrides=["influence.save_candidates=true", "influence.screen=9"])
+    keeping = api.open_model(tiny_run, overrides=SCREENED)
     measured = api.measure(keeping, windows, selectors=["kl"], k=[1])
+    assert set(measured.others) == {"candidates", "screening"}
+    again = measured.save(tmp_path / "again")
+    for name, frame in measured.others.items():
+        pd.testing.assert_frame_equal(read_table(again, name).to_pandas(), frame)
     assert not measured.summary().empty
+
+
+def test_candidates_are_screened_as_the_command_does(
+    tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path
+) -> None:
+    """In `measure`; `scores` and `explain` are of every candidate."""
+    influence = dataclasses.replace(tiny_config.influence, num_windows=20, selectors=["kl"], screen=9)
+    folder = measure(dataclasses.replace(tiny_config, influence=influence), tiny_run, out=tmp_path / "screened")
+    of_command = api.read_results(folder).selections.query("context == 'real'")
+    model = api.open_model(tiny_run, overrides=SCREENED)
+    measured = api.measure(model, windows, selectors=["kl"])
+    own = measured.selections.query("context == 'real'")
+    scores = np.stack([np.asarray(row, dtype=float) for row in own["scores"]])
+    np.testing.assert_allclose(scores, np.stack([np.asarray(row, float) for row in of_command["scores"]]), atol=NATS)
+    assert (np.isnan(scores).sum(axis=1) == 3).all()
+    assert measured.manifest["influence"]["screen"] == 9 and "screen_precision" in measured.manifest
+    said = measured_words(measured.summarize())
+    assert said.endswith("screened, only the best 9 candidates by gradient were scored")
+    assert not api.scores(model, windows, max_k=12)["score"].isna().any()
+    assert None not in api.explain(model, TEXTS[0], at=150).windows[0].choice.scores
 
 
 def test_a_checkpoint_is_a_model(tiny_run: Path, windows: api.ChosenWindows) -> None:
@@ -260,6 +287,10 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
             made()
     with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
         api.open_model(tiny_run, revision="main")
+    for name in ("runs/demo", "./llama", "../a/b", "/a", "one/two/three", "model.gguf", "~/nowhere", Path("org/name")):
+        said = re.escape(f"model = {name}: there is no such folder or file, seen from {Path.cwd()};")
+        with pytest.raises(UserError, match=said):
+            api.open_model(name)
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
         api.windows_from_texts(model, TEXTS[2:])
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):

@@ -62,7 +62,13 @@ def test_every_example_of_the_page_runs(workplace: Path) -> None:
         assert (workplace / name).is_file()
 
 
-def test_every_cell_of_the_notebook_runs_and_none_is_executed_in_the_file(workplace: Path) -> None:
+def test_every_cell_of_the_notebook_runs_and_none_is_executed_in_the_file(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Jupyter starts, which is the folder of the notebook."""
+    (workplace / "pyproject.toml").touch()
+    (workplace / "docs" / "notebooks").mkdir(parents=True)
+    monkeypatch.chdir(workplace / "docs" / "notebooks")
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     namespace: dict[str, Any] = {}
     shown = []

@@ -1,0 +1,125 @@
+"""Whose mean the numbers of one's own windows are: how they were chosen is done as it is said, and said as it was done."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from olmo_sparsity import api
+from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.subjects import pairing_of, read_subjects
+from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording import data_words
+from olmo_sparsity.tables.reading import read_manifest
+from olmo_sparsity.view.comparison_page import write_comparison
+from olmo_sparsity.view.console import print_summary
+from olmo_sparsity.view.report import write_report
+
+DRAW = ["influence.sampling=documents", "influence.min_preceding=40", "influence.targets=word-start"]
+GIVEN = "mean over the given windows"
+
+
+@pytest.fixture(scope="module")
+def texts(corpus_file: Path) -> list[str]:
+    long = [json.loads(line)["text"] for line in corpus_file.read_text().splitlines()]
+    return [text for text in long if len(text) > 250][:12]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> api.Model:
+    return api.open_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def given(model: api.Model, tiny_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The saved measurement of some windows of a table."""
+    windows = api.windows_from_table(model, api.read_results(tiny_tables).windows.head(6), seed=5)
+    return measured(model, windows).save(tmp_path_factory.mktemp("given") / "windows")
+
+
+def measured(model: api.Model, windows: api.ChosenWindows) -> api.Results:
+    return api.measure(model, windows, selectors=["kl", "random"], k=[1], resampled_draws=0)
+
+
+def said_of(results: api.Results) -> str:
+    return data_words(results.summarize())
+
+
+def test_targets_are_drawn_as_the_configuration_says(tiny_run: Path, texts: list[str]) -> None:
+    model = api.open_model(tiny_run, overrides=[*DRAW, "influence.max_windows_per_document=2", "influence.seed=3"])
+    windows = api.windows_from_texts(model, texts, num_windows=30)
+    frame = windows.frame
+    assert (frame["start_token"] + 20 >= 40).all()
+    assert all(re.match(r"\s\w", text) for text in frame["target_text"])
+    counts = frame["doc_id"].value_counts()
+    assert set(counts) == {2} and frame["doc_id"].head(len(counts)).is_unique  # one of each before a second of any
+    again = api.windows_from_texts(model, texts, num_windows=30, max_per_document=2, seed=3)
+    pd.testing.assert_frame_equal(again.frame, frame)
+    results = measured(model, windows)
+    assert said_of(results).endswith("mean over documents (at least 40 tokens before each target)")
+    settings = results.manifest["influence"]
+    assert settings["num_windows"] == 30 and results.manifest["num_windows"] == len(frame) < 30
+    assert (settings["max_windows_per_document"], settings["windows_seed"]) == (2, 3)
+
+
+def test_by_default_every_eligible_target_counts_alike(model: api.Model, texts: list[str]) -> None:
+    results = measured(model, api.windows_from_texts(model, texts, num_windows=10, seed=2))
+    assert said_of(results).endswith("mean over eligible targets")
+    settings = results.manifest["influence"]
+    assert (settings["seed"], settings["windows_seed"], settings["num_windows"]) == (0, 2, 10)
+    assert settings["resampled_draws"] == 0
+    assert not {"data", "max_documents", "train_overlap"} & set(settings)  # of a corpus, which this is not
+
+
+def test_windows_that_were_given_are_no_sample(tiny_run: Path, texts: list[str]) -> None:
+    """Whatever the configuration says of drawing."""
+    model = api.open_model(tiny_run, overrides=DRAW)
+    drawn = api.windows_from_texts(model, texts, num_windows=3)
+    rows = drawn.windows.tokens(np.arange(3))
+    for windows in (
+        api.windows_from_tokens(model, rows),
+        api.windows_from_table(model, measured(model, drawn).windows),
+        api.window_at(model, texts[0], at=len(texts[0]) - 1),
+    ):
+        results = measured(model, windows)
+        assert said_of(results).endswith(GIVEN)
+        assert results.summary().attrs["gates"] and GIVEN in results._repr_html_()
+        settings = results.manifest["influence"]
+        assert settings["sampling"] == "given"
+        assert not {"num_windows", "max_windows_per_document", "targets", "min_preceding"} & set(settings)
+
+
+def test_everything_that_reads_tables_knows_given_windows(
+    given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_manifest(given)["influence"]["sampling"] == load(given).estimand == "given"
+    print_summary(given)
+    assert GIVEN in " ".join(capsys.readouterr().out.split())
+    report = write_report(given, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert GIVEN in report and '"estimand": "given"' in report.replace('":"', '": "')
+    assert re.search(r"seed of the null contexts</dt>\s*<dd>5<", report) and "seed of the windows" not in report
+    assert GIVEN in api.figure4(given).get_label()
+
+
+def test_means_over_given_windows_are_compared_with_a_warning(given: Path, tiny_tables: Path, tmp_path: Path) -> None:
+    subjects = read_subjects([str(tiny_tables), str(given)])
+    page = write_comparison(subjects, tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert "means over targets and over given windows are not the same quantity" in page and GIVEN in page
+    first, same = load(given), load(given)
+    assert pairing_of(first, same).words.startswith("paired")
+    fewer = same.restrict(slice(0, 4))
+    assert "each mean is over its own given windows" in pairing_of(first, fewer).words
+    assert "given" not in pairing_of(load(tiny_tables), load(tiny_tables).restrict(slice(0, 4))).words
+
+
+def test_another_choice_of_null_contexts_is_another_measurement(
+    model: api.Model, given: Path, tiny_tables: Path
+) -> None:
+    table = api.read_results(tiny_tables).windows.head(6)
+    run_ids = [measured(model, api.windows_from_table(model, table, seed=seed)).manifest["run_id"] for seed in (5, 6)]
+    assert run_ids[0] == summarize(load(given)).run_id != run_ids[1]
