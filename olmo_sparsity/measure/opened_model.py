@@ -223,8 +223,11 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
-    # Under `contextual` the entry that attention rests on would be hidden without it.
-    automatic = opened.adds_bos or config.influence.visibility == "contextual"
+    if opened.rows_have_bos is not None:
+        automatic = opened.rows_have_bos  # as where the run of this checkpoint is measured
+    else:
+        # Under `contextual` the entry that attention rests on would be hidden without it.
+        automatic = opened.adds_bos or config.influence.visibility == "contextual"
     anchor = bos if _is_anchored(config, automatic=automatic) else None
     _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
     return OpenedModel(
