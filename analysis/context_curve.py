@@ -20,11 +20,12 @@ from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.wording import data_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.storage.files import write_json
 
 from .line_labels import EndLabel, label_line_ends
-from .output import caption_text, save
+from .output import caption_text, save, short_anchor_warning
 from .runs import RUN_LOOKS, script_of_runs
 
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
@@ -151,8 +152,15 @@ def _words(compared: ComparedCurves) -> str:
     return (
         "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents, of "
         f"several seeds with their variance.{seeds} {about}{listed} {curves_words(compared)} "
-        f"{data_words(compared.models[0].curve)}."
+        f"{data_words(compared.models[0].curve)}.{_anchor_warnings(compared)}"
     )
+
+
+def _anchor_warnings(compared: ComparedCurves) -> str:
+    """Return the warning of each model that another first token is the better one; of several, with its name before it."""
+    labels = [f"{label}: " if len(compared.models) > 1 else "" for label in model_labels(compared)]
+    warnings = [anchor_warning(model.curve.setup) for model in compared.models]
+    return "".join(f" {label}{words}" for label, words in zip(labels, warnings, strict=True) if words)
 
 
 def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
@@ -166,7 +174,7 @@ def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     _frame_changes(right, compared, first=first)
     _label_ends(left, compared, change=False)
     _label_ends(right, compared, change=True)
-    caption_text(figure, _words(compared))
+    caption_text(figure, _words(compared), last=short_anchor_warning(model.curve.setup for model in compared.models))
     pictures = save(figure, out, name="context-curve", one_column=1)
     if pictures:
         write_json(out / "context-curve.json", compared_curves_json(compared))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import (
     data_words,
@@ -87,9 +88,14 @@ def _measured_in_short(summary: Summary) -> str:
         beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
-    warning = "WARNING: not of the better first token. " if anchor_warning(summary.setup) else ""
+    warning = short_anchor_warning([summary.setup])
     unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
-    return f"{warning}Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}."
+    return f"{warning}{' ' if warning else ''}Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}."
+
+
+def short_anchor_warning(setups: Iterable[ModelSetup]) -> str:
+    """Return in a few words that another first token is the better one for a model; empty where it is for none."""
+    return "WARNING: not of the better first token." if any(map(anchor_warning, setups)) else ""
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:

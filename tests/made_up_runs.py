@@ -133,12 +133,17 @@ def made_up_curve(
     return folder
 
 
-def pretrained_curve(folder: Path, gain: float, *, name: str = "someone/Made-Up-2M") -> Path:
-    """Write the folder of a pretrained model whose context curve gains this much from ``ROW`` to ``FULL`` visible tokens."""
+def pretrained_curve(
+    folder: Path, gain: float, *, name: str = "someone/Made-Up-2M", of_model: dict[str, Any] = PRETRAINED
+) -> Path:
+    """Write the folder of a pretrained model whose context curve gains this much from ``ROW`` to ``FULL`` visible tokens.
+
+    ``of_model``: entries of the curve's manifest about the model.
+    """
     folder.mkdir(parents=True)
     write_json(folder / "manifest.json", {"kind": "pretrained", "status": "complete"})
     losses_WN, doc_ids = made_up_losses(gain)
-    setup = {**PRETRAINED, "run": folder.name, "model": {**MODEL, "name": name}}
+    setup = {**of_model, "run": folder.name, "model": {**MODEL, "name": name}}
     made_up_curve(folder, losses_WN, doc_ids=doc_ids, setup=setup)
     return folder
 

@@ -15,7 +15,7 @@ from olmo_sparsity.config import Config, MeasuredLengths
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.measurement import fit_entries
+from olmo_sparsity.measure.measurement import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.opened_model import OpenedModel
 from olmo_sparsity.measure.opened_model import open_model as open_configured_model
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
@@ -62,10 +62,15 @@ class Model:
     def fit(self, windows: Windows) -> dict[str, Any]:
         """Check that a model from elsewhere fits, on the first windows that are measured; return the manifest's entry.
 
+        Later windows, where they are more, are those on which both first tokens are compared.
+
         Raises:
             UserError: the model does not do what the measurement takes for granted.
         """
-        if not self._fit:
+        known = dict(self._fit)
+        if known:
+            self._fit.update(refreshed_fit_entries(self.config, self.opened, windows, known=known))
+        else:
             self._fit.update(fit_entries(self.config, self.opened, windows))
         return dict(self._fit)
 

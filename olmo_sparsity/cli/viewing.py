@@ -22,10 +22,33 @@ from olmo_sparsity.cli.options import (
     TrainOption,
     resolve,
 )
+from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
+from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 
+AS_RUN = "name it as RUN"  # where there is no option --run
+
 logger = logging.getLogger(__name__)
+
+
+def _resolve_shown(
+    config: Optional[Path],
+    run: Optional[Path],
+    *,
+    overrides: Optional[list[str]] = None,
+    model: Optional[str],
+    revision: Optional[str],
+    show: str = "show it with --run DIR",
+) -> tuple[Config, Path]:
+    """Return what ``resolve`` does; the folder of a model's results, where it exists, holds those of this model.
+
+    Raises:
+        UserError: it holds those of another.
+    """
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
+    check_shown_model(folder, loaded.pretrained, show=show)
+    return loaded, folder
 
 
 def summary(
@@ -83,7 +106,7 @@ def summary(
         return
     if tables is None:
         run_folder = runs[0] if runs else None
-        _, folder = resolve(config, run_folder, overrides=overrides, model=model, revision=revision)
+        _, folder = _resolve_shown(config, run_folder, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
     print_summary(tables, every=every, form=form)
 
@@ -107,7 +130,7 @@ def figures(
     from olmo_sparsity.tables.reading import list_finished
     from olmo_sparsity.view.figure_scripts import figure_script
 
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
+    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
     if tables is None and not list_finished(folder):
         measure_first(loaded, folder, asked=train)
     for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
@@ -141,7 +164,7 @@ def report(
     from olmo_sparsity.view.report import default_out, write_report
 
     if tables is None:
-        _, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
+        _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
     page = out or default_out(tables, run)
     print_line(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
@@ -174,7 +197,7 @@ def show(
 
     folders, number = [Path(argument) for argument in arguments[:-1]], arguments[-1]
     if model is not None:
-        folders.append(resolve(None, None, overrides=None, model=model, revision=revision)[1])
+        folders.append(_resolve_shown(None, None, model=model, revision=revision, show=AS_RUN)[1])
     if len(folders) != 1 or not re.fullmatch("[0-9]{1,18}", number):
         raise UserError(
             f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
@@ -219,7 +242,7 @@ def compare(
     models = model or []
     if revision is not None and len(models) != 1:
         raise UserError(f"compare: --revision {revision} is that of one --model; {len(models)} are given")
-    of_models = [resolve(None, None, overrides=None, model=name, revision=revision)[1] for name in models]
+    of_models = [_resolve_shown(None, None, model=name, revision=revision, show=AS_RUN)[1] for name in models]
     subjects = read_subjects([*(runs or []), *map(str, of_models)])
     if out is not None:
         write_comparison(subjects, out, overwrite=overwrite)

@@ -121,8 +121,8 @@ class InfluenceConfig:
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",
-        "Precision of all losses. auto: fp32; of a pretrained model on a GPU, bf16. bf16 is faster on devices that compute in "
-        "it; `make bench` shows how far its losses are off.",
+        "Precision of all losses. auto: fp32; of a pretrained model on a GPU with units for it, bf16. bf16 is faster on devices "
+        "that compute in it; `make bench` shows how far its losses are off.",
     )
     screen: Optional[int] = key(
         None,

@@ -29,8 +29,8 @@ class PretrainedConfig:
     )
     allow_pickle: bool = key(
         False,
-        "Also load weights in PyTorch's pickle format (.bin). Without it only safetensors and GGUF are loaded. Code of a model "
-        "is never run.",
+        "Also load weights in PyTorch's pickle format (.bin). Without it only safetensors, GGUF and the model.pt of OLMo "
+        "checkpoints are loaded. Code of a model is never run.",
     )
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Measures whether a model generalizes in length: the loss of the target against the number of visible recent tokens.
 
-The targets are the same at every length, so the points are paired. Hidden tokens are not run. Lengths go past ``full_len``:
+The targets are the same at every length, so the points are paired. Hidden tokens are not run: the row of a point begins with its
+oldest visible token, at position 0 or directly behind the anchor, as rows of training begin. Lengths go past ``full_len``:
 rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on. A model from
 elsewhere is measured up to the positions that it was trained on.
 """
@@ -63,7 +64,9 @@ def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]
 def losses_by_length(evaluator: Evaluator, rows_WT: torch.Tensor, *, lengths: list[int]) -> np.ndarray:
     """Return the loss of the last token of each row with only the n tokens before it visible, for each n of ``lengths``.
 
-    The visible tokens have position IDs 0 .. n-1: rotary attention depends only on relative positions.
+    The visible tokens have position IDs 0 .. n-1, or behind an anchor, which has 0, 1 .. n. In a window the local tokens keep
+    theirs at its end. Rotary attention depends on relative positions only, so without an anchor the loss of ``local_len`` visible
+    tokens is L_short all the same; with an anchor, which here is next to them, or with learned positions it is not.
 
     Args:
         evaluator: the model; each length replaces its ``local_len``.

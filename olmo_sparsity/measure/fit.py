@@ -10,14 +10,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 import torch
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_checks import CheckedWindows, FitCheck
+from olmo_sparsity.measure.fit_checks import CheckedWindows, FitCheck, telling_windows
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
 
@@ -153,12 +153,8 @@ def check_fit(
             f"{name} cannot be measured: it has {model.max_position} positions, and a window takes {positions.found}; choose "
             "a shorter influence.full_len"
         )
-    windows = CheckedWindows(
-        model,
-        tokens_WT[: max(1, min(CHECKED_WINDOWS, batch_tokens // row_len)), :-1],
-        local_len=local_len,
-        anchor_id=anchor_id,
-        tolerance=TOLERANCE_NATS[dtype],
+    windows = _checked_windows(
+        model, tokens_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
     checks = [positions]
     for measure, explanation in CHECKS:
@@ -174,9 +170,62 @@ def check_fit(
         return FitRecord(checks, anchor=None)
     return FitRecord(
         checks,
-        anchor=_compare_anchors(
+        anchor=compare_anchors(
             model, tokens_WT, bos=bos, chosen=anchor_id, local_len=local_len, batch_tokens=batch_tokens
         ),
+    )
+
+
+@torch.no_grad()
+def check_longest_row(
+    model: CausalModel,
+    tokens_WT: torch.Tensor,
+    *,
+    name: str,
+    local_len: int,
+    dtype: torch.dtype,
+    anchor_id: Optional[int],
+    batch_tokens: int = 4096,
+) -> FitCheck:
+    """Check that a model attends to all tokens of the longest row of a context curve, which is longer than a window.
+
+    Nothing is hidden in such rows, so the other checks would tell nothing new. The arguments are those of ``check_fit``.
+
+    Raises:
+        UserError: the model does not; the message tells how many tokens it attends to.
+    """
+    rows = _checked_windows(
+        model, tokens_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
+    )
+    with _as_misfit(name, "longest row against a causal mask"):
+        check = replace(rows.full_context_against_mask(), name="longest row against a causal mask, nats")
+    if not check.holds:
+        attended = rows.attended_tokens()
+        raise UserError(
+            f"{name} cannot be measured: it attends to the last {attended} tokens only (a sliding window), fewer than the "
+            f"{rows.tokens_WT.shape[1]} of the longest row; use --max-visible {attended - (anchor_id is not None)} or less "
+            f"({check.name}: {check.found:.3g}, must be at most {check.limit:.3g})"
+        )
+    return check
+
+
+def _checked_windows(
+    model: CausalModel,
+    tokens_WT: torch.Tensor,
+    *,
+    local_len: int,
+    dtype: torch.dtype,
+    anchor_id: Optional[int],
+    batch_tokens: int,
+) -> CheckedWindows:
+    """Return the first few windows, as many as one forward pass may hold, without their targets."""
+    number = max(1, min(CHECKED_WINDOWS, batch_tokens // tokens_WT.shape[1]))
+    return CheckedWindows(
+        model,
+        telling_windows(tokens_WT[:number, :-1], model.vocab_size),
+        local_len=local_len,
+        anchor_id=anchor_id,
+        tolerance=TOLERANCE_NATS[dtype],
     )
 
 
@@ -195,16 +244,26 @@ def _as_misfit(name: str, check: str) -> Iterator[None]:
         ) from error
 
 
-def _compare_anchors(
+@torch.no_grad()
+def compare_anchors(
     model: CausalModel,
     tokens_WT: torch.Tensor,
     *,
     bos: Bos,
     chosen: Optional[int],
     local_len: int,
-    batch_tokens: int,
+    batch_tokens: int = 4096,
 ) -> AnchorCheck:
-    """Return the mean losses with and without a BOS, with the local tokens alone and with all tokens."""
+    """Return the mean losses with and without a BOS, with the local tokens alone and with all tokens.
+
+    Args:
+        model: the model.
+        tokens_WT: windows with their targets, on the model's device.
+        bos: the token to compare with none.
+        chosen: the token with which the model is measured, or None.
+        local_len: L, local tokens of a window.
+        batch_tokens: largest number of tokens in one forward pass.
+    """
     full_len = tokens_WT.shape[1] - 1
     short_W, long_W = (
         {

@@ -24,6 +24,7 @@ from olmo_sparsity.model.causal_model import CausalModel
 
 CHECKED_SET = 8  # visible long-range tokens, as far apart as the window allows
 LEAST_EFFECT = 0.1  # of what rounding may cause; where position IDs are ignored, the effect is 0 exactly
+FEWEST_TOKENS = 4  # different ones that a window must hold for the checks to tell anything
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,24 @@ def expected_difference(logits_WV: torch.Tensor, others_WV: torch.Tensor) -> flo
     log_probs_WV, others_WV = logits_WV.float().log_softmax(dim=-1), others_WV.float().log_softmax(dim=-1)
     difference_W = (log_probs_WV.exp() * (log_probs_WV - others_WV).abs()).sum(dim=-1)
     return float(difference_W.max())  # torch's max keeps NaN
+
+
+def telling_windows(tokens_WT: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return windows with drawn tokens, always the same ones, in place of each window that tells nothing; int64 [W, T].
+
+    Over equal tokens attention is a mean of equal values: no other position ID, hidden token or sliding window changes it. So a
+    window must hold different tokens, and so must every second token of it, which are all that ``effect_of_positions`` runs.
+    """
+    tells_W = _holds_different(tokens_WT) & _holds_different(tokens_WT.flip(1)[:, ::2])
+    shuffled_V = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))
+    drawn_WT = shuffled_V[torch.arange(tokens_WT.numel()) % vocab_size].view(tokens_WT.shape)
+    return torch.where(tells_W[:, None], tokens_WT, drawn_WT.to(tokens_WT.device))
+
+
+def _holds_different(tokens_WT: torch.Tensor) -> torch.Tensor:
+    """Return bool [W], True where ``FEWEST_TOKENS`` tokens of a window differ, or all of a shorter one."""
+    changes_W = (tokens_WT.sort(dim=1).values.diff(dim=1) != 0).sum(dim=1)
+    return changes_W + 1 >= min(FEWEST_TOKENS, tokens_WT.shape[1])
 
 
 class CheckedWindows:

@@ -17,7 +17,7 @@ from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.passes import windows_per_block
-from olmo_sparsity.measure.screening import make_screening, open_proxy, ranking_precision
+from olmo_sparsity.measure.screening import check_proxy, make_screening, open_proxy, ranking_precision
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.measure.work import part_size, tokens_of_influence
@@ -121,6 +121,8 @@ def _prepare(
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(config, opened, windows)
+    if proxy is not None:
+        check_proxy(config, opened, proxy=proxy, windows=windows)
     evaluator = opened.evaluator(config)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     null_counts = null_contexts.counts()

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.fit import Bos, check_fit
+from olmo_sparsity.measure.fit import Bos, check_fit, check_longest_row, compare_anchors
 from olmo_sparsity.measure.opened_model import OpenedModel, lengths_record
 from olmo_sparsity.measure.pretrained_folder import begin_folder
 from olmo_sparsity.measure.shares import WHOLE, Share
@@ -339,7 +339,8 @@ def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[s
     Args:
         config: the lengths.
         opened: the model.
-        windows: the windows to measure, at least as long as the full context.
+        windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, their
+            last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too.
 
     Raises:
         UserError: the model does not do what the measurement takes for granted.
@@ -347,18 +348,46 @@ def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[s
     if opened.record is None:
         return {}
     lengths = config.measured_lengths
-    number = min(num_fit_windows(lengths.full_len), len(windows))
+    rows_WT = _first_windows(opened, windows, lengths.full_len)
     logger.info(
-        f"{opened.record.name}: checking on {number} windows of {lengths.full_len:,} tokens whether it can be measured"
+        f"{opened.record.name}: checking on {len(rows_WT)} windows of {lengths.full_len:,} tokens whether it can be measured"
     )
-    tokens_WT = windows.tokens(np.arange(number))[:, -1 - lengths.full_len :]
-    fit = check_fit(
-        opened.model,
-        torch.from_numpy(np.ascontiguousarray(tokens_WT)).to(opened.device),
-        name=opened.record.name,
-        local_len=lengths.local_len,
-        dtype=torch.bfloat16 if opened.precision == "bf16" else torch.float32,
-        anchor_id=opened.anchor_id,
-        bos=Bos(opened.bos.id, opened.bos.text),
-    )
+    options: dict[str, Any] = {
+        "name": opened.record.name,
+        "local_len": lengths.local_len,
+        "dtype": torch.bfloat16 if opened.precision == "bf16" else torch.float32,
+        "anchor_id": opened.anchor_id,
+    }
+    tokens_WT = rows_WT[:, -1 - lengths.full_len :]
+    fit = check_fit(opened.model, tokens_WT, bos=Bos(opened.bos.id, opened.bos.text), **options)
+    if rows_WT.shape[1] > tokens_WT.shape[1]:
+        fit = dataclasses.replace(fit, checks=[*fit.checks, check_longest_row(opened.model, rows_WT, **options)])
     return {"fit": dataclasses.asdict(fit)}
+
+
+def refreshed_fit_entries(
+    config: Config, opened: OpenedModel, windows: Windows, *, known: dict[str, Any]
+) -> dict[str, Any]:
+    """Return entries of ``fit_entries`` as they are, or where these windows are more, with the first tokens compared on them.
+
+    A few windows tell too little about which first token is the better one; what was checked of the model stays true.
+    """
+    lengths, compared = config.measured_lengths, known["fit"]["anchor"]
+    if compared is None or min(num_fit_windows(lengths.full_len), len(windows)) <= compared["num_windows"]:
+        return known
+    tokens_WT = _first_windows(opened, windows, lengths.full_len)[:, -1 - lengths.full_len :]
+    logger.info(f"{opened.name}: comparing the losses with and without {opened.bos.text} on {len(tokens_WT)} windows")
+    anchor = compare_anchors(
+        opened.model,
+        tokens_WT,
+        bos=Bos(opened.bos.id, opened.bos.text),
+        chosen=opened.anchor_id,
+        local_len=lengths.local_len,
+    )
+    return {"fit": {**known["fit"], "anchor": dataclasses.asdict(anchor)}}
+
+
+def _first_windows(opened: OpenedModel, windows: Windows, full_len: int) -> torch.Tensor:
+    """Return as many windows of a measurement as a model from elsewhere is checked on, on its device; int64 [W, T]."""
+    tokens_WT = windows.tokens(np.arange(min(num_fit_windows(full_len), len(windows))))
+    return torch.from_numpy(np.ascontiguousarray(tokens_WT)).to(opened.device)

@@ -22,7 +22,7 @@ from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained
 from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
-from olmo_sparsity.model.devices import pick_device, take_own_gpu
+from olmo_sparsity.model.devices import has_bf16_units, pick_device, take_own_gpu
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.corpus import list_shards
@@ -247,13 +247,17 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     exists = is_folder_of_kind(run, "pretrained")
     precision = config.influence.precision
     if precision == "auto":
-        precision = "bf16" if device.type == "cuda" else "fp32"
+        # A GPU without units for bf16 would emulate it.
+        precision = "bf16" if device.type == "cuda" and has_bf16_units(device) else "fp32"
     opened = open_pretrained(config.pretrained, device=device, precision=precision)
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
-    # Under `contextual` the entry that attention rests on would be hidden without it.
-    automatic = opened.adds_bos or config.influence.visibility == "contextual"
+    if opened.rows_have_bos is not None:
+        automatic = opened.rows_have_bos  # as where the run of this checkpoint is measured
+    else:
+        # Under `contextual` the entry that attention rests on would be hidden without it.
+        automatic = opened.adds_bos or config.influence.visibility == "contextual"
     anchor = bos if _is_anchored(config, automatic=automatic) else None
     _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
     return OpenedModel(

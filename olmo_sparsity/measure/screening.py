@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Optional
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
@@ -13,7 +14,9 @@ from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.fit import CHECKED_WINDOWS, check_fit
 from olmo_sparsity.model.devices import has_bf16_units
+from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:
     from olmo_sparsity.measure.opened_model import OpenedModel
@@ -72,6 +75,25 @@ def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]
             f"{where}: it has {proxy.record.max_position} positions, and the windows take {longest}; choose a proxy with as many"
         )
     return proxy
+
+
+def check_proxy(config: Config, opened: OpenedModel, *, proxy: PretrainedModel, windows: Windows) -> None:
+    """Check on the first windows that a proxy can be run as the model that is measured must be.
+
+    Rankings hide tokens, too: a proxy that does not keep them hidden would rank by something else.
+
+    Raises:
+        UserError: it cannot; the message tells what was found.
+    """
+    tokens_WT = windows.tokens(np.arange(min(CHECKED_WINDOWS, len(windows))))
+    check_fit(
+        proxy.model,
+        torch.from_numpy(tokens_WT).to(proxy.model.device),
+        name=f"influence.screen_proxy = {config.influence.screen_proxy}",
+        local_len=config.measured_lengths.local_len,
+        dtype=torch.bfloat16 if ranking_precision(config, opened) == "bf16" else torch.float32,
+        anchor_id=opened.anchor_id,
+    )
 
 
 def _check_tokenizer(where: str, of_proxy: Tokenizer, *, tokenizer: Tokenizer) -> None:

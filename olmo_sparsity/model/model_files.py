@@ -66,6 +66,18 @@ def find_files(folder: Path, *, allow_pickle: bool, revision: Optional[str] = No
     return ModelFiles(folder, weights, pickled=pickled, revision=revision)
 
 
+def local_weights_sha256(path: Path) -> Optional[str]:
+    """Return the hash of the weights of a model of any kind, as its record has it once it is opened; None: there is none."""
+    if path.suffix == ".gguf" and path.is_file():
+        return sha256_files([path])
+    if (path / "config.yaml").is_file() and (path / "model.pt").is_file():  # a checkpoint of OLMo
+        return sha256_files([path / "model.pt"])
+    try:
+        return find_files(path, allow_pickle=True).weights_sha256 if (path / "config.json").is_file() else None
+    except UserError:  # incomplete
+        return None
+
+
 def _weights(folder: Path, name: str) -> list[Path]:
     """Return the file, or the files of its index, or nothing."""
     if (folder / name).is_file():

@@ -1,7 +1,8 @@
 """Opens a checkpoint folder in OLMo's layout, one of a run of this package or one that OLMo's own trainer wrote.
 
 Both hold ``config.yaml`` and ``model.pt``. One of this package has the hashes of its files beside them, and its tokenizer in the
-folder of the run. One of OLMo's names its tokenizer, which comes with the package ``ai2-olmo``.
+folder of the run, whose configuration tells whether a BOS stood before its rows. One of OLMo's names its tokenizer, which comes
+with the package ``ai2-olmo``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import olmo_data
 import torch
@@ -17,6 +18,7 @@ import yaml
 from olmo.exceptions import OLMoError
 from omegaconf.errors import OmegaConfBaseException
 
+from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -39,10 +41,17 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class OpenedCheckpoint:
-    """The model of a checkpoint, in fp32, and the text of its ``tokenizer.json``."""
+    """The model of a checkpoint, in fp32.
+
+    Attributes:
+        model: the model.
+        tokenizer_text: the text of its ``tokenizer.json``.
+        rows_have_bos: whether a BOS stood before every row of its training; None: not known.
+    """
 
     model: OLMoWithPositions
     tokenizer_text: str
+    rows_have_bos: Optional[bool]
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -57,10 +66,11 @@ def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
     the weights are compared with the configuration.
 
     Raises:
-        UserError: a file is damaged, holds more than tensors, or describes a model that is not computed here.
+        UserError: a file is damaged, holds more than tensors, or describes a model that is not computed here; the configuration
+            of the run is not usable.
     """
     load = load_model if (folder / "train.json").is_file() else _load_foreign
-    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder))
+    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder), _rows_have_bos(folder))
 
 
 def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
@@ -85,15 +95,33 @@ def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
         ) from None
 
 
+def _run_of(folder: Path) -> Optional[Path]:
+    """Return the folder of the run whose checkpoint this is; None: it is no run's of this package, or lies elsewhere."""
+    run = folder.resolve().parent.parent
+    return run if (folder / "train.json").is_file() and (run / "tokenizer.json").is_file() else None
+
+
+def _rows_have_bos(folder: Path) -> Optional[bool]:
+    """Return whether the run of a checkpoint was trained with a BOS before its rows; None: its configuration is not there.
+
+    Raises:
+        UserError: the configuration is damaged.
+    """
+    run = _run_of(folder)
+    if run is None or not (run / "config.yaml").is_file():
+        return None
+    return load_config(run / "config.yaml").context.bos
+
+
 def _tokenizer_text(folder: Path) -> str:
     """Return the text of the tokenizer: the run's, or the one that ``config.yaml`` names.
 
     Raises:
         UserError: there is none.
     """
-    own = folder.resolve().parent.parent / "tokenizer.json"
-    if (folder / "train.json").is_file() and own.is_file():
-        return own.read_text(encoding="utf-8")
+    run = _run_of(folder)
+    if run is not None:
+        return (run / "tokenizer.json").read_text(encoding="utf-8")
     content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     section = content.get("tokenizer")
     identifier = str(section.get("identifier") if isinstance(section, dict) else None)

@@ -1,7 +1,7 @@
 """Opens a model from elsewhere: a Hugging Face folder or hub name, a ``.gguf`` file, or an OLMo checkpoint folder.
 
-No code of a model is run: ``trust_remote_code`` stays off, and of the formats for weights only safetensors and GGUF are read.
-Pickles are read where they are allowed, by torch's reader that takes tensors only.
+No code of a model is run: ``trust_remote_code`` stays off. Weights are read from safetensors and GGUF. The ``model.pt`` of an
+OLMo checkpoint, and where they are allowed other pickles, are read by torch's reader that takes tensors only.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class PretrainedModel:
             token that ends texts.
         adds_bos: the tokenizer itself puts a token in front of a text.
         eos_token: the token that ends texts.
+        rows_have_bos: of a checkpoint of this package, whether ``bos_id`` stood before every row of its training; None: it is
+            not known.
     """
 
     model: CausalModel
@@ -77,6 +79,7 @@ class PretrainedModel:
     bos_id: int
     adds_bos: bool
     eos_token: str
+    rows_have_bos: Optional[bool] = None
 
     @property
     def bos_text(self) -> str:
@@ -272,7 +275,15 @@ def _open_olmo(
         raise UserError(
             f"{path}: its tokenizer has no token {eos_id}, which ends texts in config.yaml; it is of another model"
         )
-    return PretrainedModel(model, tokenizer, record, eos_id, adds_bos=False, eos_token=eos_token)
+    return PretrainedModel(
+        model,
+        tokenizer,
+        record,
+        eos_id,
+        adds_bos=False,
+        eos_token=eos_token,
+        rows_have_bos=checkpoint.rows_have_bos,
+    )
 
 
 @contextlib.contextmanager

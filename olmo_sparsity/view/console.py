@@ -23,6 +23,7 @@ from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.detection import Detection, detection
 from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.screening import screening
 from olmo_sparsity.statistics.subjects import Subject
 from olmo_sparsity.statistics.summary import Summary, summarize
@@ -175,9 +176,16 @@ def print_detection(tables: Path, as_json: bool = False) -> None:
         Sentence(str(tables), is_bold=True),
         Sentence(f"{setup_words(numbers.run, numbers.setup)}."),
         _suite_table(numbers),
+        *_anchor_warnings(numbers.setup),
         _precision_table(numbers),
     ]
     print_items(items, results_console())
+
+
+def _anchor_warnings(setup: ModelSetup) -> list[Sentence]:
+    """Return the sentence that another first token is the better one, where it is."""
+    words = anchor_warning(setup)
+    return [Sentence(words, is_bold=True)] if words else []
 
 
 def _suite_table(numbers: Detection) -> ResultTable:
@@ -232,6 +240,7 @@ def print_curve(tables: Path) -> None:
         Sentence(f"{measured_words(curve)}."),
         Sentence(f"{data_words(curve)}; {INTERVALS}"),
         ResultTable("context curve", columns, rows),
+        *_anchor_warnings(curve.setup),
     ]
     print_items(items, results_console())
 

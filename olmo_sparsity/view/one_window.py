@@ -16,7 +16,7 @@ from rich.text import Text
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.wording_of_models import setup_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
@@ -131,8 +131,11 @@ def show_window(
     Raises:
         UserError: there is no such window, selector or k.
     """
-    window = _read_window(load(tables), tables, window_id=window_id, selector=selector, k=k, context=context)
+    measurement = load(tables)
+    window = _read_window(measurement, tables, window_id=window_id, selector=selector, k=k, context=context)
     _print_heading(window, console)
+    if warning := anchor_warning(measurement.setup):
+        console.print(Text(warning, style="bold"))
     print_choice(window, console)
 
 

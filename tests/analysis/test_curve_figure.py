@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up import CONTEXTUAL
 from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,6 +16,8 @@ from matplotlib.text import Annotation
 from analysis import context_curve
 from analysis.paper import Width, drawn_for
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
 
 
@@ -153,3 +156,22 @@ def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path, m
     words = str(figure.get_label())
     assert "the curve shows nothing about length generalization" in words and "generalizes" not in words
     assert "Model someone/Made-Up-2M (2.346M parameters" in words and "gain beyond" not in words.lower()
+
+
+def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each model whose check found it, by its name where there are several; the picture says it in short."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
+    plain = pretrained_curve(tmp_path / "plain", gain=0.2, name="someone/Plain")
+    warned = pretrained_curve(tmp_path / "warned", gain=0.2, of_model=CONTEXTUAL)
+    warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
+    assert warning.startswith("WARNING")
+    for models, expected in (
+        ([plain], ""),
+        ([warned], f" {warning}"),
+        ([plain, warned], f" someone/Made-Up-2M: {warning}"),
+    ):
+        context_curve.draw(models, tmp_path)
+        words, picture = str(figures[-1].get_label()), " ".join(text.get_text() for text in figures[-1].texts)
+        assert words.endswith(expected) and words.count("WARNING") == (expected != "")
+        assert ("WARNING: not of the better first token." in picture.replace("\n", " ")) == (expected != "")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
 
 from analysis import context_curve, planted, scale
@@ -25,11 +26,15 @@ from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.measurement import Lengths
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import short_positions_words
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
+from olmo_sparsity.view.console import print_detection
 
 
 def with_windows_of_many_documents(config: Config, **influence: Any) -> Config:
@@ -98,6 +103,29 @@ def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.Mon
         assert bars == [entry.precision_at_truth and entry.precision_at_truth.mean for entry in suite.selectors]
         assert len(bars) == 2
         assert ("gate failed: the model does not use it" in axis.get_title()) == (suite.gate == "failed")
+
+
+def test_the_worse_first_token_is_told_beside_the_precision(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the caption and in what ``validate`` prints, as if the needles were of a pretrained model."""
+    monkeypatch.setenv("COLUMNS", "400")
+    warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
+    tables = list_finished(runs[0], "validation")[-1]
+    print_detection(tables)
+    assert "WARNING" not in capsys.readouterr().out + str(drawn(planted, runs, monkeypatch).get_label())
+    warned = Path(shutil.copytree(tables, tmp_path / "warned" / "validation" / "planted"))
+    write_json(warned / "manifest.json", {**read_json(warned / "manifest.json"), **CONTEXTUAL})
+    print_detection(warned)
+    shown = capsys.readouterr().out
+    assert (
+        shown.index("chance: precision of a random")
+        < shown.index(warning)
+        < shown.index("precision at truth: of as many")
+    )
+    figure = drawn(planted, [tmp_path / "warned"], monkeypatch)
+    assert str(figure.get_label()).endswith(f" {warning}")
+    assert "WARNING: not of the better first token." in " ".join(figure.texts[-1].get_text().split())
 
 
 def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

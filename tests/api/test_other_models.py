@@ -113,6 +113,24 @@ def test_the_anchor_can_be_left_out(model: api.Model, folder: Path, texts: list[
     assert abs(alone.item() - with_bos.item()) > 100 * NATS
 
 
+def test_the_first_tokens_are_compared_again_where_there_are_more_windows(
+    of_command: api.Results, folder: Path
+) -> None:
+    """One window, of which no standard error is known, does not decide for all later ones; what was checked is kept."""
+    used, fresh = (
+        api.open_model(folder, local_len=8, full_len=20, visibility=of_command.manifest["visibility"]) for _ in range(2)
+    )
+    one, all_windows = (api.windows_from_table(used, of_command.windows.iloc[:number]) for number in (1, 10))
+    api.losses(used, one, [[]])
+    first = used.fit(one.windows)["fit"]
+    assert (first["anchor"]["num_windows"], first["anchor"]["standard_error_nats"]) == (1, None)
+    found = api.measure(used, all_windows, selectors=["kl"], k=[1]).manifest["fit"]
+    assert found["anchor"] == fresh.fit(all_windows.windows)["fit"]["anchor"]
+    assert found["anchor"]["num_windows"] == 10 and found["anchor"]["standard_error_nats"] > 0
+    assert found["checks"] == first["checks"]
+    assert used.fit(one.windows)["fit"] == found
+
+
 def test_mistakes(folder: Path) -> None:
     with pytest.raises(UserError, match="full_len = 65"):
         api.open_model(folder, local_len=8, full_len=65)

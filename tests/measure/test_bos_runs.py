@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 import reference
 import torch
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
@@ -83,6 +87,37 @@ def test_a_run_without_a_bos_has_no_anchor_under_contextual(
     """Its model never saw one."""
     tables = measure(with_settings(tiny_config, visibility="contextual"), tiny_run, out=tmp_path / "tables")
     assert read_json(tables / "manifest.json")["anchor"] is None
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_a_checkpoint_as_a_model_from_elsewhere_has_the_anchor_of_its_run(
+    visibility: str, bos_config: Config, bos_run: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    for config, run, anchored in ((bos_config, bos_run, True), (tiny_config, tiny_run, False)):
+        named = dataclasses.replace(
+            with_settings(config, visibility=visibility),
+            pretrained=PretrainedConfig(str(run / "checkpoints" / "latest")),
+            context=tiny_config.context,  # of the measurement, which knows nothing of the run
+        )
+        of_run = open_model(with_settings(config, visibility=visibility), run)
+        opened = open_model(named, tmp_path / "results")
+        assert (opened.anchor is not None) == anchored
+        assert opened.anchor == of_run.anchor
+        asked = open_model(with_settings(named, anchor="none"), tmp_path / "results")
+        assert asked.anchor is None
+
+
+def test_where_the_configuration_of_a_checkpoints_run_is_gone_its_bos_is_not_known(
+    bos_run: Path, tmp_path: Path
+) -> None:
+    checkpoint = Path(shutil.copytree(bos_run / "checkpoints" / "latest", tmp_path / "run" / "checkpoints" / "latest"))
+    shutil.copy(bos_run / "tokenizer.json", tmp_path / "run")
+    assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is None
+    (tmp_path / "run" / "config.yaml").write_text("context: {bos: 3}\n")
+    with pytest.raises(UserError, match=r"config\.yaml:1: context\.bos"):
+        open_checkpoint(checkpoint, torch.device("cpu"))
+    shutil.copy(bos_run / "config.yaml", tmp_path / "run")
+    assert open_checkpoint(checkpoint, torch.device("cpu")).rows_have_bos is True
 
 
 def test_the_context_curve_has_the_bos_in_front(

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import reference
 import torch
+import transformers_models
 from brute_force import Definition, assert_same_row
 from conftest import Messages
+from tiny_models import EOS, NORMED, VOCAB, build
 
 from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.estimate import Estimate
@@ -62,6 +66,30 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
     stock = load_model(latest, torch.device("cpu"))
     plain = Evaluator(stock, 1, path="plain", batch_tokens=50)
     assert losses_by_length(plain, rows, lengths=[20])[:, 0] == pytest.approx(losses[:, 2], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "anchor_id", "same"),
+    [
+        (build(NORMED, positions=32), None, True),
+        (build(NORMED, positions=32), EOS, False),
+        (transformers_models.build("llama"), None, True),
+        (transformers_models.build("gpt-2"), None, False),
+    ],
+    ids=["rotary", "rotary, anchor", "rotary, from elsewhere", "learned positions"],
+)
+def test_where_the_local_tokens_are_visible_the_loss_is_l_short(
+    model: CausalModel, anchor_id: int | None, same: bool
+) -> None:
+    """Without an anchor and with rotary positions; else the tokens, at the beginning of a row, have another loss there."""
+    rows_WT = torch.from_numpy(np.random.default_rng(0).integers(1, VOCAB, (6, 21)))
+    evaluator = Evaluator(model, 8, path="masked", anchor_id=anchor_id)
+    nothing_WNS = torch.empty(6, 1, 0, dtype=torch.int64)
+    with torch.inference_mode():
+        short_WN, _ = target_losses(evaluator, rows_WT[:, :-1], targets_W=rows_WT[:, -1], visible_WNS=nothing_WNS)
+        curve_WN = losses_by_length(evaluator, rows_WT, lengths=[8])
+    difference = np.abs(curve_WN - short_WN.numpy()).max()
+    assert difference < 1e-5 if same else difference > 1e-3
 
 
 def test_every_column_of_the_curve(

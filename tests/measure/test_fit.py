@@ -15,6 +15,7 @@ from transformers_models import BOS, FITTING, VOCAB, build, build_raw
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.fit import Bos, FitRecord, check_fit
+from olmo_sparsity.measure.fit_checks import telling_windows
 from olmo_sparsity.measure.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
@@ -153,6 +154,42 @@ def test_windows_of_two_tokens(anchor_id: Optional[int]) -> None:
     check_fit(build("llama"), windows()[:, -3:], **options)
     with pytest.raises(UserError, match="it ignores position IDs"):
         check_fit(build("falcon with ALiBi"), windows()[:, -3:], **options)
+
+
+# Rows of dashes, of dashes and dots in turn, and of dashes between any other tokens.
+MONOTONOUS = {
+    "one token": torch.full((1, FULL + 1), 7),
+    "two in turn": torch.tensor([7, 8]).repeat(FULL // 2 + 1)[None, : FULL + 1],
+    "every second": torch.stack([torch.arange(20, 20 + FULL // 2 + 1), torch.full((FULL // 2 + 1,), 7)], 1).view(1, -1)[
+        :, : FULL + 1
+    ],
+}
+
+
+@pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
+@pytest.mark.parametrize("kind", MONOTONOUS)
+def test_windows_in_which_nothing_can_be_told_apart(kind: str, anchor_id: Optional[int]) -> None:
+    """A model that fits is not refused because of them, and one that does not fit does not pass."""
+    options: dict[str, Any] = {"name": "tiny", "local_len": LOCAL, "dtype": torch.float32, "anchor_id": anchor_id}
+    alike, mixed = MONOTONOUS[kind], windows(3)
+    for tokens in (alike, alike.expand(3, -1), torch.cat([mixed, alike])):
+        check_fit(build("llama"), tokens, **options)
+        with pytest.raises(UserError, match="it ignores position IDs"):
+            check_fit(build("falcon with ALiBi"), tokens, **options)
+        with pytest.raises(UserError, match="the last 10 tokens only"):
+            check_fit(build("mistral, window of 10"), tokens, **options)
+        with pytest.raises(UserError, match="hidden tokens change its prediction"):
+            check_fit(build("qwen 3 next"), tokens, **options)
+
+
+def test_windows_of_text_are_checked_as_they_are() -> None:
+    tokens = windows()[:, :-1]
+    assert torch.equal(telling_windows(tokens, VOCAB), tokens)
+    two = torch.cat([tokens[:1], MONOTONOUS["one token"][:, :-1]])
+    told = telling_windows(two, VOCAB)
+    assert torch.equal(told[0], two[0]) and len(told[1].unique()) == FULL
+    assert torch.equal(telling_windows(two, VOCAB), told)
+    assert int(telling_windows(two, 5).max()) < VOCAB and len(telling_windows(two, 5)[1].unique()) == 5
 
 
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ from tiny_pretrained import BOS, MAX_POSITION, save_llama
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure import opened_model
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import num_fit_windows
 from olmo_sparsity.measure.validation import validate
+from olmo_sparsity.model import pretrained
+from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -179,6 +183,51 @@ def test_context_curve_goes_to_the_last_position(config: Config, results: Path, 
     with pytest.raises(UserError, match=f"max_visible = {LOCAL}: must be more than the {LOCAL} local tokens"):
         measure_context_curve(short, results)
     assert read_json(curve / "manifest.json")["model"] == read_json(tables / "manifest.json")["model"]
+
+
+def test_the_longest_row_of_a_context_curve_lies_within_the_sliding_window(config: Config, tmp_path: Path) -> None:
+    """The windows of 20 tokens do; without the check, rows of more than 24 would be measured with their first tokens unseen."""
+    folder = Path(shutil.copytree(str(config.pretrained.model), tmp_path / "mistral"))
+    described = json.loads((folder / "config.json").read_text())
+    described |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 24}
+    (folder / "config.json").write_text(json.dumps(described))
+    few = with_settings(config, num_windows=6)
+    mistral = dataclasses.replace(few, pretrained=PretrainedConfig(str(folder)))
+    with pytest.raises(
+        UserError, match=r"^[^\n]*the last 24 tokens only \(a sliding window\), fewer than the 41 of the longest row; "
+        r"use --max-visible 23 or less[^\n]*$",
+    ):  # fmt: skip
+        measure_context_curve(mistral, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    within = dataclasses.replace(mistral, context_curve=dataclasses.replace(few.context_curve, max_visible=23))
+    curve = measure_context_curve(within, tmp_path / "run")
+    assert read_json(curve / "manifest.json")["fit"]["checks"][-1]["name"].startswith("longest row")
+    names = {
+        check["name"] for check in read_json(measure(mistral, tmp_path / "run") / "manifest.json")["fit"]["checks"]
+    }
+    assert not any(name.startswith("longest row") for name in names)
+
+
+def test_a_gpu_without_units_for_bf16_measures_in_fp32(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pretrained model the precision is not named; the device is only said to be a GPU."""
+    asked = []
+
+    def open_on_cpu(settings: PretrainedConfig, *, device: torch.device, precision: str) -> PretrainedModel:
+        asked.append((device.type, precision))
+        return open_pretrained(settings, device=torch.device("cpu"), precision=precision)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pretrained, "open_pretrained", open_on_cpu)
+    monkeypatch.setattr(opened_model, "pick_device", lambda _: torch.device("cuda"))
+    for has_units in (False, True):
+        monkeypatch.setattr(opened_model, "has_bf16_units", lambda _, has_units=has_units: has_units)
+        opened = opened_model.open_model(config, tmp_path / "run")
+        assert opened.precision == ("bf16" if has_units else "fp32")
+        assert opened.record is not None and opened.record.dtype == ("bfloat16" if has_units else "float32")
+    monkeypatch.setattr(opened_model, "pick_device", lambda _: torch.device("cpu"))
+    assert opened_model.open_model(config, tmp_path / "run").precision == "fp32"  # whatever its units
+    assert asked == [("cuda", "fp32"), ("cuda", "bf16"), ("cpu", "fp32")]
 
 
 def test_validation_plants_needles_only(config: Config, results: Path) -> None:

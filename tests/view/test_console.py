@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up import CONTEXTUAL, KS, SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
+from made_up_runs import pretrained_curve
 
 from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval, measured_words
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, anchor_warning
 from olmo_sparsity.view import console
-from olmo_sparsity.view.console import Form, print_summary
+from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
 
 ENDS = (KS[0], KS[-1])
@@ -65,6 +67,16 @@ def test_a_pretrained_model_is_printed_without_a_training_row(
     assert (values["visibility"], values["model"]["name"]) == ("contextual", "someone/Made-Up-2M")
     assert values["anchor_warning"] == anchor_warning(summary.setup)
     assert {entry["beyond_gate"] for entry in values["classes"]} == {"not-applicable"}
+
+
+def test_a_context_curve_is_printed_with_the_warning_about_the_first_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
+    for name, of_model in (("warned", CONTEXTUAL), ("plain", PRETRAINED)):
+        print_curve(pretrained_curve(tmp_path / name, gain=0.2, of_model=of_model) / "context-curve" / "made-up")
+        shown = capsys.readouterr().out
+        assert ("WARNING" in shown) == (warning in shown) == (name == "warned")
 
 
 def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = False) -> str:

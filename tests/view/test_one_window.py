@@ -10,6 +10,8 @@ from made_up import CONTEXTUAL, made_up_tables
 from rich.console import Console
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.one_window import show_window
 
@@ -101,6 +103,7 @@ def test_the_model_the_definition_of_visible_and_the_anchor_are_named(tables: Pa
     of_model = " ".join(shown(made_up_tables(tmp_path / "model", num_documents=30, setup=CONTEXTUAL)).split())
     assert "Model someone/Made-Up-2M (2.346M parameters, bfloat16" in of_model
     assert "visibility contextual" in of_model and 'anchor "<bos>"' in of_model
+    assert anchor_warning(ModelSetup.from_manifest(CONTEXTUAL)) in of_model and "WARNING" not in of_run
 
 
 @pytest.mark.parametrize(

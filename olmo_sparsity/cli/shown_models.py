@@ -1,0 +1,74 @@
+"""Checks that results that are shown are those of the model that ``--model`` names: folders of two models may have one name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path, PurePath
+from typing import Any, Optional
+
+from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.config.files import load_config
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.manifests import read_manifest_of
+
+DIGITS = 12  # of a commit
+
+logger = logging.getLogger(__name__)
+
+
+def check_shown_model(folder: Path, asked: PretrainedConfig, *, show: str = "show it with --run DIR") -> None:
+    """Check that a folder of results, where it exists, holds those of the model that is asked for.
+
+    A path may be another one than when the model was measured: given from elsewhere, or moved with its folder. Where the paths
+    differ the weights decide, and where they are not on this machine the parts of the paths that were given.
+
+    Args:
+        folder: of the results.
+        asked: the model; where it is none, nothing is checked.
+        show: how the command is given another folder, for the error.
+
+    Raises:
+        UserError: the folder holds the results of another model, or is a run.
+    """
+    if asked.model is None or not (folder / "manifest.json").is_file():
+        return
+    manifest = read_manifest_of(folder)
+    stored = read_manifest_of(folder, "model")["model"] if manifest.get("kind") == "pretrained" else None
+    if stored is not None and _is_same_model(folder, stored, asked):
+        return
+    held = "a run" if stored is None else _words(stored["name"], stored.get("revision"))
+    raise UserError(
+        f"{folder}: these are the results of {held}, not of {_words(asked.model, asked.revision)}; measure that one into "
+        f"another folder with --run DIR, and {show}"
+    )
+
+
+def _words(name: str, revision: Optional[str]) -> str:
+    return name if revision is None else f"{name} at revision {revision[:DIGITS]}"
+
+
+def _is_same_model(folder: Path, stored: dict[str, Any], asked: PretrainedConfig) -> bool:
+    name, commit = stored["name"], stored.get("revision")
+    if asked.model == name:
+        return not (folder / "config.yaml").is_file() or asked.revision in (
+            load_config(folder / "config.yaml").pretrained.revision,
+            commit,
+        )
+    if asked.revision is not None:
+        return False
+    path, measured = Path(str(asked.model)).expanduser(), Path(name).expanduser()
+    if commit is None and path.resolve() == measured.resolve():
+        return True
+    from olmo_sparsity.model.model_files import local_weights_sha256
+
+    if path.exists():
+        logger.info(f"{path}: comparing its weights with those of {name}, whose results are in {folder}")
+        if (weights := local_weights_sha256(path)) is not None:
+            return weights == stored["weights_sha256"]
+    return commit is None and _ends_alike(path, measured)
+
+
+def _ends_alike(first: PurePath, second: PurePath) -> bool:
+    """Return True if the shorter of two paths is the end of the other."""
+    length = min(len(first.parts), len(second.parts))
+    return first.parts[-length:] == second.parts[-length:]

@@ -1,0 +1,136 @@
+"""The commands that show results show those of the model that ``--model`` names, or say whose results they would show."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Optional
+
+import pytest
+from made_up import CONTEXTUAL, MODEL, made_up_tables
+
+from olmo_sparsity.cli.app import app, main
+from olmo_sparsity.cli.shown_models import check_shown_model
+from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import sha256_file, write_json
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def save_model(folder: Path, weights: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text(weights)
+    return folder
+
+
+def save_results(
+    folder: Path, name: str, *, weights_sha256: str = "", revision: Optional[str] = None, given: Optional[str] = None
+) -> Path:
+    """Write the folder of the results of a model; ``given``: the revision that was asked for, ``revision``: its commit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = {**MODEL, "name": name, "revision": revision, "weights_sha256": weights_sha256}
+    write_json(folder / "manifest.json", {"kind": "pretrained", "status": "complete", "model": model})
+    (folder / "config.yaml").write_text(f"pretrained: {{model: {name}, revision: {json.dumps(given)}}}\n")
+    return folder
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two models whose paths end alike, ``runs/a/hf`` and ``runs/b/hf``; the first is measured, in ``runs/hf``."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        save_model(Path("runs") / name / "hf", weights=name)
+    weights = sha256_file(Path("runs/a/hf/model.safetensors"))
+    save_results(Path("runs/hf"), "runs/a/hf", weights_sha256=weights)
+    made_up_tables(Path("runs/hf/influence/made-up"), num_documents=60, setup=CONTEXTUAL)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        ("summary --model runs/b/hf", "show it with --run DIR"),
+        ("report --model runs/b/hf --out page.html", "show it with --run DIR"),
+        ("figures --model runs/b/hf", "show it with --run DIR"),
+        ("show --model runs/b/hf 3", "name it as RUN"),
+        ("compare --model runs/a/hf --model runs/b/hf", "name it as RUN"),
+        ("summary --model runs/b/hf --run runs/hf", "show it with --run DIR"),
+    ],
+)
+def test_results_of_another_model_are_not_shown_under_its_name(
+    command: str, ending: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (2, "")
+    assert shown.err.splitlines()[-1] == (
+        "olmo-sparsity: error: runs/hf: these are the results of runs/a/hf, not of runs/b/hf; measure that one into another "
+        f"folder with --run DIR, and {ending}"
+    )
+    assert not list(work.rglob("*.html")) and not (work / "runs" / "hf" / "figures").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--model", "runs/a/hf"], ["--model", "{}/runs/a/hf"], ["--run", "runs/hf"]])
+def test_its_own_results_are_shown(
+    arguments: list[str], work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "summary", "--json", *(word.format(work) for word in arguments)])
+    app(standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["num_windows"] > 0
+
+
+def check(folder: Path, model: str, revision: Optional[str] = None) -> None:
+    check_shown_model(folder, PretrainedConfig(model, revision))
+
+
+def test_a_moved_model_is_the_same(work: Path) -> None:
+    """By its weights; where it is not on this machine, by the end of its path."""
+    shutil.move(work / "runs" / "a", work / "c")
+    check(work / "runs" / "hf", "c/hf")
+    shutil.copytree(work / "c" / "hf", work / "copy" / "hf")
+    check(work / "runs" / "hf", str(work / "copy" / "hf"))
+    shutil.rmtree(work / "c")
+    check(work / "runs" / "hf", "runs/a/hf")
+    check(work / "runs" / "hf", "/elsewhere/runs/a/hf")
+    for other in ("runs/b/hf", "runs/d/hf", "/elsewhere/hf", "hf-2"):
+        with pytest.raises(UserError, match=rf"the results of runs/a/hf, not of {other};"):
+            check(work / "runs" / "hf", other)
+
+
+def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> None:
+    for folder, weights in (("a", "same"), ("b", "same"), ("c", "other")):
+        (tmp_path / folder / "latest").mkdir(parents=True)
+        (tmp_path / folder / "latest" / "config.yaml").touch()
+        for path in (tmp_path / folder / "latest" / "model.pt", tmp_path / folder / "x.gguf"):
+            path.write_text(weights)
+    for name in ("latest", "x.gguf"):
+        weights_sha256 = sha256_file(tmp_path / "a" / "x.gguf")
+        folder = save_results(tmp_path / "runs" / "x", str(tmp_path / "a" / name), weights_sha256=weights_sha256)
+        check(folder, str(tmp_path / "b" / name))
+        with pytest.raises(UserError, match="not of"):
+            check(folder, str(tmp_path / "c" / name))
+
+
+def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> None:
+    at_main = save_results(tmp_path / "main", "someone/llama", revision=COMMIT)
+    at_step = save_results(tmp_path / "step", "someone/llama", revision=COMMIT, given="step7")
+    for folder, given in ((at_main, None), (at_step, "step7"), (at_main, COMMIT), (at_step, COMMIT)):
+        check(folder, "someone/llama", given)
+    with pytest.raises(
+        UserError, match=r"of someone/llama at revision 0123456789ab, not of someone/llama at revision v2;"
+    ):
+        check(at_main, "someone/llama", "v2")
+    for folder, model, revision in ((at_step, "someone/llama", None), (at_main, "someone-llama", None)):
+        with pytest.raises(UserError, match=f"not of {model};"):
+            check(folder, model, revision)
+
+
+def test_a_run_is_no_model_from_elsewhere(tiny_run: Path) -> None:
+    with pytest.raises(UserError, match="these are the results of a run, not of models/tiny;"):
+        check(tiny_run, "models/tiny")
