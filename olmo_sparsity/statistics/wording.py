@@ -25,6 +25,7 @@ ABOUT_SELECTION = (
     "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction "
     "to it"
 )
+REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
 TOO_FEW_DOCUMENTS = "too few documents"
 TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
 FRAGILE = "fragile"
@@ -104,8 +105,8 @@ def gate_words(summary: Summary) -> str:
     if summary.gate_passed:
         return f"Gate passed: the long context is worth {_signed(gain)}."
     return (
-        f"GATE FAILED: the mean long gain ({_signed(gain)}) is not above 0. {NO_LONG_GAIN.capitalize()}, "
-        "so no recovered fraction is shown."
+        f"GATE FAILED: the interval of the mean long gain ({_signed(gain)}) {REACHES_ZERO}. "
+        f"{NO_LONG_GAIN.capitalize()}, so no recovered fraction is shown."
     )
 
 
@@ -139,8 +140,8 @@ def beyond_gate_words(summary: Summary) -> str:
         reason = f"fewer than {MIN_DOCUMENTS} documents are too few for an interval"
     else:
         reason = (
-            f"what all {full} tokens instead of the last {row}, as many as a training row has, are worth ({_signed(gain)}) "
-            "is not above 0"
+            f"the interval of what all {full} tokens instead of the last {row}, as many as a training row has, are worth "
+            f"({_signed(gain)}) {REACHES_ZERO}"
         )
     return f"GATE BEYOND THE TRAINING ROW FAILED: {reason}; {SELECTION_ONLY}."
 
