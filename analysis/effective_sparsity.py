@@ -158,7 +158,7 @@ def _constant_share_words(model: SparsityOfModel) -> str:
 
 
 def _failed_lengths(model: SparsityOfModel) -> list[str]:
-    """Return the full lengths at which the long gain is not above 0."""
+    """Return the full lengths at which the windows show no long gain: its gate failed."""
     return [f"{length:,}" for length, gain in model.long_gains_nats.items() if gate_of(gain) == "failed"]
 
 

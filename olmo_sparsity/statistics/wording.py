@@ -11,13 +11,11 @@ from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
-from olmo_sparsity.statistics.wording_of_controls import null_words
 from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
 NO_LONG_GAIN = "the windows show no gain of this model from the long context"
-NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
-NO_PREDICTION = "D(k) is never shown without R(k), random, the null context and the mimicry floor."
+NO_PREDICTION = "D(k) is never drawn without R(k), random, the null context and the mimicry floor."
 SELECTION_ONLY = "the run shows selection, not length generalization"
 NO_GENERALIZATION = "it shows nothing about length generalization"
 # What a measurement without a known training row is about.
@@ -25,6 +23,7 @@ ABOUT_SELECTION = (
     "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction "
     "to it"
 )
+REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
 TOO_FEW_DOCUMENTS = "too few documents"
 TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
 FRAGILE = "fragile"
@@ -104,8 +103,8 @@ def gate_words(summary: Summary) -> str:
     if summary.gate_passed:
         return f"Gate passed: the long context is worth {_signed(gain)}."
     return (
-        f"GATE FAILED: the mean long gain ({_signed(gain)}) is not above 0. {NO_LONG_GAIN.capitalize()}, "
-        "so no recovered fraction is shown."
+        f"GATE FAILED: the interval of the mean long gain ({_signed(gain)}) {REACHES_ZERO}. "
+        f"{NO_LONG_GAIN.capitalize()}, so no recovered fraction is shown."
     )
 
 
@@ -139,8 +138,8 @@ def beyond_gate_words(summary: Summary) -> str:
         reason = f"fewer than {MIN_DOCUMENTS} documents are too few for an interval"
     else:
         reason = (
-            f"what all {full} tokens instead of the last {row}, as many as a training row has, are worth ({_signed(gain)}) "
-            "is not above 0"
+            f"the interval of what all {full} tokens instead of the last {row}, as many as a training row has, are worth "
+            f"({_signed(gain)}) {REACHES_ZERO}"
         )
     return f"GATE BEYOND THE TRAINING ROW FAILED: {reason}; {SELECTION_ONLY}."
 
@@ -223,11 +222,6 @@ def length_words(lengths: Lengths) -> str:
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
 
 
-def chosen_words(summary: Summary, k: int) -> str:
-    """Return what k counts: ``one token``, ``8 sentences``."""
-    return counted_words(summary.unit, k)
-
-
 def blind_caption(summary: Summary) -> str:
     """Return what a reader of the table of selectors that do not see the target must know."""
     units, of_units = unit_words(summary.unit), units_words(summary)
@@ -267,78 +261,6 @@ def units_words(summary: Summary) -> str:
         f"{words} Share of the windows that have no more than k {unit_words(summary.unit)}, so that J_k is all of the long "
         f"context: {', '.join(whole)}."
     )
-
-
-def value_words(summary: Summary) -> str:
-    """Return what the long context is worth, and what that of the null context, in one sentence."""
-    gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
-    harm = ", so it does harm" if null_gain.is_below_zero else ""
-    return (
-        f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
-        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
-        f"{interval(null_gain, 3)} nats{harm}."
-    )
-
-
-def blind_words(summary: Summary, selector: str) -> str:
-    """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest k
-    alike: gain over random, and R(k) where the gate passed."""
-    clauses = []
-    for k in summary.end_ks:
-        entry, chosen = summary.at(selector, "real", k), chosen_words(summary, k)
-        over, gain = entry.gain_over_random_nats, f"{chosen} gain{'s' if k == 1 else ''}"
-        gained = (
-            f"{gain} {interval(entry.gain_sparse_nats, 3)} nats"
-            if over is None
-            else f"{gain} {interval(over, 3)} nats over {chosen} at random, {against_zero(over)}"
-        )
-        recovered = entry.recovered_fraction
-        clauses.append(gained if recovered is None else f"{gained}, R({k}) = {recovered_words(summary, recovered)}")
-    words = f"Of {selector}, which does not see the target, {'; '.join(clauses)}"
-    return f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
-
-
-def seeing_words(summary: Summary, selector: str) -> str:
-    """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
-    and the largest k alike."""
-    clauses = []
-    for k in summary.end_ks:
-        entry = summary.at(selector, "real", k)
-        gained = f"{chosen_words(summary, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
-        rest = entry.real_minus_luck_nats
-        if rest is None:
-            clauses.append(f"{gained}, of which an unknown part is luck")
-        else:
-            clauses.append(
-                f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
-                f"{interval(rest, 3)} nats, {against_zero(rest)}"
-            )
-    return f"Of {selector}, which sees the target, {'; '.join(clauses)}."
-
-
-def prediction_words(summary: Summary, selector: str) -> str:
-    """Return D(k) of a selector with the numbers that belong beside it, in two sentences."""
-    clauses = []
-    for k in summary.end_ks:
-        of = summary.prediction_recovered(selector, k)
-        beside = [("random", of.random), ("null context", of.null)]
-        if of.mimicry_selector is not None:
-            beside.append((f"mimicry by {of.mimicry_selector}", of.mimicry))
-        company = ", ".join(f"{name} {interval(value, 2)}" for name, value in beside)
-        clauses.append(f"D({k}) = {interval(of.real, 2)} ({company})")
-    return (
-        f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}. "
-        "D is no evidence that the context helps."
-    )
-
-
-def headline(summary: Summary) -> list[str]:
-    """Return the result in sentences: the value of the long context, what each selector that does not see the target finds,
-    and what is left of the first one that does."""
-    of_units = units_words(summary)
-    sentences = [value_words(summary), *([of_units] if of_units else [])]
-    sentences += [blind_words(summary, name) for name in summary.blind_selectors]
-    return sentences + [seeing_words(summary, name) for name in summary.seeing_selectors[:1]]
 
 
 def multiplicity_words(num_classes: int) -> str:

@@ -8,7 +8,7 @@ from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, main_
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
-from olmo_sparsity.statistics.wording import FRAGILE, SELECTION_ONLY, interval, verdict
+from olmo_sparsity.statistics.wording import FRAGILE, REACHES_ZERO, SELECTION_ONLY, interval, verdict
 from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_names, subject_words
 
 
@@ -155,7 +155,11 @@ def _warnings_of_shares(compared: ComparedCurves) -> list[str]:
                 f"{FRAGILE}: the ceiling's gain is below {ROBUST_RATIO} standard errors, so the shares miss low"
             )
         elif all(model.share_of_ceiling is None for model in compared.models):
-            warnings.append("the ceiling's gain is not above 0, so there are no shares of it")
+            gain = compared.ceiling.gain_beyond_nats
+            reason = f"the interval of the ceiling's gain {REACHES_ZERO}"
+            if gain is None or not gain.has_interval:
+                reason = "the ceiling's gain has no interval"
+            warnings.append(f"{reason}, so there are no shares of it")
     if any(len(model.seeds) == 1 for model in compared.models):
         warnings.append("intervals of models with 1 seed do not include what another seed would change")
     return warnings

@@ -10,16 +10,9 @@ from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.wording import (
-    contrast_words,
-    length_words,
-    measured_words,
-    multiplicity_words,
-    overlap_words,
-    units_words,
-)
+from olmo_sparsity.statistics.wording import contrast_words, multiplicity_words, overlap_words, units_words
 from olmo_sparsity.statistics.wording_of_controls import null_words
-from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, estimand_words, subject_name
+from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
@@ -129,18 +122,14 @@ def _citation(report: Report) -> str:
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
-    """Return what was measured and by which version, as names and values for the end of the page."""
+    """Return what was measured and by which version, as names and values for the end of the page.
+
+    What the notes of the answer say (model, text, windows, lengths) is not said again.
+    """
     summary, manifest = report.summary, report.measurement.manifest
-    facts = [
-        ("run", summary.run),
-        ("measured", measured_words(summary)),
-        ("text", f"{summary.source}, {summary.split}"),
-        ("windows", f"{summary.num_windows:,} of {summary.num_documents:,} documents"),
-        ("means", estimand_words(summary.estimand, summary.lengths)),
-        ("null context", null_words(summary)),
-        ("overlap with training", overlap_words(summary) or "not known"),
-        ("lengths", length_words(summary.lengths)),
-    ]
+    facts = [("run", summary.run)]
+    if not overlap_words(summary):
+        facts.append(("overlap with training", "not known"))
     if "num_parameters" in manifest and summary.setup.model is None:
         model = f"{manifest['num_parameters'] / 1e6:.3g}M parameters, {manifest['checkpoint']['step']:,} steps"
         facts.append(("model", model))

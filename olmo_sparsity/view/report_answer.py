@@ -1,4 +1,4 @@
-"""The answer of the report: both gates, what few tokens give back, and how much of that is selection luck."""
+"""The answer of the report: both gates, what the evidence says about the paper's claim, and the headline numbers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from dataclasses import dataclass
 
 from olmo_sparsity.statistics.summary import Gate, Summary
 from olmo_sparsity.statistics.wording import (
-    NO_HEADLINE,
-    beyond_gate_words,
-    blind_words,
     data_words,
     fragile_words,
-    gate_words,
     interval,
     length_words,
     measured_words,
     overlap_words,
     recovered_words,
-    seeing_words,
     units_words,
-    value_words,
+)
+from olmo_sparsity.statistics.wording_of_evidence import (
+    evidence_sentences,
+    short_beyond_gate_words,
+    short_gate_words,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.view.report_data import SELECTOR_ORDER
@@ -45,10 +44,10 @@ class Answer:
     """What the report says first.
 
     Attributes:
-        gates: both gates, each passed, failed or not applicable, in words.
+        gates: both gates, each passed, failed or not applicable, in words; their numbers are in ``sentences``.
         warning: that another first token gives a lower loss; empty where it does not.
-        sentences: the headline of one selector that does not see the target; real minus luck of one that does.
-        tables: the same numbers of all selectors.
+        sentences: what the evidence says about the paper's claim (``evidence_sentences``).
+        tables: the headline numbers of all selectors.
         notes: what the numbers are means of, and what limits them.
     """
 
@@ -69,23 +68,12 @@ def answer(summary: Summary, first: str) -> Answer:
     blind, seeing = (
         sorted(names, key=SELECTOR_ORDER.index) for names in (summary.blind_selectors, summary.seeing_selectors)
     )
-    headline = first if first in blind else next(iter(blind), None)
-    sentences = [NO_HEADLINE if headline is None else blind_words(summary, headline)]
-    sentences += [seeing_words(summary, name) for name in seeing[:1]]
-    length = length_words(summary.lengths)
-    data = f"{data_words(summary)}; {length}"
-    notes = [
-        value_words(summary),
-        units_words(summary),
-        fragile_words(summary),
-        measured_words(summary),
-        data,
-        overlap_words(summary),
-    ]
+    data = f"{data_words(summary)}; {length_words(summary.lengths)}"
+    notes = [units_words(summary), fragile_words(summary), measured_words(summary), data, overlap_words(summary)]
     return Answer(
-        gates=[(summary.gate, gate_words(summary)), (summary.beyond_gate, beyond_gate_words(summary))],
+        gates=[(summary.gate, short_gate_words(summary)), (summary.beyond_gate, short_beyond_gate_words(summary))],
         warning=anchor_warning(summary.setup),
-        sentences=sentences,
+        sentences=evidence_sentences(summary, first),
         tables=[table(summary, names) for table, names in ((_blind_table, blind), (_seeing_table, seeing)) if names],
         notes=[note for note in notes if note],
     )

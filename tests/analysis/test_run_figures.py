@@ -102,7 +102,7 @@ def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.Mon
         bars = [bar.get_width() for bar in axis.patches]
         assert bars == [entry.precision_at_truth and entry.precision_at_truth.mean for entry in suite.selectors]
         assert len(bars) == 2
-        assert ("gate failed: the model does not use it" in axis.get_title()) == (suite.gate == "failed")
+        assert ("gate failed: no gain is shown" in axis.get_title()) == (suite.gate == "failed")
 
 
 def test_the_worse_first_token_is_told_beside_the_precision(

@@ -25,7 +25,8 @@ from olmo_sparsity.statistics.breakdowns import by_distance
 from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import pairing_of
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import headline, units_words
+from olmo_sparsity.statistics.wording import units_words
+from olmo_sparsity.statistics.wording_of_evidence import evidence_sentences
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
@@ -167,10 +168,10 @@ def test_agreement_counts_groups(word_tables: Path) -> None:
 
 def test_words_say_words_and_never_tokens(word_tables: Path, tmp_path: Path) -> None:
     summary = summarize(load(word_tables))
-    sentences = " ".join(headline(summary))
-    assert "k counts words; one word of kl: " in sentences
+    sentences = " ".join(evidence_sentences(summary))
+    assert "k counts words; one word of kl: " in units_words(summary)
     assert "4 words gain" in sentences
-    for claim in ("one token gains", "8 tokens gain", "8 tokens at random"):
+    for claim in ("one token gains", "8 tokens gain", "4 tokens gain"):
         assert claim not in sentences
     at = summary.at("kl", "real", 4)
     assert f"4 words of kl: {at.mean_tokens:.1f} tokens on average" in units_words(summary)

@@ -189,7 +189,19 @@ def test_shares_of_an_uncertain_ceiling_are_fragile(tmp_path: Path) -> None:
 def test_there_is_no_share_of_a_ceiling_that_gains_nothing(tmp_path: Path) -> None:
     compared = pair(tmp_path, 0.0, noise=0.3)
     assert compared.models[0].share_of_ceiling is None and not compared.shares_are_fragile
-    assert "the ceiling's gain is not above 0, so there are no shares of it" in gain_beyond_lines(compared)
+    lines = gain_beyond_lines(compared)
+    assert "the interval of the ceiling's gain reaches down to 0 or below, so there are no shares of it" in lines
+
+
+def test_too_few_documents_are_not_said_to_show_that_a_ceiling_gains_nothing(tmp_path: Path) -> None:
+    losses_WN, doc_ids = made_up_losses(0.05, num_documents=49)
+    runs = [
+        curve_run(tmp_path / "half", losses_WN, doc_ids),
+        curve_run(tmp_path / "top", losses_WN, doc_ids, row_len=FULL),
+    ]
+    lines = gain_beyond_lines(compare_curves(runs))
+    assert "the ceiling's gain has no interval, so there are no shares of it" in lines
+    assert not any("reaches down" in line for line in lines)
 
 
 def test_a_ceiling_alone_has_nothing_beyond_its_row(tmp_path: Path) -> None:

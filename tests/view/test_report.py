@@ -28,13 +28,10 @@ from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import ESTIMATES, summarize
 from olmo_sparsity.statistics.wording import (
-    NO_HEADLINE,
     NO_PREDICTION,
     SELECTION_ONLY,
-    beyond_gate_words,
     contrast_words,
     fragile_words,
-    gate_words,
     interval,
     measured_words,
     multiplicity_words,
@@ -42,6 +39,13 @@ from olmo_sparsity.statistics.wording import (
     no_fraction_words,
     overlap_words,
     verdict,
+)
+from olmo_sparsity.statistics.wording_of_evidence import (
+    NO_HEADLINE,
+    NO_SEEING,
+    evidence_sentences,
+    short_beyond_gate_words,
+    short_gate_words,
 )
 from olmo_sparsity.statistics.wording_of_models import (
     UNKNOWN_TRAINING_TEXT,
@@ -153,17 +157,18 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     summary = summarize(load(tables))
     page = html.unescape(write_report(tables, tmp_path / "page.html", num_windows=20).read_text())
     for words in (
-        beyond_gate_words(summary), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
+        short_beyond_gate_words(summary), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
         *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
     ):  # fmt: skip
         assert words in " ".join(page.split())
+    assert page.count(measured_words(summary)) == 1
     assert '<p class="gate not-applicable">The gate beyond' in page
     assert "<title>someone/Made-Up-2M:" in page and "olmo-sparsity, model someone/Made-Up-2M" in page
     assert "<dt>gain beyond the training row</dt>" not in page and SELECTION_ONLY not in page
     shown = data_of(tmp_path / "page.html")["summary"]
     assert (shown["beyond_gate"], shown["gain_beyond_nats"], shown["train_len"]) == ("not-applicable", None, None)
     assert shown["anchor_warning"] == anchor_warning(summary.setup)
-    assert answer(summary, "kl").gates[1] == ("not-applicable", beyond_gate_words(summary))
+    assert answer(summary, "kl").gates[1] == ("not-applicable", short_beyond_gate_words(summary))
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> str:
@@ -180,7 +185,9 @@ def words_of(page: Path) -> str:
 def test_the_answer_treats_the_smallest_and_the_largest_k_alike(tables: dict[str, Path]) -> None:
     """Of a selector that does not see the target R(k) and gain over random, of one that does luck and real minus luck."""
     summary = summarize(load(tables["passed"]))
-    blind, seeing = answer(summary, "kl").sentences
+    said = answer(summary, "kl").sentences
+    assert said == evidence_sentences(summary, "kl")
+    _, blind, seeing, *_ = said
     assert "does not see the target" in blind and "unmask-one, which sees the target" in seeing
     for k in (1, 8):
         kl, unmask = summary.at("kl", "real", k), summary.at("unmask-one", "real", k)
@@ -211,11 +218,11 @@ def test_a_headline_needs_a_selector_that_does_not_see_the_target(tables: dict[s
     measurement = load(tables["passed"])
     keep = {name: name for name in ("unmask-one", "random")}
     said = answer(summarize(measurement.restrict_selectors(keep)), "unmask-one")
-    assert said.sentences[0] == NO_HEADLINE
-    assert "unmask-one, which sees the target" in said.sentences[1]
+    assert said.sentences[1] == NO_HEADLINE
+    assert "unmask-one, which sees the target" in said.sentences[2]
     assert len(said.tables) == 1
     blind = answer(summarize(measurement.restrict_selectors({"kl": "kl", "random": "random"})), "kl")
-    assert len(blind.sentences) == len(blind.tables) == 1
+    assert blind.sentences[2] == NO_SEEING and len(blind.tables) == 1
 
 
 @pytest.mark.parametrize("which", ["all", "failed", "selection", "fragile"])
@@ -229,7 +236,8 @@ def test_both_gates_and_what_follows_from_them_are_said(
         "selection": ("passed", "failed", False),
         "fragile": ("passed", "passed", True),
     }[which]
-    assert minus(gate_words(summary)) in said and minus(beyond_gate_words(summary)) in said
+    assert short_gate_words(summary) in said and short_beyond_gate_words(summary) in said
+    assert all(said.count(minus(sentence)) == 1 for sentence in evidence_sentences(summary))
     assert (SELECTION_ONLY in said) == (which in ("failed", "selection"))
     assert (fragile_words(summary) != "" and fragile_words(summary) in said) == (which == "fragile")
     assert ("R(8) = " in said) == (which != "failed")

@@ -1,0 +1,318 @@
+"""What a measurement's evidence says about the paper's claim, in five sentences with 95% intervals, and its gates in short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional
+
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import SelectionKey
+from olmo_sparsity.statistics.summary import PredictionRecovered, SelectionSummary, Summary
+from olmo_sparsity.statistics.wording import (
+    NO_LONG_GAIN,
+    SELECTION_ONLY,
+    TOO_FEW_TO_TELL,
+    against_zero,
+    interval,
+    recovered_words,
+)
+from olmo_sparsity.statistics.wording_of_controls import null_words
+from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
+
+FEW = 0.25  # of the long-range tokens: chosen ones that are more than this share of them are not few
+MOST = 0.5  # of the long gain
+FEW_WORDS = "at most a quarter of the long-range tokens"
+CLAIM = "The paper claims that few tokens give back what the long context is worth, and that this explains length generalization."
+NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
+NO_SEEING = "No selector that sees the target was measured, so there is no luck to take off."
+NO_EVIDENCE = "D is no evidence that the context helps."
+
+
+def short_gate_words(summary: Summary) -> str:
+    """Return the validity gate without its number, in one sentence."""
+    if not summary.long_gain_nats.has_interval:
+        return f"GATE FAILED: fewer than {MIN_DOCUMENTS} documents are too few for an interval."
+    if summary.gate_passed:
+        return "Gate passed: the mean long gain is clearly above 0."
+    return f"GATE FAILED: {NO_LONG_GAIN}."
+
+
+def short_beyond_gate_words(summary: Summary) -> str:
+    """Return the gate beyond the training row without its number, in one sentence."""
+    gain, row = summary.gain_beyond_nats, summary.lengths.train_len
+    if row is None or gain is None:
+        return "The gate beyond the training row does not apply: no training row of this model is known."
+    if summary.beyond_gate == "not-applicable":
+        return f"The gate beyond the training row does not apply: a training row has all {summary.lengths.full_len} tokens."
+    verdict = "passed" if summary.beyond_gate_passed else "FAILED"
+    start = (
+        f"{'Gate beyond the training row' if summary.beyond_gate_passed else 'GATE BEYOND THE TRAINING ROW'} {verdict}"
+    )
+    if not gain.has_interval:
+        return f"{start}: fewer than {MIN_DOCUMENTS} documents are too few for an interval."
+    if row == summary.lengths.local_len:
+        return f"{start}: it is the same gate, since a training row has as many tokens as the local context, {row}."
+    if summary.beyond_gate_passed:
+        return f"{start}: the mean gain beyond the training row is clearly above 0."
+    return f"{start}: the windows show no gain of this model from more tokens than a training row has, {row}."
+
+
+def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[str]:
+    """Return what a measurement says about the paper's claim: five entries, of one or a few sentences each.
+
+    They are the worth of the long context and of the null context; the headline; real minus luck; D(k); the conclusion, which
+    says no more than the intervals do.
+
+    Args:
+        summary: the numbers.
+        first: the selector of the headline, if it does not see the target; else the first measured one that does not is taken.
+            Taking the best one afterwards would be a selection of its own.
+    """
+    blind, seeing = summary.blind_selectors, summary.seeing_selectors
+    selector = first if first in blind else next(iter(blind), None)
+    return [
+        value_words(summary),
+        NO_HEADLINE if selector is None else blind_words(summary, selector),
+        seeing_words(summary, seeing[0]) if seeing else NO_SEEING,
+        prediction_words(summary, selector or next(iter(seeing), "random")),
+        f"{CLAIM} {_sparsity_words(summary, selector)} {_generalization_words(summary)}",
+    ]
+
+
+def value_words(summary: Summary) -> str:
+    """Return what the long context is worth, and what that of the null context, in one sentence."""
+    gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
+    harm = ", so it does harm" if null_gain.is_below_zero else ""
+    return (
+        f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
+        f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
+        f"{interval(null_gain, 3)} nats{harm}."
+    )
+
+
+def blind_words(summary: Summary, selector: str) -> str:
+    """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest k
+    alike: gain over random, also under the null context, and R(k), also of random, where the gate passed."""
+    clauses = []
+    for k in summary.end_ks:
+        entry, chosen = summary.at(selector, "real", k), counted_words(summary.unit, k)
+        over, gain = entry.gain_over_random_nats, f"{chosen} gain{'s' if k == 1 else ''}"
+        null, random = _entry(summary, selector, "null", k=k), _entry(summary, "random", "real", k=k)
+        gained = (
+            f"{gain} {interval(entry.gain_sparse_nats, 3)} nats"
+            if over is None
+            else f"{gain} {interval(over, 3)} nats over {random_ones_words(k)}"
+        )
+        if over is not None and null is not None:
+            gained += f" (null context: {interval(null.gain_over_random_nats, 3)})"
+        if entry.recovered_fraction is not None:
+            gained += f", R({k}) = {recovered_words(summary, entry.recovered_fraction)}"
+            gained += "" if random is None else f" (random: {interval(random.recovered_fraction)})"
+        clauses.append(gained)
+    words = f"Of {selector}, which does not see the target, {'; '.join(clauses)}"
+    return f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
+
+
+def random_ones_words(k: int) -> str:
+    """Return ``a random one``, ``8 random ones``."""
+    return "a random one" if k == 1 else f"{k} random ones"
+
+
+def seeing_words(summary: Summary, selector: str) -> str:
+    """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
+    and the largest k alike."""
+    clauses = []
+    for k in summary.end_ks:
+        entry = summary.at(selector, "real", k)
+        gained = (
+            f"{counted_words(summary.unit, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+        )
+        rest = entry.real_minus_luck_nats
+        if rest is None:
+            clauses.append(f"{gained}, of which an unknown part is luck")
+        else:
+            clauses.append(
+                f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
+                f"{interval(rest, 3)} nats, {against_zero(rest)}"
+            )
+    return f"Of {selector}, which sees the target, {'; '.join(clauses)}."
+
+
+def prediction_words(summary: Summary, selector: str) -> str:
+    """Return D(k) of a selector with the numbers that belong beside it, in a few sentences.
+
+    R(k) is one of them; of a selector that does not see the target, ``blind_words`` has it. Without `random` there is no D(k).
+    """
+    no_prediction = (
+        f"D(k), the share of the model's reaction that k {unit_words(summary.unit)} reproduce, is not shown:"
+    )
+    if selector == "random":
+        return f"{no_prediction} only random was measured."
+    if "random" not in summary.selectors:
+        return f"{no_prediction} random was not measured beside it."
+    found = {k: summary.prediction_recovered(selector, k) for k in summary.end_ks}
+    if any(of.real is None for of in found.values()):
+        return f"{no_prediction} the long context does not change the model's prediction."
+    clauses = []
+    for k, of in found.items():
+        beside = [("random", of.random), ("null context", of.null), (f"mimicry by {of.mimicry_selector}", of.mimicry)]
+        company = [f"{name} {interval(value)}" for name, value in beside if value is not None]
+        recovered = summary.at(selector, "real", k).recovered_fraction
+        if summary.sees_target(selector) and recovered is not None:
+            company.append(f"R({k}) with its luck {recovered_words(summary, recovered)}")
+        clauses.append(f"D({k}) = {interval(of.real)} ({', '.join(company)})")
+    words = [f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}."]
+    words += [f"{name} was not measured." for name in _missing_beside(found.values())]
+    if not summary.gate_passed:
+        words.append("The gate failed, so no R(k) stands beside it.")
+    return " ".join([*words, NO_EVIDENCE])
+
+
+def _missing_beside(found: Iterable[PredictionRecovered]) -> list[str]:
+    """Return what belongs beside D(k) and is missing at some k."""
+    missing = {"D under the null context": False, "The mimicry floor": False}
+    for of in found:
+        missing["D under the null context"] |= of.null is None
+        missing["The mimicry floor"] |= of.mimicry is None
+    return [name for name, is_missing in missing.items() if is_missing]
+
+
+def _entry(summary: Summary, selector: str, context: str, *, k: int) -> Optional[SelectionSummary]:
+    """Return the entry of one selector, context and k; None where it was not measured."""
+    key = SelectionKey(selector, context, k)
+    return next((entry for entry in summary.selections if entry.key == key), None)
+
+
+# --- the conclusion
+
+
+def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
+    """Return whether few tokens give back the long gain, as far as one selector that does not see the target shows it."""
+    if not summary.long_gain_nats.has_interval:
+        return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that few tokens could give back."
+    if not summary.gate_passed:
+        return "These windows do not show a long gain that few tokens could give back, which is no proof that there is none."
+    if selector is None:
+        return "Without a selector that does not see the target, it is not shown whether few tokens do so."
+    clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.end_ks]
+    said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
+    return f"{said} {_verdict_words(summary, selector)}"
+
+
+def _share_words(summary: Summary, entry: SelectionSummary) -> str:
+    """Return how much of the long gain a choice gives back, and whether more than a random one, as a clause."""
+    chosen, num_long_range = counted_words(summary.unit, entry.k), summary.lengths.num_long_range
+    of_all = "one" if entry.k == 1 else str(entry.k)
+    if entry.k == summary.end_ks[0]:
+        of_all += f" of the {num_long_range} long-range tokens"
+    if summary.unit != "token":
+        of_all = f"{chosen} ({entry.mean_tokens:.1f} of the {num_long_range} long-range tokens on average)"
+    amount = _amount_words(entry.recovered_fraction, is_fragile=summary.is_fragile)
+    over = entry.gain_over_random_nats
+    words = f"{of_all} give{'s' if entry.k == 1 else ''} back {amount}"
+    if over is None:
+        return words
+    more = "less" if over.is_below_zero else "more" if over.is_above_zero else "not clearly more"
+    return f"{words} and {more} than {random_ones_words(entry.k)}"
+
+
+def _amount_words(recovered: Optional[Estimate], *, is_fragile: bool) -> str:
+    """Return how much of the long gain an R(k) stands for. A fragile one misses low, so it is not said to be a small part."""
+    if recovered is None or recovered.bounds is None:
+        return "an unknown share of the long gain"
+    low, high = recovered.bounds
+    if low > 1:
+        return "more than the whole long gain"
+    if low > MOST:
+        return "more than half of the long gain"
+    if high < MOST and not is_fragile:
+        return "less than half of the long gain"
+    return "some of the long gain" if low > 0 else "an unclear share of the long gain"
+
+
+def _support(summary: Summary, entry: SelectionSummary) -> int:
+    """Return what a choice shows: 2, that few tokens give back most of the long gain; 1, that they give back some; 0, nothing.
+
+    They are few, gain more than as many at random, and give back more than half of the long gain, or more than nothing.
+    """
+    recovered, over = entry.recovered_fraction, entry.gain_over_random_nats
+    is_better = over is not None and over.is_above_zero
+    if not (is_better and _are_few(summary, entry) and recovered is not None and recovered.low is not None):
+        return 0
+    return 2 if recovered.low > MOST else int(recovered.low > 0)
+
+
+def _are_few(summary: Summary, entry: SelectionSummary) -> bool:
+    return entry.mean_tokens <= FEW * summary.lengths.num_long_range
+
+
+def _verdict_words(summary: Summary, selector: str) -> str:
+    """Return what follows from the choices of one selector, whether the text matters, and which other selectors show more."""
+    supports = {
+        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.end_ks}
+        for name in summary.blind_selectors
+    }
+    reached = max(supports[selector].values())
+    ks = [k for k, support in supports[selector].items() if support == reached]
+    few = f"Few {unit_words(summary.unit)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
+    if reached == 0:
+        words = [_nothing_shown_words(summary, selector)]
+    elif reached == 1:
+        words = [f"{few} give back some of the long gain, but not clearly most of it."]
+    else:
+        words = [f"{few} give back most of the long gain."]
+    if reached:
+        words += [warning for k in ks if (warning := _null_warning(summary, selector, k=k))][:1]
+    more = [name for name, of in supports.items() if max(of.values()) > reached]
+    if more:
+        words.append(f"The table has selectors that show more: {', '.join(more)}.")
+    return " ".join(words)
+
+
+def _nothing_shown_words(summary: Summary, selector: str) -> str:
+    """Return why no choice of a selector shows that few tokens give back some of the long gain."""
+    entries, units = [summary.at(selector, "real", k) for k in summary.end_ks], unit_words(summary.unit)
+    if not any(_are_few(summary, entry) for entry in entries):
+        return f"These are not few {units} ({FEW_WORDS}), so nothing is shown about few."
+    if any(entry.gain_over_random_nats is None for entry in entries):
+        return f"Without random, it is not shown that it matters which {units} these are."
+    return f"So it is not shown that few {units} ({FEW_WORDS}) give back the long gain, which is no proof that none do."
+
+
+def _null_warning(summary: Summary, selector: str, *, k: int) -> str:
+    """Return that a gain over random need not be information, where the null context gives it as well; else nothing.
+
+    Visible tokens may merely flatten an overconfident prediction.
+    """
+    excess, null = summary.at(selector, "real", k).excess_gain_nats, _entry(summary, selector, "null", k=k)
+    if excess is None or null is None or null.gain_over_random_nats is None:
+        return "No null context stands beside this gain, so it may be no information."
+    if not excess.is_above_zero:
+        return (
+            f"At k = {k} the choice under the null context gains not clearly less (real minus null {interval(excess, 3)} nats), "
+            "so this gain need not come from what the text says."
+        )
+    if null.gain_over_random_nats.is_above_zero:
+        return (
+            f"At k = {k} the choice gains over random under the null context, too: not all of this need be information."
+        )
+    return ""
+
+
+def _generalization_words(summary: Summary) -> str:
+    """Return what the measurement shows about length generalization."""
+    gain, row, full = summary.gain_beyond_nats, summary.lengths.train_len, summary.lengths.full_len
+    if row is None or gain is None:
+        return "Without a known training row, nothing is shown about length generalization."
+    if summary.beyond_gate == "not-applicable":
+        return f"A training row has all {full} tokens: {SELECTION_ONLY}."
+    worth = (
+        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
+    )
+    if summary.beyond_gate_passed:
+        return (
+            f"{worth}: the model generalizes in length, but whether it does so because few {unit_words(summary.unit)} are enough "
+            "is not shown."
+        )
+    return f"{worth} ({against_zero(gain)}): {SELECTION_ONLY}."

@@ -1,0 +1,416 @@
+"""What the evidence says about the paper's claim: the numbers of the summary, and no more than its intervals allow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+import pytest
+from made_up import CONTEXTUAL
+from planted_gains import made_up
+
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measurement import NullContext
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary, beyond_gate_of, summarize
+from olmo_sparsity.statistics.wording import NO_LONG_GAIN, SELECTION_ONLY, interval
+from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
+from olmo_sparsity.statistics.wording_of_evidence import (
+    CLAIM,
+    NO_EVIDENCE,
+    NO_HEADLINE,
+    NO_SEEING,
+    blind_words,
+    evidence_sentences,
+    prediction_words,
+    seeing_words,
+    short_beyond_gate_words,
+    short_gate_words,
+    value_words,
+)
+
+CLEAR, UNCLEAR, LOSS = (
+    Estimate(0.05, 0.02, 0.08, 0.015),
+    Estimate(0.05, 0.0, 0.1, 0.03),
+    Estimate(-0.05, -0.08, -0.02, 0.02),
+)
+HALF = Estimate(0.6, 0.5001, 0.7, 0.05)  # an R(k) that lies above a half
+
+
+@pytest.fixture(scope="module")
+def passed() -> Summary:
+    return summarize(made_up(200, long_gain=0.5))
+
+
+@pytest.fixture(scope="module")
+def failed() -> Summary:
+    return summarize(made_up(200, long_gain=0.0))
+
+
+def only(*selectors: str, num_documents: int = 200) -> Summary:
+    """Return the summary of some selectors alone."""
+    return summarize(made_up(num_documents, long_gain=0.5).restrict_selectors({name: name for name in selectors}))
+
+
+def planted(
+    summary: Summary, selector: str, *, k: Optional[int] = None, context: str = "real", **values: Any
+) -> Summary:
+    """Return a summary with these values of a selector, at one k or at all."""
+
+    def changed(entry: SelectionSummary) -> SelectionSummary:
+        is_meant = (entry.selector, entry.context) == (selector, context) and k in (None, entry.k)
+        return dataclasses.replace(entry, **values) if is_meant else entry
+
+    return dataclasses.replace(summary, selections=tuple(map(changed, summary.selections)))
+
+
+def without(summary: Summary, context: str) -> Summary:
+    """Return a summary without the entries of a context."""
+    return dataclasses.replace(summary, selections=tuple(e for e in summary.selections if e.context != context))
+
+
+def with_row(summary: Summary, row: Optional[int], gain: Optional[Estimate]) -> Summary:
+    """Return a summary of rows of so many tokens, beyond which the gain is this."""
+    lengths = dataclasses.replace(summary.lengths, train_len=row)
+    return dataclasses.replace(
+        summary, lengths=lengths, gain_beyond_nats=gain, beyond_gate=beyond_gate_of(gain, lengths)
+    )
+
+
+def clear(summary: Summary, recovered: Estimate = HALF, **values: Any) -> Summary:
+    """Return a summary whose `kl` gains clearly over random at k = 1, and has this R(1), and nothing clear at k = 4."""
+    nothing = {"gain_over_random_nats": UNCLEAR, "recovered_fraction": Estimate(0.1, -0.1, 0.3)}
+    null = planted(planted(summary, "kl", k=4, **nothing), "kl", context="null", gain_over_random_nats=UNCLEAR)
+    return planted(null, "kl", k=1, **{"gain_over_random_nats": CLEAR, "recovered_fraction": recovered, **values})
+
+
+def conclusion(summary: Summary) -> str:
+    *_, last = evidence_sentences(summary)
+    assert last.startswith(f"{CLAIM} ")
+    return last.removeprefix(f"{CLAIM} ")
+
+
+# --- the gates
+
+
+def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary, failed: Summary) -> None:
+    assert short_gate_words(passed) == "Gate passed: the mean long gain is clearly above 0."
+    assert short_gate_words(failed) == f"GATE FAILED: {NO_LONG_GAIN}."
+    few = only("kl", num_documents=49)
+    assert short_gate_words(few) == "GATE FAILED: fewer than 50 documents are too few for an interval."
+    assert short_beyond_gate_words(few).startswith("GATE BEYOND THE TRAINING ROW FAILED: fewer than 50 documents")
+    for summary in (passed, failed, few):
+        assert "nats" not in short_gate_words(summary) + short_beyond_gate_words(summary)
+
+
+@pytest.mark.parametrize(
+    ("row", "gain", "words"),
+    [
+        (None, None, "The gate beyond the training row does not apply: no training row of this model is known."),
+        (20, CLEAR, "The gate beyond the training row does not apply: a training row has all 20 tokens."),
+        (8, CLEAR, "Gate beyond the training row passed: it is the same gate, since"),
+        (8, UNCLEAR, "GATE BEYOND THE TRAINING ROW FAILED: it is the same gate, since"),
+        (14, CLEAR, "Gate beyond the training row passed: the mean gain beyond the training row is clearly above 0."),
+        (
+            14,
+            UNCLEAR,
+            "GATE BEYOND THE TRAINING ROW FAILED: the windows show no gain of this model from more tokens than",
+        ),
+    ],
+)
+def test_the_gate_beyond_the_row_in_short(
+    passed: Summary, row: Optional[int], gain: Optional[Estimate], words: str
+) -> None:
+    assert short_beyond_gate_words(with_row(passed, row, gain)).startswith(words)
+
+
+# --- one to four
+
+
+def test_there_are_five_sentences_in_their_order(passed: Summary) -> None:
+    value, blind, seeing, prediction, last = evidence_sentences(passed)
+    assert value == value_words(passed)
+    assert blind == blind_words(passed, "kl")
+    assert seeing == seeing_words(passed, "unmask-one")
+    assert prediction == prediction_words(passed, "kl")
+    assert last == f"{CLAIM} {conclusion(passed)}"
+
+
+@pytest.mark.parametrize("names", [("kl",), ("random",), ("unmask-one",), ("unmask-one", "random"), ("kl", "random")])
+@pytest.mark.parametrize("num_documents", [20, 200])
+def test_there_are_five_whatever_was_measured(names: tuple[str, ...], num_documents: int) -> None:
+    sentences = evidence_sentences(only(*names, num_documents=num_documents))
+    assert len(sentences) == 5 and all(sentence.endswith(".") for sentence in sentences)
+    for unfinished in ("None", "  ", "..", " -,", "= -", "()", " - "):
+        assert unfinished not in " ".join(sentences)
+
+
+def test_the_value_of_the_long_context(passed: Summary) -> None:
+    words = value_words(passed)
+    assert "all 12 long-range tokens in addition to the 8 local ones" in words
+    assert f"{interval(passed.long_gain_nats, 3)} nats, clearly above 0" in words
+    assert interval(passed.null_long_gain_nats, 3) in words and words.endswith("nats, so it does harm.")
+    harmless = dataclasses.replace(passed, null_long_gain_nats=Estimate(-0.1, -0.2, 0.1))
+    assert "harm" not in value_words(harmless)
+
+
+@pytest.mark.parametrize("kind", NULL_WORDS)
+def test_the_value_names_the_null_context(passed: Summary, kind: NullContext) -> None:
+    summary = dataclasses.replace(passed, null_context=kind, null_contexts={})
+    assert f"the null context in their place ({NULL_WORDS[kind]}) is worth" in value_words(summary)
+
+
+def test_a_selector_that_does_not_see_the_target_is_described_alike_at_both_ends(
+    passed: Summary, failed: Summary
+) -> None:
+    words = blind_words(passed, "kl")
+    for k, chosen, ones in ((1, "one token gains", "a random one"), (4, "4 tokens gain", "4 random ones")):
+        entry, random = passed.at("kl", "real", k), passed.at("random", "real", k)
+        over, null = entry.gain_over_random_nats, passed.at("kl", "null", k).gain_over_random_nats
+        assert over is not None and null is not None
+        assert f"{chosen} {interval(over, 3)} nats over {ones} (null context: {interval(null, 3)}), " in words
+        recovered = f"R({k}) = {interval(entry.recovered_fraction)} (random: {interval(random.recovered_fraction)})"
+        assert recovered in words
+    words = blind_words(failed, "kl")
+    assert "R(1)" not in words and "R(4)" not in words and "no R(k) is shown, since the gate failed" in words
+
+
+def test_without_random_or_null_context_there_is_no_number_of_theirs(passed: Summary) -> None:
+    alone = only("kl")
+    words = blind_words(alone, "kl")
+    assert f"one token gains {interval(alone.at('kl', 'real', 1).gain_sparse_nats, 3)} nats, R(1) = " in words
+    assert "random" not in words and "null" not in words
+    assert "null context" not in blind_words(without(passed, "null"), "kl")
+
+
+def test_a_fragile_recovered_fraction_is_marked_in_the_headline(passed: Summary) -> None:
+    fragile = dataclasses.replace(passed, is_fragile=True)
+    assert f"R(1) = {interval(passed.at('kl', 'real', 1).recovered_fraction)} fragile" in blind_words(fragile, "kl")
+
+
+def test_the_headline_is_of_the_selector_that_the_page_shows_first(passed: Summary) -> None:
+    others = tuple(dataclasses.replace(e, selector="attention") for e in passed.selections if e.selector == "kl")
+    both = dataclasses.replace(passed, selections=(*others, *passed.selections))
+    assert evidence_sentences(both)[1] == blind_words(both, "kl")
+    assert evidence_sentences(both, "attention")[1] == blind_words(both, "attention")
+    for not_blind in ("unmask-one", "random", "not-measured"):
+        assert evidence_sentences(both, not_blind)[1] == blind_words(both, "kl")
+
+
+def test_one_k_is_said_once(passed: Summary) -> None:
+    one = dataclasses.replace(passed, selections=tuple(e for e in passed.selections if e.k == 4))
+    for sentence in evidence_sentences(one)[1:]:
+        assert "one token" not in sentence and "R(1)" not in sentence and "D(1)" not in sentence
+    assert blind_words(one, "kl").count("4 tokens gain") == seeing_words(one, "unmask-one").count("4 tokens gain") == 1
+
+
+def test_luck_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
+    words = seeing_words(passed, "unmask-one")
+    for k in (1, 4):
+        entry = passed.at("unmask-one", "real", k)
+        for estimate in (entry.gain_sparse_nats, entry.luck_nats, entry.real_minus_luck_nats):
+            assert interval(estimate, 3) in words
+    assert "R(" not in words
+    unknown = planted(passed, "unmask-one", luck_nats=None, real_minus_luck_nats=None)
+    assert seeing_words(unknown, "unmask-one").count("of which an unknown part is luck") == 2
+
+
+def test_a_kind_of_selector_that_was_not_measured_is_named() -> None:
+    assert evidence_sentences(only("kl", "random"))[2] == NO_SEEING
+    seeing = only("unmask-one", "random")
+    assert evidence_sentences(seeing)[1] == NO_HEADLINE
+    assert evidence_sentences(seeing)[2] == seeing_words(seeing, "unmask-one")
+    assert "Without a selector that does not see the target, it is not shown whether few tokens do so." in conclusion(
+        seeing
+    )
+
+
+def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> None:
+    words = prediction_words(passed, "kl")
+    for k in (1, 4):
+        of = passed.prediction_recovered("kl", k)
+        assert (
+            f"D({k}) = {interval(of.real)} (random {interval(of.random)}, null context {interval(of.null)}, " in words
+        )
+        assert f"mimicry by kl {interval(of.mimicry)})" in words
+    assert words.endswith(NO_EVIDENCE) and "not measured" not in words and "gate" not in words
+    assert passed.prediction_recovered("kl", 1).mimicry == passed.at("kl", "mimicry", 1).prediction_recovered
+    assert "The gate failed, so no R(k) stands beside it." in prediction_words(failed, "kl")
+
+
+def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed: Summary, failed: Summary) -> None:
+    """No other sentence has it."""
+    words = prediction_words(passed, "unmask-one")
+    for k in (1, 4):
+        recovered = interval(passed.at("unmask-one", "real", k).recovered_fraction)
+        assert f"R({k}) with its luck {recovered})" in words and "mimicry by kl" in words
+    assert "R(1)" not in prediction_words(failed, "unmask-one")
+
+
+def test_what_is_missing_beside_d_is_named(passed: Summary) -> None:
+    assert "The mimicry floor was not measured." in prediction_words(without(passed, "mimicry"), "kl")
+    assert "D under the null context was not measured." in prediction_words(without(passed, "null"), "kl")
+    for summary, reason in (
+        (only("kl"), "random was not measured beside it."),
+        (only("random"), "only random was measured."),
+        (planted(passed, "kl", prediction_recovered=None), "the long context does not change the model's prediction."),
+    ):
+        words = evidence_sentences(summary)[3]
+        assert words.endswith(f"is not shown: {reason}") and "D(1)" not in words
+
+
+# --- the conclusion
+
+
+def test_few_that_give_back_most_are_said_to_do_so(passed: Summary) -> None:
+    words = conclusion(clear(passed))
+    assert words.startswith(
+        "Here (visibility hidden, chosen by kl) one of the 12 long-range tokens gives back more than half of "
+    )
+    assert "the long gain and more than a random one; 4 " in words
+    assert "; 4 give back less than half of the long gain and not clearly more than 4 random ones." in words
+    assert "Few tokens (k = 1, at most a quarter of the long-range tokens) give back most of the long gain." in words
+    assert "null context" not in words and "The table" not in words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "amount", "verdict"),
+    [
+        (1.01, 1.2, "more than the whole long gain", "give back most of the long gain."),
+        (1.0, 1.2, "more than half of the long gain", "give back most of the long gain."),
+        (0.51, 0.7, "more than half of the long gain", "give back most of the long gain."),
+        (0.5, 0.7, "some of the long gain", "give back some of the long gain, but not clearly most of it."),
+        (0.01, 0.5, "some of the long gain", "give back some of the long gain, but not clearly most of it."),
+        (0.01, 0.49, "less than half of the long gain", "give back some of the long gain, but not clearly most of it."),
+        (0.0, 0.49, "less than half of the long gain", "which is no proof that none do."),
+        (0.0, 0.6, "an unclear share of the long gain", "which is no proof that none do."),
+        (None, None, "an unknown share of the long gain", "which is no proof that none do."),
+    ],
+)
+def test_the_words_follow_the_interval_of_the_recovered_fraction(
+    passed: Summary, low: Optional[float], high: Optional[float], amount: str, verdict: str
+) -> None:
+    words = conclusion(clear(passed, Estimate(0.4, low, high)))
+    assert f"one of the 12 long-range tokens gives back {amount} and more than a random one" in words
+    assert verdict in words
+
+
+def test_a_fragile_fraction_is_not_said_to_be_small(passed: Summary) -> None:
+    """It misses low: the truth may lie above its interval."""
+    fragile = dataclasses.replace(clear(passed, Estimate(0.3, 0.1, 0.4)), is_fragile=True)
+    assert "gives back some of the long gain and more" in conclusion(fragile)
+    assert "less than half" not in conclusion(fragile)
+
+
+@pytest.mark.parametrize(
+    ("over", "words", "is_shown"),
+    [
+        (CLEAR, "more than a random one", True),
+        (UNCLEAR, "not clearly more than a random one", False),
+        (LOSS, "less than a random one", False),
+    ],
+)
+def test_few_must_gain_more_than_random_ones(passed: Summary, over: Estimate, words: str, is_shown: bool) -> None:
+    said = conclusion(clear(passed, gain_over_random_nats=over))
+    assert f"more than half of the long gain and {words};" in said
+    assert ("give back most of the long gain." in said) == is_shown
+    assert ("So it is not shown that few tokens" in said) != is_shown
+
+
+def test_many_are_not_few(passed: Summary) -> None:
+    """3 of the 12 long-range tokens are at most a quarter of them, 4 are not."""
+    shown = clear(passed)
+    assert "give back most" in conclusion(planted(shown, "kl", k=1, mean_tokens=3.0))
+    many = conclusion(planted(shown, "kl", k=1, mean_tokens=3.1))
+    assert "give back most" not in many
+    assert (
+        "These are not few tokens (at most a quarter of the long-range tokens), so nothing is shown about few." in many
+    )
+
+
+def test_without_random_no_choice_is_said_to_matter() -> None:
+    words = conclusion(only("kl"))
+    assert "Without random, it is not shown that it matters which tokens these are." in words
+    assert "random one" not in words and "Few tokens" not in words
+
+
+def test_the_same_verdict_at_both_ends_names_both(passed: Summary) -> None:
+    summary = clear(passed)
+    both = planted(summary, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
+    assert "Few tokens (k = 1 and 4, at most a quarter" in conclusion(both)
+
+
+def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(passed: Summary) -> None:
+    shown = clear(passed)
+    null_too = planted(shown, "kl", k=1, context="null", gain_over_random_nats=CLEAR)
+    assert "At k = 1 the choice gains over random under the null context, too" in conclusion(null_too)
+    as_much = planted(shown, "kl", k=1, excess_gain_nats=UNCLEAR)
+    assert f"gains not clearly less (real minus null {interval(UNCLEAR, 3)} nats), so" in conclusion(as_much)
+    assert "No null context stands beside this gain" in conclusion(without(shown, "null"))
+    nothing = planted(as_much, "kl", k=1, gain_over_random_nats=UNCLEAR)
+    assert "null" not in conclusion(nothing)  # there is nothing to doubt
+
+
+def test_selectors_that_show_more_are_named(passed: Summary) -> None:
+    shown, weak = clear(passed), clear(passed, Estimate(0.3, 0.1, 0.4))
+    others = tuple(dataclasses.replace(e, selector="attention") for e in shown.selections if e.selector == "kl")
+    both = dataclasses.replace(weak, selections=(*weak.selections, *others))
+    assert "The table has selectors that show more: attention." in conclusion(both)
+    assert "show more" not in evidence_sentences(both, "attention")[4]
+
+
+def test_a_failed_gate_is_no_proof_of_absence(failed: Summary) -> None:
+    words = conclusion(failed)
+    assert words.startswith(
+        "These windows do not show a long gain that few tokens could give back, which is no proof that"
+    )
+    assert "Few tokens" not in words
+    few = conclusion(only("kl", "random", num_documents=49))
+    assert few.startswith("Here there are too few documents to tell whether there is a long gain")
+    assert "do not show" not in few and "from too few documents to tell it from 0" in few
+
+
+def test_units_are_named(passed: Summary) -> None:
+    shown = planted(clear(dataclasses.replace(passed, unit="sentence")), "kl", k=1, mean_tokens=2.5)
+    words = conclusion(shown)
+    assert (
+        "one sentence (2.5 of the 12 long-range tokens on average) gives back more than half of the long gain" in words
+    )
+    assert "Few sentences (k = 1, at most a quarter of the long-range tokens) give back most" in words
+    assert "one sentence gains" in evidence_sentences(shown)[1] and "4 sentences gain" in evidence_sentences(shown)[2]
+
+
+def test_the_definition_of_visible_is_named(passed: Summary) -> None:
+    contextual = dataclasses.replace(passed, setup=ModelSetup.from_manifest(CONTEXTUAL))
+    assert conclusion(contextual).startswith("Here (visibility contextual, chosen by kl)")
+
+
+@pytest.mark.parametrize(
+    ("row", "gain", "words"),
+    [
+        (None, None, "Without a known training row, nothing is shown about length generalization."),
+        (20, CLEAR, f"A training row has all 20 tokens: {SELECTION_ONLY}."),
+        (
+            14,
+            CLEAR,
+            "the model generalizes in length, but whether it does so because few tokens are enough is not shown.",
+        ),
+        (
+            8,
+            CLEAR,
+            "the model generalizes in length, but whether it does so because few tokens are enough is not shown.",
+        ),
+        (14, UNCLEAR, f"a training row has (not clearly different from 0): {SELECTION_ONLY}."),
+        (14, LOSS, f"a training row has (clearly below 0): {SELECTION_ONLY}."),
+    ],
+)
+def test_what_is_said_about_length_generalization(
+    passed: Summary, failed: Summary, row: Optional[int], gain: Optional[Estimate], words: str
+) -> None:
+    for summary in (passed, failed):
+        said = conclusion(with_row(summary, row, gain))
+        assert said.endswith(words) and ("generalizes" in said) == (gain is CLEAR and row != 20)
+        cited = (
+            f"All 20 tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
+        )
+        assert (cited in said) == (row in (8, 14))
