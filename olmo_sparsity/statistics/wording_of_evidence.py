@@ -110,7 +110,7 @@ def blind_words(summary: Summary, selector: str) -> str:
             gained += f", R({k}) = {recovered_words(summary, entry.recovered_fraction)}"
             gained += "" if random is None else f" (random: {interval(random.recovered_fraction)})"
         clauses.append(gained)
-    words = f"Of {selector}, which does not see the target, {'; '.join(clauses)}"
+    words = f"Chosen by {selector}, which does not see the target, {'; '.join(clauses)}"
     return f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
 
 
@@ -136,7 +136,7 @@ def seeing_words(summary: Summary, selector: str) -> str:
                 f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
                 f"{interval(rest, 3)} nats, {against_zero(rest)}"
             )
-    return f"Of {selector}, which sees the target, {'; '.join(clauses)}."
+    return f"Chosen by {selector}, which sees the target, {'; '.join(clauses)}."
 
 
 def prediction_words(summary: Summary, selector: str) -> str:
