@@ -12,8 +12,8 @@ from olmo_sparsity.api.explaining import explain as explain
 from olmo_sparsity.api.measuring import losses as losses
 from olmo_sparsity.api.measuring import measure as measure
 from olmo_sparsity.api.measuring import scores as scores
-from olmo_sparsity.api.opened_model import Model as Model
-from olmo_sparsity.api.opened_model import open_model as open_model
+from olmo_sparsity.api.opening import Model as Model
+from olmo_sparsity.api.opening import open_model as open_model
 from olmo_sparsity.api.results import Results as Results
 from olmo_sparsity.api.results import figure4 as figure4
 from olmo_sparsity.api.results import read_results as read_results

@@ -10,7 +10,7 @@ import numpy as np
 
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
-from olmo_sparsity.api.opened_model import Model, with_settings
+from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.statistics.model_setup import ModelSetup

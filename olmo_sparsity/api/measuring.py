@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
-from olmo_sparsity.api.opened_model import Model, with_settings
+from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.errors import UserError
