@@ -24,7 +24,12 @@ from olmo_sparsity.statistics.wording import (
     measured_words,
     units_words,
 )
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_setup_words, subject_name
+from olmo_sparsity.statistics.wording_of_models import (
+    anchor_warning,
+    short_anchor_warning,
+    short_setup_words,
+    subject_name,
+)
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
@@ -87,9 +92,9 @@ def _measured_in_short(summary: Summary) -> str:
         beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
-    warning = "WARNING: not of the better first token. " if anchor_warning(summary.setup) else ""
+    warning = short_anchor_warning(summary.setup)
     unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
-    return f"{warning}Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}."
+    return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any, Optional
 
 import pandas as pd
 import pytest
-from made_up import CONTEXTUAL, KS, SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 
 from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.measurement import load
@@ -65,6 +67,58 @@ def test_a_pretrained_model_is_printed_without_a_training_row(
     assert (values["visibility"], values["model"]["name"]) == ("contextual", "someone/Made-Up-2M")
     assert values["anchor_warning"] == anchor_warning(summary.setup)
     assert {entry["beyond_gate"] for entry in values["classes"]} == {"not-applicable"}
+
+
+def in_form(form: Form, tables: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    print_summary(tables, form=form)
+    return capsys.readouterr().out
+
+
+def test_csv_tells_what_was_measured_and_how_in_every_row(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So measurements under both definitions can stand in one table."""
+    names = ["run", "model", "revision", "local_len", "full_len", "k_unit", "visibility", "anchor", "anchor_warning"]
+    pretrained = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    warning = anchor_warning(summarize(load(pretrained)).setup)
+    of_model = [
+        "someone--made-up-2m",
+        "someone/Made-Up-2M",
+        "main-commit",
+        "8",
+        "20",
+        "token",
+        "contextual",
+        "<bos>",
+        warning,
+    ]
+    of_run = ["made-up", "", "", "8", "20", "token", "hidden", "", ""]
+    for tables, expected in ((pretrained, of_model), (folders["beyond failed"], of_run)):
+        rows = list(csv.DictReader(io.StringIO(in_form(Form.csv, tables, capsys))))
+        assert [list(values) for values in {tuple(row[name] for name in names) for row in rows}] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        (CONTEXTUAL, ["2M: visibility contextual, anchor; local 8 +", "WARNING: not of the better first token. Gate "]),
+        (PRETRAINED, ["2M: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
+        (None, ["made-up: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
+    ],
+)  # fmt: skip
+def test_a_table_of_a_paper_names_the_definition(
+    setup: Optional[dict[str, Any]], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = made_up_tables(tmp_path / "tables", setup=setup)
+    tex = in_form(Form.tex, tables, capsys)
+    captions = [line for line in tex.splitlines() if line.startswith(r"  \caption{")]
+    assert len(captions) >= 3
+    for part in words:
+        assert [line for line in captions if in_tex(part) not in line] == []
+    markdown = in_form(Form.md, tables, capsys)
+    summary = summarize(load(tables))
+    for sentence in (measured_words(summary), anchor_warning(summary.setup)):
+        assert re.sub(r"\W", "", sentence) in re.sub(r"\W", "", markdown)
 
 
 def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = False) -> str:
