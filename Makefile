@@ -13,8 +13,8 @@
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
-# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; with DATA
-#                (files) also on SmolLM2, where `make real` has downloaded it
+# make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
+#                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text); says what it leaves out
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices
@@ -104,8 +104,10 @@ figures-synthetic: $(READY)
 
 real: $(READY) $(SMOLLM2)
 	$(BIN)/olmo-sparsity influence --config configs/smollm2.yaml $(if $(DATA),--data '$(DATA)')
-	$(BIN)/olmo-sparsity figures --config configs/smollm2.yaml
-	$(BIN)/olmo-sparsity report --config configs/smollm2.yaml --overwrite
+	@set -e; tables=$$($(BIN)/python scripts/find_tables.py configs/smollm2.yaml $(if $(DATA),'$(DATA)')); \
+	for command in figures 'report --overwrite'; do \
+	set -- $$command --config configs/smollm2.yaml --tables "$$tables"; \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
 
 # Every length has the same targets: those that the longest one allows. 64: the local tokens of the configuration.
 lengths: LENGTHS ?= 128 256
@@ -118,7 +120,8 @@ lengths: $(READY) $(SMOLLM2)
 	$(BIN)/python -m analysis.effective_sparsity $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
 	--out $(RUN)/figures
 
-$(SMOLLM2): | $(READY)
+# Also where the file is there: the script compares it with its known hash.
+$(SMOLLM2): FORCE | $(READY)
 	@$(BIN)/python scripts/fetch_smollm2.py $@
 
 gallery: figures report
@@ -128,12 +131,20 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(READY)
+# The peers on SmolLM2 have their results in PEERS, of one text. What is unusable is found before anything long runs.
+bench: PEERS ?= runs/benchmark/smollm2$(if $(DATA),,-builtin)
+bench: LONG_PEERS = $(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(or $(DATA),builtin) \
+	--sizes 128 --windows 4 --without "tokens:hierarchy:64" --out $(PEERS)
+bench: NO_RUN = $(if $(wildcard $(RUN)/checkpoints/latest),,$(RUN) is not trained: the recall of screening and the error of bf16 \
+	are left out)
+bench: NO_SMOLLM2 = $(if $(wildcard $(SMOLLM2)),,$(SMOLLM2) is missing: the peers on SmolLM2 are left out; make real downloads it)
+bench: $(READY) $(wildcard $(SMOLLM2))
+	$(if $(NO_RUN),@echo "$(NO_RUN)")
+	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS) --check)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev,bench]'
-	$(BIN)/python -W ignore -m benchmarks.influence $(if $(wildcard $(RUN)/checkpoints/latest),--run $(RUN))
+	$(BIN)/python -W ignore -m benchmarks.influence $(if $(NO_RUN),,--run $(RUN))
 	$(BIN)/python -W ignore -m benchmarks.long_windows
-	$(if $(and $(DATA),$(wildcard $(SMOLLM2))),$(BIN)/python -W ignore -m benchmarks.long_peers --model $(SMOLLM2) --data $(DATA) \
-	--sizes 128 --windows 4 --without "tokens:hierarchy:64" --out runs/benchmark/smollm2)
+	$(if $(NO_SMOLLM2),@echo "$(NO_SMOLLM2)",$(LONG_PEERS))
 
 mutants: ROOM ?= statistics
 mutants: NUMBER ?= 40

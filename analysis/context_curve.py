@@ -20,12 +20,12 @@ from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.wording import data_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.storage.files import write_json
 
 from .line_labels import EndLabel, label_line_ends
-from .output import caption_text, save, short_anchor_warning
+from .output import caption_text, save
 from .runs import RUN_LOOKS, script_of_runs
 
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
@@ -174,7 +174,8 @@ def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     _frame_changes(right, compared, first=first)
     _label_ends(left, compared, change=False)
     _label_ends(right, compared, change=True)
-    caption_text(figure, _words(compared), last=short_anchor_warning(model.curve.setup for model in compared.models))
+    warnings = (short_anchor_warning(model.curve.setup) for model in compared.models)
+    caption_text(figure, _words(compared), last=next(filter(None, warnings), ""))
     pictures = save(figure, out, name="context-curve", one_column=1)
     if pictures:
         write_json(out / "context-curve.json", compared_curves_json(compared))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.wording import (
     data_words,
@@ -25,7 +24,12 @@ from olmo_sparsity.statistics.wording import (
     measured_words,
     units_words,
 )
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_setup_words, subject_name
+from olmo_sparsity.statistics.wording_of_models import (
+    anchor_warning,
+    short_anchor_warning,
+    short_setup_words,
+    subject_name,
+)
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
@@ -88,14 +92,9 @@ def _measured_in_short(summary: Summary) -> str:
         beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
-    warning = short_anchor_warning([summary.setup])
+    warning = short_anchor_warning(summary.setup)
     unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
-    return f"{warning}{' ' if warning else ''}Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}."
-
-
-def short_anchor_warning(setups: Iterable[ModelSetup]) -> str:
-    """Return in a few words that another first token is the better one for a model; empty where it is for none."""
-    return "WARNING: not of the better first token." if any(map(anchor_warning, setups)) else ""
+    return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()
 
 
 def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[Line2D] = (), columns: int = 6) -> None:

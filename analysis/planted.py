@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
+from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words, short_anchor_warning
 from olmo_sparsity.tables.reading import newest_finished
 
-from .output import caption_text, save, short_anchor_warning
+from .output import caption_text, save
 from .runs import script_of_runs
 from .style import LOOKS
 
@@ -103,7 +103,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         axis.axis("off")
     for axis in axes[-1]:
         axis.set_xlabel("precision at truth")
-    caption_text(figure, _words(numbers), last=short_anchor_warning([numbers.setup]))
+    caption_text(figure, _words(numbers), last=short_anchor_warning(numbers.setup))
     return save(figure, out, name="planted")
 
 

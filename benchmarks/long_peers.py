@@ -1,12 +1,12 @@
 """How fast and how faithful methods are that tell which tokens or sentences of a long context matter: ours and its peers.
 
-    python -m benchmarks.long_peers --model MODEL --data FILES --sizes 512 1024 2048 --windows 6 4 2 --out FOLDER
+    python -m benchmarks.long_peers --model MODEL --data TEXT --sizes 512 1024 2048 --windows 6 4 2 --out FOLDER
 
 Every method scores the same windows with the same model, on one thread, in passes of the same number of tokens. Its scores are
 compared with the exact ones of the same window. There are two quantities (``benchmarks.long_problems``): the gain of unmasking
 one token, and AttriBoT's cost of leaving one sentence out. Prints tables, writes ``long_peers.json``, and draws a figure of each
 quantity and one of the cost against recall. What a window gave for a method is kept in FOLDER, so that a run can be stopped and
-continued.
+continued. With ``--check`` nothing is scored: it only tells whether model, text and FOLDER are usable.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from benchmarks.long_methods import (
     run_method,
     upper_half_left_out,
 )
-from benchmarks.long_problems import QUANTITIES, VISIBILITY, Problem, long_windows, make_problem
+from benchmarks.long_problems import QUANTITIES, VISIBILITY, Part, Problem, long_windows, make_problem, parts_of
 from benchmarks.long_report import draw, draw_recall, summarize, table
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
@@ -158,7 +159,7 @@ def _difference(scores_I: np.ndarray, exact_I: np.ndarray, scored_I: np.ndarray,
 
 def run(
     opened: PretrainedModel,
-    files: list[Path],
+    parts: Sequence[Part],
     out: Path,
     *,
     sizes: list[int],
@@ -170,7 +171,7 @@ def run(
 
     Args:
         opened: the model.
-        files: text.
+        parts: of the text.
         out: where what windows gave is kept.
         sizes: tokens of a window.
         windows: the number of windows of each size.
@@ -183,7 +184,7 @@ def run(
     rows = []
     with progress_bar("windows", " windows", total=len(QUANTITIES) * sum(windows)) as bar:
         for size, number in zip(sizes, windows, strict=True):
-            of_size = islice(long_windows(files, size, tokenizer=opened.tokenizer, seed=seed), number)
+            of_size = islice(long_windows(parts, size, tokenizer=opened.tokenizer, seed=seed), number)
             for w, tokens_T in enumerate(of_size):
                 for quantity in QUANTITIES:
                     evaluator = Evaluator(
@@ -209,16 +210,22 @@ def _has_captum() -> bool:
     return True
 
 
-def check_setting(out: Path, setting: dict[str, Any]) -> None:
+def check_setting(out: Path, setting: dict[str, Any], *, writes: bool = True) -> None:
     """Check that what a folder holds was measured in the same setting; write down the setting of a new one.
+
+    Args:
+        out: the folder.
+        setting: what is asked for.
+        writes: False: a new folder is left as it is.
 
     Raises:
         UserError: it was measured in another.
     """
-    out.mkdir(parents=True, exist_ok=True)
     path = out / "setting.json"
     if not path.exists():
-        write_json(path, setting)
+        if writes:
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(path, setting)
         return
     known = read_json(path)
     differing = [name for name in setting if known.get(name) != setting[name]]
@@ -233,7 +240,9 @@ def check_setting(out: Path, setting: dict[str, Any]) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model of transformers, in the form of pretrained.model")
-    parser.add_argument("--data", type=Path, nargs="+", required=True, help="files with long documents")
+    parser.add_argument(
+        "--data", nargs="+", default=["builtin"], help="long documents: builtin, c4, or files, folders or globs"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048], help="tokens of a window")
     parser.add_argument("--windows", type=int, nargs="+", default=[6, 4, 2], help="windows of each size")
     parser.add_argument("--seed", type=int, default=0, help="of the windows")
@@ -245,6 +254,7 @@ def _arguments() -> argparse.Namespace:
         help="methods that do not run, as tables name them",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/long_peers"))
+    parser.add_argument("--check", action="store_true", help="only check that model, text and --out are usable")
     return parser.parse_args()
 
 
@@ -253,9 +263,16 @@ def _check(given: argparse.Namespace) -> None:
         raise UserError(f"--windows: {len(given.windows)} numbers for {len(given.sizes)} sizes; give one for each size")
     if min(given.sizes) <= LOCAL_LEN or min(given.windows) < 1:
         raise UserError(f"--sizes, --windows: a window has more than {LOCAL_LEN} tokens, and there is at least one")
-    for path in given.data:
-        if not path.is_file():
-            raise UserError(f"--data {path}: no such file")
+
+
+def _open(given: argparse.Namespace) -> PretrainedModel:
+    opened = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32")
+    if not isinstance(opened.model, TransformersModel):
+        raise UserError(f"--model {given.model}: choose a model of transformers, of which layers can be left out")
+    longest = max(given.sizes) + 1
+    if longest > opened.record.max_position:
+        raise UserError(f"--sizes: the model has {opened.record.max_position} positions, and {longest} are needed")
+    return opened
 
 
 def left_out(asked: list[str]) -> dict[str, set[str]]:
@@ -282,24 +299,22 @@ def main() -> None:
     try:
         _check(given)
         without = left_out(given.without)
-        opened = open_pretrained(PretrainedConfig(given.model), device=torch.device("cpu"), precision="fp32")
-        if not isinstance(opened.model, TransformersModel):
-            raise UserError(f"--model {given.model}: choose a model of transformers, of which layers can be left out")
-        longest = max(given.sizes) + 1
-        if longest > opened.record.max_position:
-            raise UserError(f"--sizes: the model has {opened.record.max_position} positions, and {longest} are needed")
+        parts = parts_of(given.data)
+        opened = _open(given)
         setting = {
             "weights_sha256": opened.record.weights_sha256,
-            "data": [path.name for path in given.data],
+            "data": [part if isinstance(part, str) else part.name for part in parts],
             "seed": given.seed,
             "local_len": LOCAL_LEN,
             "batch_tokens": BATCH_TOKENS,
             "torch": torch.__version__,
         }
-        check_setting(given.out, setting)
-        rows = run(
-            opened, given.data, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed, without=without
-        )
+        check_setting(given.out, setting, writes=not given.check)
+        if given.check:
+            for size in given.sizes:
+                next(long_windows(parts, size, tokenizer=opened.tokenizer, seed=given.seed))
+            return
+        rows = run(opened, parts, given.out, sizes=given.sizes, windows=given.windows, seed=given.seed, without=without)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

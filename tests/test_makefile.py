@@ -1,4 +1,4 @@
-"""The targets of the Makefile that train several runs; programs that write down their arguments stand in for the real ones."""
+"""The targets of the Makefile that run several commands; programs that write down their arguments stand in for the real ones."""
 
 from __future__ import annotations
 
@@ -19,20 +19,27 @@ def environment(tmp_path: Path) -> Path:
     programs.mkdir(parents=True)
     for name in ("olmo-sparsity", "python"):
         script = f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/log\ncase "$*" in *"$FAILS"*) exit 1;; esac\n'
+        script += 'case "$1" in scripts/find_tables.py) echo runs/of/influence/found;; esac\n'
         (programs / name).write_text(script)
         (programs / name).chmod(0o755)
     (tmp_path / "venv" / ".ready").touch()
+    (tmp_path / "weights.gguf").touch()
     return tmp_path
 
 
-def make(environment: Path, *arguments: str, fails: str = "nothing") -> tuple[int, list[str]]:
-    """Run make, and return its exit status and the commands that it ran."""
+def printed(environment: Path, *arguments: str, fails: str = "nothing") -> tuple[int, list[str], str]:
+    """Run make, and return its exit status, the commands that it ran and what it printed."""
     (environment / "log").unlink(missing_ok=True)
     result = subprocess.run(
         ["make", "--no-print-directory", *arguments, f"VENV={environment / 'venv'}"],
         cwd=ROOT, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "FAILS": fails},
     )  # fmt: skip
-    return result.returncode, (environment / "log").read_text().splitlines()
+    return result.returncode, (environment / "log").read_text().splitlines(), result.stdout
+
+
+def make(environment: Path, *arguments: str, fails: str = "nothing") -> tuple[int, list[str]]:
+    """Run make, and return its exit status and the commands that it ran."""
+    return printed(environment, *arguments, fails=fails)[:2]
 
 
 def test_curve_measures_the_four_and_draws_them(environment: Path) -> None:
@@ -75,9 +82,10 @@ def test_seeds_measures_the_demo_and_the_ladder(environment: Path) -> None:
 
 
 def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(environment: Path) -> None:
-    given = ("SMOLLM2=Makefile", "LENGTHS=512 128", "DATA=books/*.jsonl")  # weights that are there are not fetched
+    weights = environment / "weights.gguf"
+    given = (f"SMOLLM2={weights}", "LENGTHS=512 128", "DATA=books/*.jsonl")
     status, commands = make(environment, "lengths", *given)
-    assert status == 0
+    assert status == 0 and commands.pop(0) == f"python scripts/fetch_smollm2.py {weights}"
     options = "influence --config configs/lengths.yaml --run runs/lengths --out runs/lengths/influence"
     assert commands == [
         f"olmo-sparsity {options}/64of512 --full-len 512 --k 448 influence.min_preceding=512 --data books/*.jsonl",
@@ -85,8 +93,73 @@ def test_lengths_measures_the_same_targets_at_every_length_and_draws_them(enviro
         "python -m analysis.effective_sparsity --tables runs/lengths/influence/64of512 --tables runs/lengths/influence/64of128 "
         "--out runs/lengths/figures",
     ]
-    _, commands = make(environment, "lengths", "SMOLLM2=Makefile", "RUN=runs/others")
-    assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[1]
+    _, commands = make(environment, "lengths", f"SMOLLM2={weights}", "RUN=runs/others")
+    assert "--run runs/others --out runs/others/influence/64of256 --full-len 256 --k 192" in commands[2]
+
+
+def test_real_checks_the_weights_each_time_and_shows_what_it_measured(environment: Path) -> None:
+    """Not the newest measurement of the model, which may be another one."""
+    weights = environment / "weights.gguf"
+    for data, option, argument in ((), "", ""), (("DATA=my texts/*.txt",), " --data my texts/*.txt", " my texts/*.txt"):
+        status, commands = make(environment, "real", f"SMOLLM2={weights}", *data)
+        assert status == 0
+        assert commands == [
+            f"python scripts/fetch_smollm2.py {weights}",
+            f"olmo-sparsity influence --config configs/smollm2.yaml{option}",
+            f"python scripts/find_tables.py configs/smollm2.yaml{argument}",
+            "olmo-sparsity figures --config configs/smollm2.yaml --tables runs/of/influence/found",
+            "olmo-sparsity report --overwrite --config configs/smollm2.yaml --tables runs/of/influence/found",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("target", "fails", "last"),
+    [
+        ("real", "fetch_smollm2", "fetch_smollm2.py"),
+        ("real", "find_tables", "find_tables.py configs/smollm2.yaml"),
+        ("lengths", "fetch_smollm2", "fetch_smollm2.py"),
+        ("bench", "fetch_smollm2", "fetch_smollm2.py"),
+        ("bench", "--check", "--check"),
+    ],
+)
+def test_nothing_long_runs_with_other_weights_or_without_a_text(
+    target: str, fails: str, last: str, environment: Path
+) -> None:
+    status, commands = make(environment, target, f"SMOLLM2={environment / 'weights.gguf'}", fails=fails)
+    assert status != 0
+    assert last in commands[-1] and not [command for command in commands if "benchmarks.influence" in command]
+
+
+def test_bench_checks_the_peers_first_and_runs_them_last(environment: Path) -> None:
+    weights = environment / "weights.gguf"
+    (environment / "run" / "checkpoints" / "latest").mkdir(parents=True)
+    given = ("bench", f"SMOLLM2={weights}", f"RUN={environment}/run")
+    for data, words, folder in (
+        ((), "builtin", "smollm2-builtin"), (("DATA=c4",), "c4", "smollm2"), (("DATA=scripts",), "scripts", "smollm2"),
+    ):  # fmt: skip
+        status, commands, output = printed(environment, *given, *data)
+        assert status == 0 and "left out" not in output
+        peers = (
+            f"python -W ignore -m benchmarks.long_peers --model {weights} --data {words} --sizes 128 --windows 4 "
+            f"--without tokens:hierarchy:64 --out runs/benchmark/{folder}"
+        )
+        assert commands[:2] == [f"python scripts/fetch_smollm2.py {weights}", f"{peers} --check"]
+        assert "pip install" in commands[2]
+        assert commands[3:] == [
+            f"python -W ignore -m benchmarks.influence --run {environment}/run",
+            "python -W ignore -m benchmarks.long_windows",
+            peers,
+        ]
+
+
+def test_bench_says_what_it_leaves_out(environment: Path) -> None:
+    missing = environment / "missing.gguf"
+    status, commands, output = printed(environment, "bench", f"SMOLLM2={missing}", f"RUN={environment}/run", "DATA=c4")
+    assert status == 0
+    assert f"{missing} is missing: the peers on SmolLM2 are left out; make real downloads it\n" in output
+    assert f"{environment}/run is not trained: the recall of screening and the error of bf16 are left out\n" in output
+    assert "-m benchmarks.influence" in commands[1] and "--run" not in commands[1]
+    assert not [command for command in commands if "long_peers" in command or "fetch" in command]
 
 
 def test_a_failure_stops_the_target(environment: Path) -> None:

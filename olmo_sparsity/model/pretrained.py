@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,7 +313,8 @@ def _as_user_errors(name: str) -> Iterator[None]:
         ) from None
     except pickle.UnpicklingError:
         raise UserError(f"{name}: not loaded, because its pickled weights hold more than tensors") from None
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    # struct.error: the head of a GGUF file is cut short or damaged.
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
         text = str(error)
         if "trust_remote_code" in text:
             raise UserError(

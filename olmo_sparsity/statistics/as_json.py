@@ -113,6 +113,27 @@ def summary_json(summary: Summary) -> Json:
     }
 
 
+def definition_columns(summary: Summary) -> dict[str, str]:
+    """What the numbers are of, and both gates, as columns of a CSV. What is missing is empty.
+
+    The names are the keys of ``summary_json``, but for ``k_unit``: a CSV has the unit of a number under ``unit``.
+    """
+    setup, lengths = summary.setup, summary.lengths
+    return {
+        "run": summary.run,
+        "model": "" if setup.model is None else setup.model.name,
+        "revision": (setup.model and setup.model.revision) or "",
+        "local_len": str(lengths.local_len),
+        "full_len": str(lengths.full_len),
+        "k_unit": summary.unit,
+        "visibility": setup.visibility,
+        "anchor": "" if setup.anchor is None else setup.anchor.text,
+        "anchor_warning": anchor_warning(setup),
+        "gate": summary.gate,
+        "beyond_gate": summary.beyond_gate,
+    }
+
+
 def class_json(entry: ClassSummary) -> Json:
     """An entry of ``classes``."""
     return {

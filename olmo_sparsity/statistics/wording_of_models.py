@@ -134,3 +134,8 @@ def anchor_warning(setup: ModelSetup) -> str:
         f"({with_it} with it, {without} without it, {check.num_windows:,} windows; standard error of the difference "
         f"{check.standard_error_nats:.4f})."
     )
+
+
+def short_anchor_warning(setup: ModelSetup) -> str:
+    """Return the warning about the first token in a few words, for where its numbers have no room; empty where there is none."""
+    return "WARNING: not of the better first token." if anchor_warning(setup) else ""

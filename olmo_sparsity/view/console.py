@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.as_json import (
     agreement_json,
     class_json,
     comparison_json,
+    definition_columns,
     detection_json,
     screening_json,
     summary_json,
@@ -39,7 +40,14 @@ from olmo_sparsity.statistics.wording import (
     units_words,
     verdict,
 )
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
+from olmo_sparsity.statistics.wording_of_models import (
+    anchor_warning,
+    setup_words,
+    short_anchor_warning,
+    short_setup_words,
+    subject_name,
+)
+from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Item,
     ResultTable,
@@ -89,16 +97,25 @@ def print_json(value: dict[str, Any]) -> None:
 def print_in(form: Form, items: Sequence[Item], *, summary: Summary) -> None:
     """Print sentences and tables about a measurement: in the terminal, or as CSV, Markdown or LaTeX.
 
-    Both gates are part of every form: CSV has them in columns, LaTeX in each caption.
+    The definition of the losses and both gates are part of every form: CSV has them in columns, LaTeX in each caption.
     """
     if form is Form.csv:
-        _print_lines(csv_of(items, {"gate": summary.gate, "beyond_gate": summary.beyond_gate}))
+        _print_lines(csv_of(items, definition_columns(summary)))
     elif form is Form.md:
         _print_lines(markdown_of(items))
     elif form is Form.tex:
-        _print_lines(tex_of(items, gates_words(summary)))
+        _print_lines(tex_of(items, _note(summary)))
     else:
         print_items(items, results_console())
+
+
+def _note(summary: Summary) -> str:
+    """Return what the caption of a table in a paper ends with: of which model and by which definition it is, and both gates."""
+    setup = summary.setup
+    units = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    lengths = length_words(summary.lengths).partition(";")[0]
+    measured = f"{subject_name(summary.run, setup)}: visibility {short_setup_words(setup)}{units}; {lengths}."
+    return " ".join(filter(None, (measured, short_anchor_warning(setup), gates_words(summary))))
 
 
 def _print_lines(text: str) -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.statistics.as_json import Json, class_json, distance_json, selection_json, summary_json
+from olmo_sparsity.statistics.as_json import (
+    Json,
+    class_json,
+    definition_columns,
+    distance_json,
+    selection_json,
+    summary_json,
+)
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
@@ -124,6 +131,7 @@ def page_json(report: Report) -> Json:
             "no_fraction": no_fraction_words(summary.long_gain_nats),
             "selections": [_selection_json(e) for e in summary.selections],
         },
+        "definition": definition_columns(summary),
         "classes": [_class_json(entry, summary) for entry in report.classes],
         "distances": [distance_json(shares) for shares in report.distances],
         "selectors": [

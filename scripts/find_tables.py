@@ -1,0 +1,53 @@
+"""Prints the influence folder that a configuration has been measured into: `make real` shows this one, not the newest.
+
+It is the newest finished measurement, in the folder of the configuration's model, with the settings of the configuration.
+Usage: find_tables.py CONFIG [DATA]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from olmo_sparsity.cli.options import resolve, with_options
+from olmo_sparsity.config import Config, to_dict
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.tables.reading import list_finished
+
+
+def main() -> None:
+    """Print the folder; where there is none, end the script with one line."""
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: find_tables.py CONFIG [DATA]")
+    name, data = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else None
+    try:
+        config, run = resolve(Path(name), None, overrides=None)
+        config = dataclasses.replace(config, influence=with_options(config.influence, {"data": data}))
+        found = [tables for tables in list_finished(run) if is_of(read_manifest_of(tables), config)]
+    except UserError as error:
+        sys.exit(str(error))
+    if not found:
+        sys.exit(f"{run}: {name} has not been measured here; run `olmo-sparsity influence --config {name}` first")
+    print(found[-1])
+
+
+def is_of(manifest: dict[str, Any], config: Config) -> bool:
+    """Return whether a measurement has the settings, the lengths and the text of a configuration."""
+    lengths, context = config.measured_lengths, manifest["context"]
+    return (
+        known(manifest.get("influence", {})) == known(to_dict(config.influence))
+        and (context["local_len"], context["full_len"]) == (lengths.local_len, lengths.full_len)
+        and manifest.get("source") == (config.influence.data or config.data.source)
+    )
+
+
+def known(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without those that are null: a manifest lacks the keys that were added after it was written."""
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A GGUF file is opened with the weights, the tokenizer and the first token that it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tiny_gguf import BOS, EOS, MAX_POSITION, VOCAB, save_gguf
+
+from olmo_sparsity.config import PretrainedConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
+from olmo_sparsity.text.vocabulary import train_bpe
+
+TOKENS = torch.randint(2, VOCAB - 1, (2, 12), generator=torch.Generator().manual_seed(0))
+POSITIONS = torch.tensor([0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13]).expand(2, -1)
+
+
+@pytest.fixture(scope="module")
+def texts(corpus_file: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in corpus_file.open()]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models") / "tiny.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def stored(path: Path, texts: list[str]) -> transformers.LlamaForCausalLM:
+    """The model whose weights are in the file."""
+    return save_gguf(path, texts)
+
+
+def opened(path: Path, precision: str = "fp32") -> PretrainedModel:
+    return open_pretrained(PretrainedConfig(model=str(path)), device=torch.device("cpu"), precision=precision)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_it_computes_with_the_weights_that_were_stored(path: Path, stored: transformers.LlamaForCausalLM) -> None:
+    found = opened(path)
+    expected = stored(TOKENS, position_ids=POSITIONS, attention_mask=torch.ones_like(TOKENS)).logits[:, -1]
+    torch.testing.assert_close(found.model.last_logits(TOKENS, POSITIONS), expected, atol=1e-5, rtol=0)
+    own, theirs = found.model.raw.state_dict(), stored.state_dict()  # type: ignore[attr-defined]
+    assert own.keys() == theirs.keys()
+    assert [name for name in own if not torch.equal(own[name], theirs[name])] == []
+
+
+def test_it_is_recorded(path: Path, stored: transformers.LlamaForCausalLM) -> None:
+    record = opened(path).record
+    assert (record.name, record.revision, record.architecture) == (str(path), None, "LlamaForCausalLM")
+    assert record.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (record.dtype, record.max_position) == ("float32", MAX_POSITION)
+    assert record.num_parameters == sum(parameter.numel() for parameter in stored.parameters())
+
+
+@torch.no_grad()
+def test_bf16_is_the_same_as_casting(path: Path, stored: transformers.LlamaForCausalLM) -> None:
+    found = opened(path, "bf16")
+    assert found.record.dtype == "bfloat16"
+    expected = {name: weight.bfloat16() for name, weight in stored.state_dict().items()}
+    own = found.model.raw.state_dict()  # type: ignore[attr-defined]
+    assert [name for name in own if not torch.equal(own[name], expected[name])] == []
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_the_tokenizer_and_the_first_token_are_those_of_the_file(
+    adds_bos: bool, texts: list[str], tmp_path: Path
+) -> None:
+    save_gguf(tmp_path / "model.gguf", texts, adds_bos=adds_bos)
+    found = opened(tmp_path / "model.gguf")
+    assert (found.bos_id, found.bos_text, found.adds_bos, found.eos_token) == (VOCAB - 1, BOS, adds_bos, EOS)
+    written = train_bpe(texts, VOCAB - 1, eos_token=EOS)
+    for text in (texts[0], "na\u00efve \u6cb3,\n\t12 stones"):
+        assert found.tokenizer.encode(text, add_special_tokens=False).ids == written.encode(text).ids
+    ids = found.tokenizer.encode(f"a {EOS}", add_special_tokens=False).ids
+    assert len(ids) > 3 and found.tokenizer.token_to_id(EOS) not in ids  # written out in a text, it ends nothing
+
+
+@pytest.mark.parametrize("share", [0.01, 0.15, 0.9], ids=["in the lengths", "in the tokens", "in the weights"])
+def test_a_file_that_is_cut_short_is_one_line(
+    share: float, path: Path, stored: transformers.LlamaForCausalLM, tmp_path: Path
+) -> None:
+    content = path.read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(content[: int(share * len(content))])
+    with pytest.raises(UserError, match=r"^[^\n]*cut\.gguf: transformers [^\n]* cannot load this model [^\n]*$"):
+        opened(tmp_path / "cut.gguf")
