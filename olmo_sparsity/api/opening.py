@@ -1,4 +1,4 @@
-"""Opens what is measured: a trained run, or a model from elsewhere."""
+"""Opens what is measured: a trained run, or a pretrained model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Model:
         return self.opened.device
 
     def fit(self, windows: Windows) -> dict[str, Any]:
-        """Check that a model from elsewhere fits, on the first windows that are measured; return the manifest's entry.
+        """Check that a pretrained model fits, on the first windows that are measured; return the manifest's entry.
 
         Later windows, where they are more, are those on which both first tokens are compared.
 
@@ -154,7 +154,7 @@ def open_configured(config: Config, run: Path) -> Model:
 
     Args:
         config: the configuration.
-        run: folder of the run, or of the results of a model from elsewhere; nothing is written there.
+        run: folder of the run, or of the results of a pretrained model; nothing is written there.
 
     Raises:
         UserError: the model or the run is not usable.

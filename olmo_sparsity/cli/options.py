@@ -81,7 +81,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="A model from elsewhere in place of a run: a Hugging Face folder or name, a .gguf file, an OLMo checkpoint folder.",
+        help="A pretrained model in place of a run: a Hugging Face folder or name, a .gguf file, an OLMo checkpoint folder.",
     ),
 ]
 RevisionOption = Annotated[

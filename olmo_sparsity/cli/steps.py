@@ -64,7 +64,7 @@ def train_first(
 ) -> None:
     """Train the run unless it is trained; of a trained run, check that it belongs to the same experiment.
 
-    A model from elsewhere needs nothing. Without being asked, only the folder that the configuration names is trained in: any
+    A pretrained model needs nothing. Without being asked, only the folder that the configuration names is trained in: any
     other may be a slip of the pen.
 
     Args:
@@ -81,7 +81,7 @@ def train_first(
     """
     if config.pretrained.model is not None:
         if asked:
-            raise UserError(f"--train: {config.pretrained.model} is a model from elsewhere, which is never trained")
+            raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
         return
     from olmo_sparsity.measure.opened_model import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind

@@ -41,7 +41,7 @@ def train(
     loaded, folder = resolve(config, run, overrides=overrides, model=model)
     if loaded.pretrained.model is not None:
         raise UserError(
-            f"train: {loaded.pretrained.model} is a model from elsewhere, which is measured and never trained; leave --model "
+            f"train: {loaded.pretrained.model} is a pretrained model, which is measured and never trained; leave --model "
             "and pretrained.model out"
         )
     from olmo_sparsity.torchrun import current_process

@@ -219,7 +219,7 @@ def compare(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="A model from elsewhere (its newest measurement), behind the runs; repeat the option for several.",
+            help="A pretrained model (its newest measurement), behind the runs; repeat the option for several.",
             show_default=False,
         ),
     ] = None,

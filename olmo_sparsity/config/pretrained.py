@@ -1,4 +1,4 @@
-"""The section of a configuration about a model from elsewhere."""
+"""The section of a configuration about a pretrained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNTELLING = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|
 
 @dataclass(frozen=True)
 class PretrainedConfig:
-    """A model from elsewhere, which is measured instead of a trained run. Nothing is trained then."""
+    """A pretrained model, which is measured instead of a trained run. Nothing is trained then."""
 
     model: Optional[str] = key(
         None,

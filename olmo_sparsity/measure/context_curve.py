@@ -97,7 +97,7 @@ def measure_context_curve(
     Args:
         config: ``config.context_curve``, the windows (``config.influence``: how many, of which text), and the model where it is
             not the run's.
-        run: folder of the trained run, or of the results of a model from elsewhere.
+        run: folder of the trained run, or of the results of a pretrained model.
         out: folder of the table; None: one inside the run.
         overwrite: delete a finished table and measure again.
         share: which of the parts this process measures.

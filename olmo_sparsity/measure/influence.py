@@ -48,7 +48,7 @@ def measure(
 
     Args:
         config: what to measure (``config.influence``), the lengths, and the model where it is not the run's.
-        run: folder of the trained run, or of the results of a model from elsewhere.
+        run: folder of the trained run, or of the results of a pretrained model.
         out: folder of the tables; None: one inside the run, named after what is measured.
         overwrite: delete finished tables and measure again.
         share: which of the parts this process measures.

@@ -1,4 +1,4 @@
-"""The text that a model is measured on: documents that a run was not trained on, or text for a model from elsewhere."""
+"""The text that a model is measured on: documents that a run was not trained on, or text for a pretrained model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MeasuredText:
         store: its documents.
         source: where it comes from, as the configuration names it.
         split: ``validation`` of a run's own text, ``held-out``: other text than that of the run, or ``measured``: any text, for
-            a model from elsewhere, of which it is unknown what it was trained on.
+            a pretrained model, of which it is unknown what it was trained on.
         training_store: the documents that the model was trained on; None: they are unknown.
         excluded_ids_G: uint64, IDs of documents that must not be measured because the model was trained on them; None where
             ``store`` has none of them.
@@ -94,7 +94,7 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
 
 
 def text_of_pretrained(config: Config, tokenizer: Tokenizer, *, eos_token: str) -> MeasuredText:
-    """Open the text to measure a model from elsewhere on, tokenized by the model's own tokenizer.
+    """Open the text to measure a pretrained model on, tokenized by the model's own tokenizer.
 
     Args:
         config: ``influence.data``, or where it is null ``data.source``.

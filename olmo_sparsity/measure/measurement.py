@@ -40,7 +40,7 @@ from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)
 
-# A model from elsewhere is checked on as many windows as hold so many tokens, within these limits: with long windows the check
+# A pretrained model is checked on as many windows as hold so many tokens, within these limits: with long windows the check
 # would otherwise take as long as the measurement.
 FIT_TOKENS, FIT_WINDOWS = 16_384, (8, 64)
 MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
@@ -328,13 +328,13 @@ def _write_session(folder: Path, share: Share, *, device: object) -> None:
 
 
 def num_fit_windows(full_len: int) -> int:
-    """Return the number of windows of ``full_len`` tokens on which a model from elsewhere is checked."""
+    """Return the number of windows of ``full_len`` tokens on which a pretrained model is checked."""
     least, most = FIT_WINDOWS
     return min(most, max(least, FIT_TOKENS // full_len))
 
 
 def fit_entries(config: Config, opened: OpenedModel, windows: Windows) -> dict[str, Any]:
-    """Check on a few windows that a model from elsewhere fits, and return the manifest's entry about it; of a run, none.
+    """Check on a few windows that a pretrained model fits, and return the manifest's entry about it; of a run, none.
 
     Args:
         config: the lengths.
@@ -388,6 +388,6 @@ def refreshed_fit_entries(
 
 
 def _first_windows(opened: OpenedModel, windows: Windows, full_len: int) -> torch.Tensor:
-    """Return as many windows of a measurement as a model from elsewhere is checked on, on its device; int64 [W, T]."""
+    """Return as many windows of a measurement as a pretrained model is checked on, on its device; int64 [W, T]."""
     tokens_WT = windows.tokens(np.arange(min(num_fit_windows(full_len), len(windows))))
     return torch.from_numpy(np.ascontiguousarray(tokens_WT)).to(opened.device)

@@ -1,4 +1,4 @@
-"""Opens what is measured: a trained run or a model from elsewhere, and its text. Every measurement starts here."""
+"""Opens what is measured: a trained run or a pretrained model, and its text. Every measurement starts here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that is ready to be measured, from a trained run or from elsewhere.
+    """A model that is ready to be measured, from a trained run or a pretrained one.
 
     Attributes:
         name: of the run's folder.
@@ -64,8 +64,8 @@ class OpenedModel:
         anchor: the anchor, which is ``bos``; None: there is none.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
-        checkpoint: which checkpoint of the run the weights come from; None for a model from elsewhere.
-        record: what a model from elsewhere is; None for a run.
+        checkpoint: which checkpoint of the run the weights come from; None for a pretrained model.
+        record: what a pretrained model is; None for a run.
     """
 
     name: str
@@ -172,9 +172,9 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
 
     Args:
         config: which model and text, on which device, with which anchor.
-        run: folder of the trained run, or of the results of a model from elsewhere.
+        run: folder of the trained run, or of the results of a pretrained model.
         longest: visible tokens of the longest row that will be measured; None: the full context. The positions of a run's
-            model are extended for it; those of a model from elsewhere are not.
+            model are extended for it; those of a pretrained model are not.
 
     Raises:
         UserError: the model or the run is not usable, or has too few positions.
@@ -241,7 +241,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
 
 
 def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
-    """Open a model from elsewhere, and text tokenized by its own tokenizer."""
+    """Open a pretrained model, and text tokenized by its own tokenizer."""
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
     exists = is_folder_of_kind(run, "pretrained")

@@ -1,4 +1,4 @@
-"""The folder of a model from elsewhere: what is measured of it goes there, as for a run."""
+"""The folder of a pretrained model: what is measured of it goes there, as for a run."""
 
 from __future__ import annotations
 

@@ -89,11 +89,11 @@ def validate(
     """Plant dependencies, let every selector search for them, and return the folder of the tables of what they found.
 
     Needles are searched for with the model that is measured, planted correlations with the solver. The solver is trained first,
-    in ``RUN/solver``, unless it exists. A model from elsewhere has needles only, since nothing is trained for it.
+    in ``RUN/solver``, unless it exists. A pretrained model has needles only, since nothing is trained for it.
 
     Args:
         config: ``config.validation``, the lengths, and the model where it is not the run's.
-        run: folder of the trained run, or of the results of a model from elsewhere.
+        run: folder of the trained run, or of the results of a pretrained model.
         out: folder of the tables; None: one inside the run.
         overwrite: delete finished tables and measure again.
         share: which of the parts this process measures.

@@ -1,4 +1,4 @@
-"""Opens a model from elsewhere: a Hugging Face folder or hub name, a ``.gguf`` file, or an OLMo checkpoint folder.
+"""Opens a pretrained model: a Hugging Face folder or hub name, a ``.gguf`` file, or an OLMo checkpoint folder.
 
 No code of a model is run: ``trust_remote_code`` stays off. Weights are read from safetensors and GGUF. The ``model.pt`` of an
 OLMo checkpoint, and where they are allowed other pickles, are read by torch's reader that takes tensors only.
@@ -60,7 +60,7 @@ class ModelRecord:
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model from elsewhere, with its own tokenizer.
+    """A pretrained model, with its own tokenizer.
 
     Attributes:
         model: ready to be measured.

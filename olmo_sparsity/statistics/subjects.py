@@ -176,7 +176,7 @@ def _different_means(first: Measurement, second: Measurement) -> str:
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
     """Return True if two measurements are known to be of different tokens.
 
-    Older tables of runs have no hash of the tokenizer, which a run shares with no model from elsewhere.
+    Older tables of runs have no hash of the tokenizer, which a run shares with no pretrained model.
     """
     if first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"):
         return False

@@ -72,7 +72,7 @@ class _Model(TypedDict):
 
 
 class Model(_Model, total=False):
-    """A model from elsewhere."""
+    """A pretrained model."""
 
     revision: Optional[str]
     tokenizer_sha256: str
@@ -102,7 +102,7 @@ class AnchorCheck(AnchorLosses, total=False):
 
 
 class Fit(TypedDict, total=False):
-    """What was checked of a model from elsewhere."""
+    """What was checked of a pretrained model."""
 
     anchor: Optional[AnchorCheck]
 
@@ -229,7 +229,7 @@ class Tokens(_Tokens, total=False):
 
 
 class Pretrained(TypedDict, total=False):
-    """Of the results of a model from elsewhere."""
+    """Of the results of a pretrained model."""
 
     status: str
     model: Model

@@ -86,7 +86,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "split",
             pa.string(),
-            "`validation`; `held-out` for text given by `influence.data`; `measured` for the text of a model from elsewhere, "
+            "`validation`; `held-out` for text given by `influence.data`; `measured` for the text of a pretrained model, "
             "which it may have been trained on.",
         ),
         Column(
@@ -127,7 +127,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "loss_train_len_nats",
             pa.float32(),
-            "Loss with the last train_len tokens visible, as many as a training row has; null for a model from elsewhere.",
+            "Loss with the last train_len tokens visible, as many as a training row has; null for a pretrained model.",
         ),
         Column(
             "gain_beyond_nats",

@@ -1,4 +1,4 @@
-"""A model from elsewhere from Python: the numbers of the command, under both definitions of visible and with an anchor."""
+"""A pretrained model from Python: the numbers of the command, under both definitions of visible and with an anchor."""
 
 from __future__ import annotations
 

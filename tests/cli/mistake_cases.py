@@ -68,7 +68,7 @@ ARGUMENTS = [
     Case("compare tables:nope tables", "nope"),
     Case("compare --revision x", "compare: --revision x is that of one --model; 0 are given"),
     Case("prepare --out x", "prepare: no such option: --out"),
-    Case("train --model x", "train: x is a model from elsewhere"),
+    Case("train --model x", "train: x is a pretrained model"),
     Case("influence --revision x", "pretrained.revision = x: there is no pretrained.model"),
     Case("influence --shard x", "--shard x: must be I/N"),
     Case("influence --shard 2/2", "--shard 2/2: must be I/N"),
@@ -124,7 +124,7 @@ SCREENS = [
 ]
 
 MODELS = [
-    Case("influence --model no.gguf --train", "--train: no.gguf is a model from elsewhere, which is never trained"),
+    Case("influence --model no.gguf --train", "--train: no.gguf is a pretrained model, which is never trained"),
     Case("validate --model no.gguf", "no.gguf: "),
     Case("context-curve --model no.gguf", "no.gguf: "),
     Case("explain --model no.gguf --text document.txt --at 5", "no.gguf: ", document),
@@ -133,8 +133,8 @@ MODELS = [
     Case("show --model no.gguf 1", "runs/no: no such folder; expected a run or an influence folder"),
     Case("compare tables --model no.gguf", "runs/no: no such folder; expected a run or an influence folder"),
     Case("influence --model empty --revision x", "only the hub has revisions", lambda: os.mkdir("empty")),
-    Case("figures --model no.gguf --train", "--train: no.gguf is a model from elsewhere, which is never trained"),
-    Case("train pretrained.model=no.gguf", "train: no.gguf is a model from elsewhere"),
+    Case("figures --model no.gguf --train", "--train: no.gguf is a pretrained model, which is never trained"),
+    Case("train pretrained.model=no.gguf", "train: no.gguf is a pretrained model"),
 ]
 
 SYNTHETIC = [

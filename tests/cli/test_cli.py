@@ -56,7 +56,7 @@ def elsewhere(workplace: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(workplace: Path) -> Path:
-    """A model from elsewhere."""
+    """A pretrained model."""
     texts = [made_up_text(np.random.default_rng(seed), 50) for seed in range(9)]
     save_llama(workplace / "models" / "tiny-llama", texts)
     return workplace / "models" / "tiny-llama"
@@ -174,7 +174,7 @@ def test_report_show_and_compare(workplace: Path, elsewhere: Path) -> None:
     assert "NOT PAIRED" in compared.stdout and (workplace / "side.html").is_file()
 
 
-def test_a_model_from_elsewhere_and_a_run_at_other_lengths(
+def test_a_pretrained_model_and_a_run_at_other_lengths(
     workplace: Path, llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--model`` and ``--run`` lead to the same folder; its configuration is the default of later commands."""
@@ -218,7 +218,7 @@ def test_a_model_from_elsewhere_and_a_run_at_other_lengths(
     ("arguments", "message"),
     [
         (("train", "--config", "tiny.yaml", "training.stepz=3"), "no key 'stepz'"),
-        (("train", "--model", "models/tiny-llama"), "train: models/tiny-llama is a model from elsewhere"),
+        (("train", "--model", "models/tiny-llama"), "train: models/tiny-llama is a pretrained model"),
         (("influence", "--model", "models/none/llama"), "models/none/llama: no such folder or file"),
         (("influence", "--model", "models"), "models: neither a Hugging Face folder"),
         (("influence", "--model", "models/tiny-llama", "--revision", "main"), "only the hub has revisions"),

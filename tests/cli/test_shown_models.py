@@ -131,6 +131,6 @@ def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> Non
             check(folder, model, revision)
 
 
-def test_a_run_is_no_model_from_elsewhere(tiny_run: Path) -> None:
+def test_a_run_is_no_pretrained_model(tiny_run: Path) -> None:
     with pytest.raises(UserError, match="these are the results of a run, not of models/tiny;"):
         check(tiny_run, "models/tiny")

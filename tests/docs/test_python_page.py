@@ -26,7 +26,7 @@ NOTEBOOK = ROOT / "docs" / "notebooks" / "measure.ipynb"
 
 @pytest.fixture
 def workplace(tiny_run: Path, tiny_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a measured run, a model from elsewhere and texts, where a reader has them."""
+    """A folder with a measured run, a pretrained model and texts, where a reader has them."""
     assert tiny_tables.is_relative_to(tiny_run)
     shutil.copytree(tiny_run, tmp_path / "runs" / "demo")
     (tmp_path / "my_texts").mkdir()

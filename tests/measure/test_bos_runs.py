@@ -90,7 +90,7 @@ def test_a_run_without_a_bos_has_no_anchor_under_contextual(
 
 
 @pytest.mark.parametrize("visibility", ["hidden", "contextual"])
-def test_a_checkpoint_as_a_model_from_elsewhere_has_the_anchor_of_its_run(
+def test_a_checkpoint_as_a_pretrained_model_has_the_anchor_of_its_run(
     visibility: str, bos_config: Config, bos_run: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
     for config, run, anchored in ((bos_config, bos_run, True), (tiny_config, tiny_run, False)):

@@ -1,4 +1,4 @@
-"""Opening models from elsewhere: what is loaded is what was saved, and nothing unsafe is."""
+"""Opening pretrained models: what is loaded is what was saved, and nothing unsafe is."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
 
 
 def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:
-    """Return a subject as if it were of a model from elsewhere, on text of other tokens."""
+    """Return a subject as if it were of a pretrained model, on text of other tokens."""
     model = {"name": "elsewhere", "weights_sha256": "w", "num_parameters": 1, "dtype": "float32", "revision": None}
     changed = {"model": {**model, "tokenizer_sha256": tokenizer_sha256}, "tokens_sha256": f"of {tokenizer_sha256}"}
     measurement = dataclasses.replace(subject.measurement, manifest={**subject.measurement.manifest, **changed})

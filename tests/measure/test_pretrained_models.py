@@ -1,4 +1,4 @@
-"""A model from elsewhere from its folder to the tables: what is computed, what is recorded, and what is refused."""
+"""A pretrained model from its folder to the tables: what is computed, what is recorded, and what is refused."""
 
 from __future__ import annotations
 
