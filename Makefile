@@ -14,7 +14,8 @@
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
-#                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text); says what it leaves out
+#                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text; several
+#                files or globs, without spaces in their names), with results in PEERS; says what it leaves out
 # make gpu-check check training on this machine's GPU (bf16, compiled, resumed, all paths) and its speed; without a GPU on the CPU
 # make mutants  change one operator or number at a time in ROOM (statistics, measure, view or analysis), NUMBER times at random
 #                (default 40), and list the changes that no test notices

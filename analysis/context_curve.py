@@ -8,6 +8,7 @@ that differ in the seed of training only are one model: a line through the mean 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from matplotlib.axes import Axes
 from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import data_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
@@ -152,14 +154,14 @@ def _words(compared: ComparedCurves) -> str:
     return (
         "Mean loss of the same targets, given only the most recent tokens; bands: 95% intervals by bootstrap over documents, of "
         f"several seeds with their variance.{seeds} {about}{listed} {curves_words(compared)} "
-        f"{data_words(compared.models[0].curve)}.{_anchor_warnings(compared)}"
+        f"{data_words(compared.models[0].curve)}.{_anchor_warnings(compared, anchor_warning)}"
     )
 
 
-def _anchor_warnings(compared: ComparedCurves) -> str:
+def _anchor_warnings(compared: ComparedCurves, words_of: Callable[[ModelSetup], str]) -> str:
     """Return the warning of each model that another first token is the better one; of several, with its name before it."""
     labels = [f"{label}: " if len(compared.models) > 1 else "" for label in model_labels(compared)]
-    warnings = [anchor_warning(model.curve.setup) for model in compared.models]
+    warnings = [words_of(model.curve.setup) for model in compared.models]
     return "".join(f" {label}{words}" for label, words in zip(labels, warnings, strict=True) if words)
 
 
@@ -174,8 +176,7 @@ def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     _frame_changes(right, compared, first=first)
     _label_ends(left, compared, change=False)
     _label_ends(right, compared, change=True)
-    warnings = (short_anchor_warning(model.curve.setup) for model in compared.models)
-    caption_text(figure, _words(compared), last=next(filter(None, warnings), ""))
+    caption_text(figure, _words(compared), last=_anchor_warnings(compared, short_anchor_warning).strip())
     pictures = save(figure, out, name="context-curve", one_column=1)
     if pictures:
         write_json(out / "context-curve.json", compared_curves_json(compared))

@@ -233,7 +233,7 @@ def check_setting(out: Path, setting: dict[str, Any], *, writes: bool = True) ->
         name = differing[0]
         raise UserError(
             f"--out {out}: it holds results with {name} = {known.get(name)}, where {setting[name]} is asked for; choose another "
-            "folder"
+            "folder (make bench PEERS=DIR)"
         )
 
 

@@ -54,7 +54,7 @@ def index_words() -> str:
     settings = dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
     # In the order in which pip takes them: the environment, what is set for the command, what is set for all.
     found = (settings.get(f"{section}.index-url") for section in (":env:", "download", "global"))
-    value = next((value for value in found if value is not None), None)
+    value = next((value for value in found if value not in (None, "''")), None)  # pip ignores what is set to nothing
     if value is None:
         return "pip's default index"
     try:

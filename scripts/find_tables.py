@@ -1,6 +1,7 @@
 """Prints the influence folder that a configuration has been measured into: `make real` shows this one, not the newest.
 
-It is the newest finished measurement, in the folder of the configuration's model, with the settings of the configuration.
+It is the newest finished measurement in the folder of the configuration's model with the same settings of `influence`, the same
+lengths and the same name of the text. One that named a setting which the configuration leaves open counts if there is no other.
 Usage: find_tables.py CONFIG [DATA]
 """
 
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.cli.options import resolve, with_options
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.influence import RESOLVED
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.reading import list_finished
 
@@ -26,27 +29,30 @@ def main() -> None:
     try:
         config, run = resolve(Path(name), None, overrides=None)
         config = dataclasses.replace(config, influence=with_options(config.influence, {"data": data}))
-        found = [tables for tables in list_finished(run) if is_of(read_manifest_of(tables), config)]
+        manifests = {tables: read_manifest_of(tables) for tables in list_finished(run)}
     except UserError as error:
         sys.exit(str(error))
+    found: list[Path] = []
+    for without in ((), RESOLVED):
+        found = found or [tables for tables, manifest in manifests.items() if is_of(manifest, config, without=without)]
     if not found:
         sys.exit(f"{run}: {name} has not been measured here; run `olmo-sparsity influence --config {name}` first")
     print(found[-1])
 
 
-def is_of(manifest: dict[str, Any], config: Config) -> bool:
-    """Return whether a measurement has the settings, the lengths and the text of a configuration."""
+def is_of(manifest: dict[str, Any], config: Config, *, without: Collection[str]) -> bool:
+    """Return whether a measurement has the settings, but for some, the lengths and the text of a configuration."""
     lengths, context = config.measured_lengths, manifest["context"]
     return (
-        known(manifest.get("influence", {})) == known(to_dict(config.influence))
+        known(manifest.get("influence", {}), without) == known(to_dict(config.influence), without)
         and (context["local_len"], context["full_len"]) == (lengths.local_len, lengths.full_len)
         and manifest.get("source") == (config.influence.data or config.data.source)
     )
 
 
-def known(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings without those that are null: a manifest lacks the keys that were added after it was written."""
-    return {key: value for key, value in settings.items() if value is not None}
+def known(settings: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
+    """Return settings without some, and without those that are null: a manifest lacks keys that were added after it."""
+    return {key: value for key, value in settings.items() if value is not None and key not in without}
 
 
 if __name__ == "__main__":

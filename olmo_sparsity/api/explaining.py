@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Optional
 
@@ -30,7 +29,7 @@ def explain(
     target: Optional[str] = None,
     selectors: Sequence[str] = ("kl",),
     k: Optional[Sequence[int]] = None,
-    seed: int = 0,
+    seed: Optional[int] = None,
     source: str = "text",
     unit: Optional[str] = None,
 ) -> Explanation:
@@ -50,7 +49,7 @@ def explain(
         selectors: whose choices to explain; `random` is measured beside them.
         k: numbers of visible tokens, or groups of them, rising; the largest is shown. None: those of the model's configuration,
             as far as there are so many long-range tokens.
-        seed: of `random`, of the null context and of the resampled targets.
+        seed: of `random`, of the null context and of the resampled targets; None: that of the configuration.
         source: name of the text.
         unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
 
@@ -61,8 +60,9 @@ def explain(
         UserError: there is no such place, or a selector or k is not possible.
     """
     encoded, place = find_place(model, text, at=at, target=target)
-    windows = window_before(model, encoded, place=place, seed=seed, source=source)
     settings, lengths = model.config.influence, model.lengths
+    seed = settings.seed if seed is None else seed
+    windows = window_before(model, encoded, place=place, seed=seed, source=source)
     unit = settings.unit if unit is None else unit
     check_unit(unit)
     if k is None:
@@ -79,8 +79,7 @@ def explain(
         save_candidates=False,
     )
     tables, manifest = measured_tables(model, windows, config=config)
-    # The other choice of the first token is compared on this window alone, which tells nothing.
-    setup = dataclasses.replace(ModelSetup.from_manifest(manifest), anchor_check=None)
+    setup = ModelSetup.from_manifest(manifest)
     measured = setup_words(manifest["run"], setup)
     (window_row,) = tables["windows"].to_pylist()
     selection_rows = tables["selections"].to_pylist()

@@ -25,7 +25,6 @@ from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import check_proxy, open_proxy
 from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import batches_of_contexts
@@ -84,9 +83,7 @@ def measured_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    proxy = open_proxy(config, opened)
-    if proxy is not None:
-        check_proxy(config, opened, proxy=proxy, windows=windows.windows)
+    proxy = model.proxy(config, windows.windows)
     prepared = prepare_windows(
         config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, proxy=proxy
     )

@@ -6,22 +6,26 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, MeasuredLengths
+from olmo_sparsity.config import Config, MeasuredLengths, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.measurement import fit_entries, refreshed_fit_entries
+from olmo_sparsity.measure.fit_entries import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.opened_model import OpenedModel
 from olmo_sparsity.measure.opened_model import open_model as open_configured_model
+from olmo_sparsity.measure.screening import check_proxy, open_proxy
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.text.windows import Windows
 
-MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # names of files that no model on the hub has
+if TYPE_CHECKING:
+    from olmo_sparsity.model.pretrained import PretrainedModel
+
+MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Model:
     opened: OpenedModel
     evaluator: Evaluator
     _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _proxies: dict[str, PretrainedModel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -73,6 +78,26 @@ class Model:
         else:
             self._fit.update(fit_entries(self.config, self.opened, windows))
         return dict(self._fit)
+
+    def proxy(self, config: Config, windows: Windows) -> Optional[PretrainedModel]:
+        """Return the model that ranks candidates (``influence.screen_proxy``), opened and checked once; None: there is none.
+
+        Args:
+            config: the configuration of the measurement.
+            windows: the windows that are measured; the proxy is checked on the first of them.
+
+        Raises:
+            UserError: it cannot rank; the message tells what was found.
+        """
+        settings = config.influence
+        key = fingerprint(settings.screen is None, settings.screen_by, settings.screen_proxy, settings.screen_precision)
+        if key not in self._proxies:
+            proxy = open_proxy(config, self.opened)
+            if proxy is None:
+                return None
+            check_proxy(config, self.opened, proxy=proxy, windows=windows)
+            self._proxies[key] = proxy
+        return self._proxies[key]
 
     def __repr__(self) -> str:
         lengths, opened, settings = self.lengths, self.opened, self.config.influence
@@ -144,8 +169,8 @@ def _check_there(model: str | Path, path: Path) -> None:
     looks_like_a_path = name.startswith(begins) or name.count("/") > 1 or path.suffix in MODEL_FILES
     if (isinstance(model, Path) or looks_like_a_path) and not path.exists():
         raise UserError(
-            f"model = {name}: there is no such folder or file, seen from {Path.cwd()}; give the whole path, or change to the "
-            "folder from which it leads there (os.chdir)"
+            f"model = {name}: there is no such folder or file, seen from {Path.cwd()} (it looks like a path, so the hub is not "
+            "asked); give the whole path, or change to the folder from which it leads there (os.chdir)"
         )
 
 

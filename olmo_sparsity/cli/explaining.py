@@ -64,7 +64,10 @@ def explain(
     full_len: FullLenOption = None,
     visibility: VisibilityOption = None,
     anchor: AnchorOption = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the controls.")] = 0,
+    seed: Annotated[
+        Optional[int],
+        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
+    ] = None,
     html: Annotated[
         Optional[Path], typer.Option("--html", metavar="FILE", help="Also write one self-contained HTML page.")
     ] = None,

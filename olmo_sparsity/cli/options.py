@@ -107,8 +107,8 @@ AnchorOption = Annotated[
     Optional[AnchorName],
     typer.Option(
         "--anchor",
-        help="A first token that every token sees. Default (auto): bos for a run trained with one, and for a pretrained model "
-        "whose tokenizer adds one or under contextual.",
+        help="A first token that every token sees. Default (auto): bos for a run, or a checkpoint of one, trained with one, "
+        "and for any other pretrained model whose tokenizer adds one or under contextual.",
         show_default=False,
     ),
 ]

@@ -12,6 +12,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 DIGITS = 12  # of a commit
+LEAST_DIGITS = 7  # of an abbreviated one
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ def check_shown_model(folder: Path, asked: PretrainedConfig, *, show: str = "sho
     stored = read_manifest_of(folder, "model")["model"] if manifest.get("kind") == "pretrained" else None
     if stored is not None and _is_same_model(folder, stored, asked):
         return
-    held = "a run" if stored is None else _words(stored["name"], stored.get("revision"))
+    if stored is not None:
+        held = _words(stored["name"], stored.get("revision"))
+    else:
+        held = "a run" if manifest.get("kind") == "run" else f"no model (kind {manifest.get('kind')!r})"
     raise UserError(
         f"{folder}: these are the results of {held}, not of {_words(asked.model, asked.revision)}; measure that one into "
         f"another folder with --run DIR, and {show}"
@@ -50,10 +54,7 @@ def _words(name: str, revision: Optional[str]) -> str:
 def _is_same_model(folder: Path, stored: dict[str, Any], asked: PretrainedConfig) -> bool:
     name, commit = stored["name"], stored.get("revision")
     if asked.model == name:
-        return not (folder / "config.yaml").is_file() or asked.revision in (
-            load_config(folder / "config.yaml").pretrained.revision,
-            commit,
-        )
+        return not (folder / "config.yaml").is_file() or _is_revision(folder, asked.revision, commit=commit)
     if asked.revision is not None:
         return False
     path, measured = Path(str(asked.model)).expanduser(), Path(name).expanduser()
@@ -68,7 +69,15 @@ def _is_same_model(folder: Path, stored: dict[str, Any], asked: PretrainedConfig
     return commit is None and _ends_alike(path, measured)
 
 
+def _is_revision(folder: Path, asked: Optional[str], *, commit: Optional[str]) -> bool:
+    """Return True if a revision is the one that was measured: as it was named then, or its commit, whole or abbreviated."""
+    if asked == load_config(folder / "config.yaml").pretrained.revision:
+        return True
+    return asked is not None and commit is not None and len(asked) >= LEAST_DIGITS and commit.startswith(asked)
+
+
 def _ends_alike(first: PurePath, second: PurePath) -> bool:
-    """Return True if the shorter of two paths is the end of the other."""
+    """Return True if the shorter of two paths is the end of the other, and is more than the name of a folder."""
     length = min(len(first.parts), len(second.parts))
-    return first.parts[-length:] == second.parts[-length:]
+    tells = length > 1 or first.suffix == ".gguf"
+    return tells and first.parts[-length:] == second.parts[-length:]

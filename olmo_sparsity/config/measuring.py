@@ -110,8 +110,9 @@ class InfluenceConfig:
     anchor: Literal["auto", "bos", "none"] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
-        "or where there is none the one that ends them. none: no such token. auto: bos for a run whose rows were trained with it "
-        "(context.bos), and for a pretrained model whose tokenizer adds one or whose visibility is contextual; otherwise none.",
+        "or where there is none the one that ends them. none: no such token. auto: bos for a run, or a checkpoint of one, "
+        "whose rows were trained with it (context.bos), and for any other pretrained model whose tokenizer adds one or whose "
+        "visibility is contextual; otherwise none.",
     )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",

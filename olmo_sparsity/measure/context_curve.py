@@ -2,8 +2,8 @@
 
 The targets are the same at every length, so the points are paired. Hidden tokens are not run: the row of a point begins with its
 oldest visible token, at position 0 or directly behind the anchor, as rows of training begin. Lengths go past ``full_len``:
-rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on. A model from
-elsewhere is measured up to the positions that it was trained on.
+rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on. A pretrained
+model is measured up to the positions that it was trained on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.fit_entries import fit_entries
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.work import part_size

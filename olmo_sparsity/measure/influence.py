@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.fit_entries import fit_entries
 from olmo_sparsity.measure.influence_tables import InfluenceTables
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.passes import windows_per_block
 from olmo_sparsity.measure.screening import check_proxy, make_screening, open_proxy, ranking_precision

@@ -20,8 +20,9 @@ from olmo_sparsity.measure import correlations
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.fit_entries import fit_entries
 from olmo_sparsity.measure.losses import mask_losses, short_log_probs
-from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, fit_entries, run_measurement
+from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.predictions import Predictions

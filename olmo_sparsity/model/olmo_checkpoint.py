@@ -7,6 +7,7 @@ with the package ``ai2-olmo``.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
 from olmo_sparsity.model.olmo import OLMoWithPositions
+
+logger = logging.getLogger(__name__)
 
 # What OLMoWithPositions and its step-by-step layers compute; OLMo's configuration class has the same defaults.
 COMPUTED: dict[str, tuple[Any, ...]] = {
@@ -102,15 +105,15 @@ def _run_of(folder: Path) -> Optional[Path]:
 
 
 def _rows_have_bos(folder: Path) -> Optional[bool]:
-    """Return whether the run of a checkpoint was trained with a BOS before its rows; None: its configuration is not there.
-
-    Raises:
-        UserError: the configuration is damaged.
-    """
+    """Return whether the run of a checkpoint was trained with a BOS before its rows; None: its configuration cannot be read."""
     run = _run_of(folder)
     if run is None or not (run / "config.yaml").is_file():
         return None
-    return load_config(run / "config.yaml").context.bos
+    try:
+        return load_config(run / "config.yaml").context.bos
+    except UserError as error:  # the weights can be measured without it
+        logger.warning(f"{error}; so it is not known whether rows began with a BOS: --anchor says so")
+        return None
 
 
 def _tokenizer_text(folder: Path) -> str:

@@ -263,7 +263,7 @@ def _verdict_words(summary: Summary, selector: str) -> str:
     else:
         words = [f"{few} give back most of the long gain."]
     if reached:
-        words += [warning for k in ks if (warning := _null_warning(summary, selector, k=k))][:1]
+        words += dict.fromkeys(warning for k in ks if (warning := _null_warning(summary, selector, k=k)))
     more = [name for name, of in supports.items() if max(of.values()) > reached]
     if more:
         words.append(f"The table has selectors that show more: {', '.join(more)}.")

@@ -101,6 +101,14 @@ def _check_controls(explanation: Explanation, of_command: api.Results, *, single
                 assert gains.real_minus_luck_nats == pytest.approx(real[i] - expected, abs=2 * NATS)
 
 
+def test_the_seed_is_that_of_the_configuration(tiny_run: Path) -> None:
+    seeded = api.open_model(tiny_run, overrides=["influence.seed=7"])
+    drawn, named, other = (
+        api.explain(seeded, HOSTILE * 3, at=150, **seed).gains for seed in ({}, {"seed": 7}, {"seed": 0})
+    )
+    assert drawn == named != other
+
+
 def test_every_selector_explains(model: api.Model) -> None:
     explanation = api.explain(model, HOSTILE * 3, at=150, selectors=SELECTORS, k=[1, 3])
     assert [window.selector for window in explanation.windows] == list(SELECTORS)

@@ -98,7 +98,7 @@ def test_a_moved_model_is_the_same(work: Path) -> None:
     shutil.rmtree(work / "c")
     check(work / "runs" / "hf", "runs/a/hf")
     check(work / "runs" / "hf", "/elsewhere/runs/a/hf")
-    for other in ("runs/b/hf", "runs/d/hf", "/elsewhere/hf", "hf-2"):
+    for other in ("runs/b/hf", "runs/d/hf", "/elsewhere/hf", "hf", "hf-2"):
         with pytest.raises(UserError, match=rf"the results of runs/a/hf, not of {other};"):
             check(work / "runs" / "hf", other)
 
@@ -120,15 +120,29 @@ def test_checkpoints_and_files_are_compared_by_their_weights(tmp_path: Path) -> 
 def test_a_model_of_the_hub_is_compared_with_its_revision(tmp_path: Path) -> None:
     at_main = save_results(tmp_path / "main", "someone/llama", revision=COMMIT)
     at_step = save_results(tmp_path / "step", "someone/llama", revision=COMMIT, given="step7")
-    for folder, given in ((at_main, None), (at_step, "step7"), (at_main, COMMIT), (at_step, COMMIT)):
+    for folder, given in (
+        (at_main, None),
+        (at_step, "step7"),
+        (at_main, COMMIT),
+        (at_step, COMMIT),
+        (at_main, COMMIT[:12]),
+    ):
         check(folder, "someone/llama", given)
     with pytest.raises(
         UserError, match=r"of someone/llama at revision 0123456789ab, not of someone/llama at revision v2;"
     ):
         check(at_main, "someone/llama", "v2")
-    for folder, model, revision in ((at_step, "someone/llama", None), (at_main, "someone-llama", None)):
-        with pytest.raises(UserError, match=f"not of {model};"):
+    for folder, model, revision in (
+        (at_step, "someone/llama", None), (at_main, "someone-llama", None), (at_main, "someone/llama", COMMIT[:6]),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=f"not of {model}( at revision 012345)?;"):
             check(folder, model, revision)
+
+
+def test_a_folder_of_something_else_is_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"kind": "hf", "status": "complete"})
+    with pytest.raises(UserError, match="these are the results of no model \\(kind 'hf'\\), not of models/tiny;"):
+        check(tmp_path, "models/tiny")
 
 
 def test_a_run_is_no_pretrained_model(tiny_run: Path) -> None:

@@ -30,7 +30,10 @@ def test_a_key_that_was_added_later_had_its_default() -> None:
     ("changed", "key"),
     [
         (Config(training=TrainingConfig(device="cpu")), "training.device"),
-        (Config(data=DataConfig(token_dtype="uint32")), "data.token_dtype"),  # other files, so another tokens_sha256
+        (
+            Config(data=DataConfig(token_dtype="uint32")),
+            "data.token_dtype",
+        ),  # other files than auto writes
     ],
 )
 def test_some_keys_are_free_when_a_run_is_measured_only(changed: Config, key: str) -> None:

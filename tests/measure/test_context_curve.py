@@ -76,7 +76,7 @@ def test_losses_are_the_definition_at_any_shift(tiny_run: Path) -> None:
         (transformers_models.build("llama"), None, True),
         (transformers_models.build("gpt-2"), None, False),
     ],
-    ids=["rotary", "rotary, anchor", "rotary, from elsewhere", "learned positions"],
+    ids=["rotary", "rotary, anchor", "rotary, pretrained", "learned positions"],
 )
 def test_where_the_local_tokens_are_visible_the_loss_is_l_short(
     model: CausalModel, anchor_id: int | None, same: bool

@@ -15,6 +15,8 @@ from tiny_models import NORMED, build
 from tiny_pretrained import save_llama
 from tiny_windows import FULL, LOCAL, M, windows
 
+from olmo_sparsity import api
+from olmo_sparsity.api import opening
 from olmo_sparsity.cli.options import parse_screen
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
@@ -26,7 +28,7 @@ from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_loss
 from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, ranking_precision
+from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, open_proxy, ranking_precision
 from olmo_sparsity.measure.selectors import num_evaluations
 from olmo_sparsity.measure.visibility import Visibility
 from olmo_sparsity.measure.window_batch import WindowBatch
@@ -202,6 +204,23 @@ def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.Temp
 
 def with_settings(config: Config, **changes: object) -> Config:
     return dataclasses.replace(config, influence=dataclasses.replace(config.influence, **changes))  # type: ignore[arg-type]
+
+
+def test_from_python_a_proxy_is_opened_once(config: Config, corpus_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = [
+        f"influence.screen_proxy={config.influence.screen_proxy}",
+        "influence.screen_by=proxy",
+        "influence.screen=5",
+    ]
+    model = api.open_model(str(config.pretrained.model), local_len=LOCAL, full_len=FULL, overrides=overrides)
+    texts = [json.loads(line)["text"] for line in corpus_file.open()][:40]
+    opened: list[object] = []
+    monkeypatch.setattr(opening, "open_proxy", lambda *arguments: opened.append(open_proxy(*arguments)) or opened[-1])
+    for seed in (1, 2):
+        windows = api.windows_from_texts(model, texts, num_windows=4, seed=seed)
+        measured = api.measure(model, windows, selectors=["kl"], k=[1])
+        assert measured.manifest["screen_proxy"]["name"] == config.influence.screen_proxy
+    assert len(opened) == 1
 
 
 def test_a_proxy_ranks_and_the_model_decides(config: Config, tmp_path: Path) -> None:

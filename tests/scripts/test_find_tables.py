@@ -87,6 +87,16 @@ def test_it_is_that_of_the_configuration_and_the_text_not_the_newest(
     assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/same\n"
 
 
+def test_a_measurement_that_named_what_the_configuration_leaves_open_is_found_if_there_is_no_other(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`influence` takes it for the same measurement, where the named value is the one that it resolves."""
+    write_manifest("named", config, finished="2026-01-03", anchor="bos", precision="fp32", full_len=20)
+    assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/named\n"
+    write_manifest("same", config, finished="2026-01-01")
+    assert found(monkeypatch, capsys, "real.yaml") == f"{influence_of(config)}/same\n"
+
+
 def test_it_finds_what_influence_wrote(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -344,6 +344,11 @@ def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(pass
     shown = clear(passed)
     null_too = planted(shown, "kl", k=1, context="null", gain_over_random_nats=CLEAR)
     assert "At k = 1 the choice gains over random under the null context, too" in conclusion(null_too)
+    both = planted(null_too, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
+    both = planted(both, "kl", k=4, excess_gain_nats=Estimate(0.0, -0.1, 0.1))
+    words = conclusion(both)
+    assert "At k = 1 the choice gains over random under the null context, too" in words
+    assert "At k = 4 the choice under the null context gains not clearly less" in words
     as_much = planted(shown, "kl", k=1, excess_gain_nats=UNCLEAR)
     assert f"gains not clearly less (real minus null {interval(UNCLEAR, 3)} nats), so" in conclusion(as_much)
     assert "No null context stands beside this gain" in conclusion(without(shown, "null"))
