@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported: workers share the cores
+# Read when numpy and torch are imported: workers share the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -22,6 +25,41 @@ from olmo_sparsity.training.loop import train
 
 pytest_plugins = ["figure_fixtures"]
 torch.set_num_threads(1)
+
+# The files that take longest come first, so that no worker ends with one of them while the others wait.
+LONG = [
+    "training/test_processes.py",
+    "docs/test_commands.py",
+    "analysis/test_figures.py",
+    "cli/test_mistakes.py",
+    "training/test_loop.py",
+    "view/test_report.py",
+    "cli/test_cli.py",
+    "tables/test_parts.py",
+    "config/test_config.py",
+    "measure/test_visibility.py",
+    "text/test_preparation.py",
+    "synthetic/test_runs.py",
+    "statistics/test_detection.py",
+    "statistics/test_breakdowns.py",
+    "measure/test_long_windows.py",
+    "measure/test_planted.py",
+    "analysis/test_run_figures.py",
+    "test_architecture.py",
+    "cli/test_endings.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of long files first; within a file the order stays."""
+    rank = {f"tests/{name}": number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of garbage collection: it stays, and commands that are forked share it."""
+    gc.collect()
+    gc.freeze()
 
 
 class Messages(logging.Handler):

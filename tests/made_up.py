@@ -179,9 +179,9 @@ def made_up_tables(
         windows[0]["target_text"] = words[0]
     parts = np.array_split(np.arange(num), 2 if part_sizes is None else np.cumsum(part_sizes)[:-1])
     assert part_sizes is None or sum(part_sizes) == num
-    for part, chosen in enumerate(parts):
+    for part, members in enumerate(set(chosen.tolist()) for chosen in parts):
         for table, rows in (("windows", windows), ("selections", selections)):
-            of = [row for row in rows if row["window_id"] in set(chosen.tolist())]
+            of = [row for row in rows if row["window_id"] in members]
             of = [of[i] for i in rng.permutation(len(of))]
             content = pa.Table.from_pylist(of, schema=schemas(M)[table])
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})

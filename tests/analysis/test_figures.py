@@ -72,6 +72,7 @@ def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch:
 
     for module in MODULES:
         monkeypatch.setattr(module, "save", keep)
+    monkeypatch.setitem(plt.rcParams, "savefig.dpi", 60)
     paths = FIGURES[name](measured(tables, only(load(tables), ["kl", "random"])), tmp_path)
     assert {path.suffix for path in paths} == {".png", ".pdf"}
     assert all(path.stat().st_size > 3000 for path in paths)
@@ -96,7 +97,7 @@ def test_every_selector_has_looks_of_its_own() -> None:
     )
 
 
-@pytest.mark.parametrize("selectors", [["random"], ["kl", "random"], ["nearest", "lasso"]])
+@pytest.mark.parametrize("selectors", [["random"], ["nearest", "lasso"]])
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_few_selectors_are_enough(
     tables: Path, tmp_path: Path, figures: list[Figure], name: str, selectors: list[str]
@@ -105,7 +106,7 @@ def test_few_selectors_are_enough(
     expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
     assert len(figures) == expected
     for figure in figures:
-        figure.canvas.draw()
+        figure.draw_without_rendering()
 
 
 def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib.util
 import re
 import subprocess
@@ -36,6 +37,7 @@ def load_reference() -> ModuleType:
 reference = load_reference()
 
 
+@functools.cache
 def text_of(page: Path) -> str:
     """Return the text of a page as it is on the site: with what is generated, without blocks of code."""
     text = page.read_text(encoding="utf-8")
