@@ -111,7 +111,23 @@ def blind_words(summary: Summary, selector: str) -> str:
             gained += "" if random is None else f" (random: {interval(random.recovered_fraction)})"
         clauses.append(gained)
     words = f"Chosen by {selector}, which does not see the target, {'; '.join(clauses)}"
-    return f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
+    said = f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
+    return f"{said}{_harm_words(summary)}"
+
+
+def _harm_words(summary: Summary) -> str:
+    """Return that random choices raise the loss, where they do: then what is gained over them is more than what is gained.
+
+    So it is in a model that lacks its first token: it rests attention on the first of the window, which random choices hide.
+    """
+    entries = (_entry(summary, "random", "real", k=k) for k in summary.end_ks)
+    harmful = [entry for entry in entries if entry is not None and entry.gain_sparse_nats.is_below_zero]
+    if not harmful:
+        return ""
+    losses = "; ".join(f"k = {entry.k}: {interval(entry.gain_sparse_nats, 3)} nats" for entry in harmful)
+    return (
+        f" Random choices raise the loss ({losses}), so the gain over random is more than what the choice itself gains."
+    )
 
 
 def random_ones_words(k: int) -> str:

@@ -334,6 +334,18 @@ def test_without_random_no_choice_is_said_to_matter() -> None:
     assert "random one" not in words and "Few tokens" not in words
 
 
+def test_where_random_choices_raise_the_loss_the_gain_over_them_is_not_taken_for_a_gain(passed: Summary) -> None:
+    assert "raise the loss" not in blind_words(passed, "kl")
+    harmed = planted(passed, "random", k=4, gain_sparse_nats=Estimate(-0.5, -0.6, -0.4, 0.05))
+    words = blind_words(harmed, "kl")
+    assert words.endswith(
+        "Random choices raise the loss (k = 4: -0.500 [-0.600, -0.400] nats), so the gain over random is more than what the "
+        "choice itself gains."
+    )
+    barely = planted(passed, "random", k=4, gain_sparse_nats=Estimate(-0.5, -1.1, 0.1, 0.3))
+    assert "raise the loss" not in blind_words(barely, "kl")
+
+
 def test_the_same_verdict_at_both_ends_names_both(passed: Summary) -> None:
     summary = clear(passed)
     both = planted(summary, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
