@@ -112,11 +112,12 @@ def blind_words(summary: Summary, selector: str) -> str:
         clauses.append(gained)
     words = f"Chosen by {selector}, which does not see the target, {'; '.join(clauses)}"
     said = f"{words}." if summary.gate_passed else f"{words}; no R(k) is shown, since the gate failed."
-    return f"{said}{_harm_words(summary)}"
+    return " ".join(filter(None, (said, harm_words(summary))))
 
 
-def _harm_words(summary: Summary) -> str:
-    """Return that random choices raise the loss, where they do: then what is gained over them is more than what is gained.
+def harm_words(summary: Summary) -> str:
+    """Return in one sentence that random choices raise the loss, where they do, else nothing: the gain over them is then more
+    than what is gained.
 
     So it is in a model that lacks its first token: it rests attention on the first of the window, which random choices hide.
     """
@@ -126,7 +127,7 @@ def _harm_words(summary: Summary) -> str:
         return ""
     losses = "; ".join(f"k = {entry.k}: {interval(entry.gain_sparse_nats, 3)} nats" for entry in harmful)
     return (
-        f" Random choices raise the loss ({losses}), so the gain over random is more than what the choice itself gains."
+        f"Random choices raise the loss ({losses}), so the gain over random is more than what the choice itself gains."
     )
 
 

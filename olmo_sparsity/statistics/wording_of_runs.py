@@ -9,6 +9,7 @@ from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
 from olmo_sparsity.statistics.wording import FRAGILE, REACHES_ZERO, SELECTION_ONLY, interval, verdict
+from olmo_sparsity.statistics.wording_of_evidence import harm_words
 from olmo_sparsity.statistics.wording_of_models import anchor_words, subject_names, subject_words
 
 
@@ -60,7 +61,7 @@ def comparison_words(comparison: Comparison) -> list[str]:
             sentences.append(f"{label} and {first} have different tokenizers, so nothing in nats is compared.")
         else:
             sentences.append(f"{label} and {first} have no quantity in common.")
-    return sentences
+    return sentences + [f"{label}: {words}" for label, summary in summaries.items() if (words := harm_words(summary))]
 
 
 def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:

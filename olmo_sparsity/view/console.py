@@ -40,6 +40,7 @@ from olmo_sparsity.statistics.wording import (
     units_words,
     verdict,
 )
+from olmo_sparsity.statistics.wording_of_evidence import harm_words
 from olmo_sparsity.statistics.wording_of_models import (
     anchor_warning,
     setup_words,
@@ -157,7 +158,13 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     if overlap_words(summary):
         items.append(Sentence(overlap_words(summary)))
     items.append(loss_table(summary))
-    gates = (anchor_warning(summary.setup), gate_words(summary), beyond_gate_words(summary), fragile_words(summary))
+    gates = (
+        anchor_warning(summary.setup),
+        gate_words(summary),
+        beyond_gate_words(summary),
+        fragile_words(summary),
+        harm_words(summary) if summary.blind_selectors else "",
+    )
     items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]
     if summary.blind_selectors:
         items.append(blind_table(summary, pairs))

@@ -29,10 +29,11 @@ from olmo_sparsity.statistics.wording import (
     overlap_words,
     verdict,
 )
+from olmo_sparsity.statistics.wording_of_evidence import harm_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
 from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view.comparison_page import write_comparison
-from olmo_sparsity.view.console import print_comparison
+from olmo_sparsity.view.console import print_comparison, print_summary
 from olmo_sparsity.view.pages import minus
 
 
@@ -138,6 +139,22 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
             assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
         said = comparison_words(numbers)[1]
         assert ("different tokenizers, so nothing in nats is compared" in said) is not same_tokens
+
+
+def test_where_random_choices_raise_the_loss_the_verdict_and_the_summary_say_so(
+    folders: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = compare(read_subjects([folders["pose"], folders["no-pose"]]))
+    said = comparison_words(numbers)
+    harmed = [subject.label for subject in numbers.subjects if harm_words(subject.summary)]
+    assert harmed == ["no-pose"]
+    for subject in numbers.subjects:
+        words = harm_words(subject.summary)
+        assert (f"{subject.label}: {words}" in said) == (subject.label in harmed)
+        print_summary(subject.tables)
+        shown = capsys.readouterr().out
+        assert ("Random choices raise the loss" in shown) == (subject.label in harmed)
+    assert "more than what the choice itself gains." in said[-1]
 
 
 def with_tokenizer(subject: Subject, tokenizer_sha256: str) -> Subject:
