@@ -122,13 +122,11 @@ def harm_words(summary: Summary) -> str:
     So it is in a model that lacks its first token: it rests attention on the first of the window, which random choices hide.
     """
     entries = (_entry(summary, "random", "real", k=k) for k in summary.end_ks)
-    harmful = [entry for entry in entries if entry is not None and entry.gain_sparse_nats.is_below_zero]
-    if not harmful:
+    gains = [(entry.k, entry.gain_sparse_nats) for entry in entries if entry is not None]
+    harms = [f"k = {k}: {interval(gain, 3)} nats" for k, gain in gains if gain is not None and gain.is_below_zero]
+    if not harms:
         return ""
-    losses = "; ".join(f"k = {entry.k}: {interval(entry.gain_sparse_nats, 3)} nats" for entry in harmful)
-    return (
-        f"Random choices raise the loss ({losses}), so the gain over random is more than what the choice itself gains."
-    )
+    return f"Random choices raise the loss ({'; '.join(harms)}), so the gain over random is more than what the choice itself gains."
 
 
 def random_ones_words(k: int) -> str:
