@@ -126,7 +126,10 @@ def harm_words(summary: Summary) -> str:
     harms = [f"k = {k}: {interval(gain, 3)} nats" for k, gain in gains if gain is not None and gain.is_below_zero]
     if not harms:
         return ""
-    return f"Random choices raise the loss ({'; '.join(harms)}), so the gain over random is more than what the choice itself gains."
+    losses = "; ".join(harms)
+    return (
+        f"Random choices raise the loss ({losses}), so the gain over random is more than what the choice itself gains."
+    )
 
 
 def random_ones_words(k: int) -> str:
