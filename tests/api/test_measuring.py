@@ -288,7 +288,9 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
     with pytest.raises(UserError, match=r"revision = main: .* is a trained run, which has none"):
         api.open_model(tiny_run, revision="main")
     for name in ("runs/demo", "./llama", "../a/b", "/a", "one/two/three", "model.gguf", "~/nowhere", Path("org/name")):
-        said = re.escape(f"model = {name}: there is no such folder or file, seen from {Path.cwd()};")
+        said = re.escape(
+            f"model = {name}: there is no such folder or file, seen from {Path.cwd()} (it looks like a path"
+        )
         with pytest.raises(UserError, match=said):
             api.open_model(name)
     with pytest.raises(UserError, match="0 of its 1 documents hold a window"):
