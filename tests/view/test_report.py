@@ -88,14 +88,28 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+def with_tokens_of(tables: Path, number: str) -> Path:
+    """Return a copy of tables whose manifest names another text and another tokenizer."""
+    copy = Path(shutil.copytree(tables, tables.parent / f"{tables.name}-{number}"))
+    hashes = dict.fromkeys(("tokens_sha256", "tokenizer_sha256"), number * 64)
+    write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), **hashes})
+    return copy
+
+
 @pytest.fixture(scope="module")
 def pages(tables: dict[str, Path]) -> dict[str, Path]:
     """Pages of all windows, of a sample, of each failed gate, and of a fragile R(k); and a comparison."""
     subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
     comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
+    apart = write_comparison(
+        read_subjects(
+            [str(with_tokens_of(tables[name], number)) for name, number in (("failed", "1"), ("passed", "2"))]
+        ),
+        tables["passed"].parent / "other-tokens.html",
+    )
     wanted = {"all": ("passed", 200), "sample": ("passed", 30)}
     wanted |= {name: (name, 30) for name in ("failed", "selection", "fragile")}
-    return {"comparison": comparison} | {
+    return {"comparison": comparison, "other-tokens": apart} | {
         name: write_report(tables[which], tables[which].parent / f"{name}.html", num_windows=number)
         for name, (which, number) in wanted.items()
     }
@@ -731,8 +745,26 @@ def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> No
     difference = differences.of_windows("long_gain_nats")
     said = page.locator("#numbers details[open]").inner_text()
     assert printed(difference) in said
-    assert page.locator("#forest svg[role=img]").count() == 1
+    nats, fractions = page.locator("#forest svg[role=img]").all()
+    assert printed(difference) in (nats.get_attribute("aria-label") or "")
+    assert {"value, nats", "difference, nats"} <= set(nats.locator("text").all_text_contents())
+    assert {"value, fractions", "difference, fractions"} <= set(fractions.locator("text").all_text_contents())
     assert "paired, window by window" in page.locator("main").inner_text()
+
+
+@in_browser
+def test_a_comparison_without_differences_draws_the_values_alone(opened: Any, tables: dict[str, Path]) -> None:
+    """Other tokens, and a gate that failed: neither nats nor fractions are compared."""
+    page = opened("other-tokens")
+    nats, fractions = page.locator("#forest figure").all()
+    for figure, unit in ((nats, "nats"), (fractions, "fractions")):
+        words = figure.inner_text()
+        assert f"Values, {unit}" in words
+        assert f"value, {unit}" in words
+        assert f"difference, {unit}" not in words
+        assert "No differences: the reasons are above" in words
+    recovered = summarize(load(tables["passed"])).at("kl", "real", 8).recovered_fraction
+    assert printed(recovered, 2) in (fractions.locator("svg[role=img]").get_attribute("aria-label") or "")
 
 
 @in_browser

@@ -1,6 +1,6 @@
 "use strict";
-// The comparison's figure: values of each measurement on the left, differences from the first on the right, one row for each
-// quantity. Fractions have another unit, and losses would flatten the gains; both are only in the table.
+// The comparison's figures, one of gains in nats and one of fractions: values of each measurement on the left, differences from
+// the first on the right, one row for each quantity. Losses would flatten the gains; they are only in the table.
 
 const DATA = JSON.parse(byId("data").textContent);
 // The looks of selectors, reused for measurements: they differ in grey as well, and to the colour-blind.
@@ -43,12 +43,14 @@ function panel(rows, of, left, right, top, height, title) {
   return parts;
 }
 
-function forest(rows) {
+/** Returns the picture of rows of one unit. Where no row has a difference, the values have the whole width. */
+function forest(rows, unit) {
   const width = byId("forest").clientWidth - 28;
   const narrow = width < 600;
   const labels = narrow ? 0 : 230;
   const height = Math.max(28, 12 + 9 * DATA.labels.length) + (narrow ? 16 : 0);
-  const half = (width - labels - 60) / 2;
+  const differ = rows.some((row) => row.differences.some((e) => e));
+  const half = differ ? (width - labels - 60) / 2 : width - labels - 28;
   const top = 24;
   const bottom = top + height * rows.length;
   const parts = rows.map((row, i) =>
@@ -62,20 +64,21 @@ function forest(rows) {
       labels + 20 + half,
       top,
       height,
-      "value, nats",
+      `value, ${unit}`,
     ),
   );
-  parts.push(
-    ...panel(
-      rows,
-      (row) => row.differences.map((e, i) => [i + 1, e]),
-      labels + 50 + half,
-      width - 8,
-      top,
-      height,
-      "difference, nats",
-    ),
-  );
+  if (differ)
+    parts.push(
+      ...panel(
+        rows,
+        (row) => row.differences.map((e, i) => [i + 1, e]),
+        labels + 50 + half,
+        width - 8,
+        top,
+        height,
+        `difference, ${unit}`,
+      ),
+    );
   // The names last: on a narrow page they stand over the lines of the panels.
   parts.push(
     ...rows.map((row, i) =>
@@ -86,8 +89,12 @@ function forest(rows) {
       ),
     ),
   );
-  const said = rows.map((row) => `${name(row)}: ${row.differences.map((e) => interval(e, 3)).join("; ")}`).join(". ");
-  return picture("Values and differences", "", `Differences: ${said}`, width, bottom + 22, parts);
+  const [title, subtitle, of] = differ
+    ? ["Values and differences", "", "differences"]
+    : ["Values", "No differences: the reasons are above.", "values"];
+  const count = unit === "nats" ? 3 : 2;
+  const said = rows.map((row) => `${name(row)}: ${row[of].map((e) => interval(e, count)).join("; ")}`).join(". ");
+  return picture(`${title}, ${unit}`, subtitle, `${of}: ${said}`, width, bottom + 22, parts);
 }
 
 function draw() {
@@ -104,7 +111,12 @@ function draw() {
         ),
       ),
     ),
-    forest(DATA.rows.filter((row) => row.main && !isFraction(row) && !row.quantity.startsWith("loss"))),
+    ...["nats", "fractions"].map((unit) => {
+      const rows = DATA.rows.filter(
+        (row) => row.main && !row.quantity.startsWith("loss") && isFraction(row) === (unit === "fractions"),
+      );
+      return rows.some((row) => row.values.some((e) => e)) ? forest(rows, unit) : "";
+    }),
   );
 }
 
