@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 # Read when numpy and torch are imported: workers share the cores.
@@ -17,6 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
+import typer.main
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
@@ -25,6 +27,8 @@ from olmo_sparsity.training.loop import train
 
 pytest_plugins = ["figure_fixtures"]
 torch.set_num_threads(1)
+# Typer builds the command line anew at each call, which takes as long as many tests of a command.
+typer.main.get_command = cache(typer.main.get_command)  # before typer.testing takes it from there
 
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
 LONG = [

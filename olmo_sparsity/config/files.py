@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import textwrap
 from collections.abc import Sequence
@@ -135,8 +136,9 @@ def has_interpolation(text: str) -> bool:
     )
 
 
+@functools.cache
 def _defaults() -> Any:
-    """Return the default configuration as an OmegaConf object that values can be merged into."""
+    """Return the default configuration as an OmegaConf object. ``OmegaConf.merge`` merges values into a copy of it."""
     defaults = OmegaConf.structured(Config)
     OmegaConf.set_readonly(defaults, False)  # OmegaConf makes frozen dataclasses read-only
     for key in defaults:
