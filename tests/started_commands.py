@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from olmo_sparsity.cli.app import main
 
@@ -16,26 +20,131 @@ TIMEOUT = 300  # seconds
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
-        "olmo_sparsity.cli.app", "olmo_sparsity.training.loop", "olmo_sparsity.measure.influence",
-        "olmo_sparsity.measure.validation", "olmo_sparsity.model.pretrained", "olmo_sparsity.view.report",
+        "olmo_sparsity.cli.app", "olmo_sparsity.training.loop", "olmo_sparsity.training.processes",
+        "olmo_sparsity.measure.influence", "olmo_sparsity.measure.validation", "olmo_sparsity.model.pretrained",
+        "olmo_sparsity.view.report", "torch.distributed.launcher.api",
     ]
 )  # fmt: skip
 
 
-def _run(
-    arguments: tuple[str, ...], folder: Path, streams: Path, environment: dict[str, str], largest_file: int
+def _slow_down(pause: float) -> None:
+    """Pause before every batch of training, so that a signal arrives in the middle of it."""
+    from olmo_sparsity.training import data
+
+    batch_at = data.batch_at
+    data.batch_at = lambda *a, **named: (time.sleep(pause), batch_at(*a, **named))[1]
+
+
+def _print_threads() -> None:
+    """Print the names of the threads that are alive to standard error."""
+    names = []  # empty on systems without /proc
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            names.append(path.read_text().strip())
+    sys.stderr.write(f"threads at the end: {' '.join(names)}\n")  # in one write, because processes share stderr
+
+
+def run_command(arguments: tuple[str, ...], pause: float = 0.0, with_threads: bool = False) -> None:
+    """Run a command in this process.
+
+    Args:
+        arguments: of the command line.
+        pause: seconds before every batch of training.
+        with_threads: whether the threads that are alive at the end are printed to standard error.
+    """
+    if pause:
+        _slow_down(pause)
+    sys.argv = ["olmo-sparsity", *arguments]
+    try:
+        main()
+    finally:
+        if with_threads:
+            _print_threads()
+
+
+def _begin(
+    call: Callable[..., None],
+    arguments: tuple[Any, ...],
+    folder: Path,
+    streams: Path,
+    environment: dict[str, str],
+    largest_file: int,
+    processes: int,
 ) -> None:
     import torch
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     torch.set_num_threads(1)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-    sys.argv = ["olmo-sparsity", *arguments]
-    main()
+    if processes == 1:
+        call(*arguments)
+    else:  # what torchrun does with a script, but with a function, so that its processes can be forked
+        launch = LaunchConfig(
+            1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=str(os.getpid()), max_restarts=0,
+            monitor_interval=0.1, start_method="fork",
+        )  # fmt: skip
+        elastic_launch(launch, call)(*arguments)
+
+
+class Started:
+    """A process that runs, with the methods of ``subprocess.Popen`` that tests call.
+
+    Args:
+        call: what it does, a function of a module.
+        arguments: of the function.
+        cwd: the folder.
+        largest_file: bytes of the largest file that the process may write.
+        processes: how many make the call, as under torchrun.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., None],
+        *arguments: Any,
+        cwd: Path,
+        largest_file: int = resource.RLIM_INFINITY,
+        processes: int = 1,
+    ) -> None:
+        self._call = (call.__name__, *arguments)
+        self._streams = tempfile.TemporaryDirectory()
+        streams, environment = Path(self._streams.name), dict(os.environ)
+        given = (call, arguments, cwd, streams, environment, largest_file, processes)
+        self._process = _server.Process(target=_begin, args=given)
+        self._process.start()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative after a signal; None while the process runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while the process runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, to that of torchrun where it has several."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def communicate(self, timeout: float = TIMEOUT) -> tuple[str, str]:
+        """Wait until the process has ended, and return (what it printed, its standard error)."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self._process.kill()  # otherwise pytest would wait for it at its end
+            raise AssertionError(f"{self._call}: still running after {timeout} seconds")
+        with self._streams as name:
+            out, err = ((Path(name) / stream).read_text(encoding="utf-8") for stream in ("out", "err"))
+        return out, err
+
+
+def start_command(*arguments: str, cwd: Path, pause: float = 0.0, processes: int = 1) -> Started:
+    """Start a command in a folder, with ``run_command``; as torchrun does, with the threads, where it has processes."""
+    return Started(run_command, arguments, pause, processes > 1, cwd=cwd, processes=processes)
 
 
 def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
@@ -46,11 +155,7 @@ def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINI
         cwd: the folder.
         largest_file: bytes of the largest file that the process may write.
     """
-    with tempfile.TemporaryDirectory() as name:
-        streams = Path(name)
-        process = _server.Process(target=_run, args=(arguments, cwd, streams, dict(os.environ), largest_file))
-        process.start()
-        process.join(TIMEOUT)
-        assert process.exitcode is not None, f"{arguments}: still running after {TIMEOUT} seconds"
-        out, err = ((streams / stream).read_text(encoding="utf-8") for stream in ("out", "err"))
-    return subprocess.CompletedProcess(arguments, process.exitcode, out, err)
+    command = Started(run_command, arguments, cwd=cwd, largest_file=largest_file)
+    out, err = command.communicate()
+    assert command.returncode is not None
+    return subprocess.CompletedProcess(arguments, command.returncode, out, err)

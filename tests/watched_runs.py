@@ -1,4 +1,4 @@
-"""Helpers that look at training runs: metrics, weights, a command that trains slowly, and runs that are killed."""
+"""Helpers that look at training runs: metrics, weights, and runs that are killed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from started_commands import Started
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import Interrupted
@@ -32,16 +33,7 @@ def weights(run: Path) -> dict[str, Any]:
     return {name: torch.load(folder / name, weights_only=True) for name in ("model.pt", "optim.pt")}
 
 
-# The command with a pause before every batch, so that a signal arrives in the middle of training.
-SLOWED = """
-import time, olmo_sparsity.training.data as data
-batch_at = data.batch_at
-data.batch_at = lambda *a, **named: (time.sleep({pause}), batch_at(*a, **named))[1]
-from olmo_sparsity.cli.app import main; main()
-"""
-
-
-def wait_for_lines(run: Path, process: subprocess.Popen[str], count: int) -> None:
+def wait_for_lines(run: Path, process: Started | subprocess.Popen[str], count: int) -> None:
     """Wait until a run has written ``count`` lines of metrics. The process must not end before that."""
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").is_file() or len((run / "metrics.jsonl").read_text().splitlines()) < count:

@@ -63,14 +63,14 @@ def solver() -> OLMoWithPositions:
     model = build_model(olmo_model_config(config, vocab_size=VOCAB, eos_id=0), seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     rng = np.random.default_rng(0)
-    for step in range(400):
-        tokens, targets, _ = planted(rng, 256)
+    for step in range(300):
+        tokens, targets, _ = planted(rng, 128)
         size = int(rng.integers(0, M + 1))
-        visible = torch.from_numpy(rng.random((256, M)).argsort(axis=1)[:, :size])
+        visible = torch.from_numpy(rng.random((128, M)).argsort(axis=1)[:, :size])
         logits = model(*compact_rows(tokens, visible, local_len=LOCAL), last_logits_only=True)[:, 0]
         loss = F.cross_entropy(logits, targets)
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1.0, (step + 1) / 50, (400 - step) / 100)
+            group["lr"] = 3e-3 * min(1.0, (step + 1) / 50, (300 - step) / 100)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

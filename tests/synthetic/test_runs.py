@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from started_commands import Started
 from typer.testing import CliRunner
 from watched_runs import metrics, stopping_after, weights
 
@@ -31,7 +30,8 @@ from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_s
 from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
+from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
+from olmo_sparsity.training import loop
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.memory import least_bytes
 
@@ -129,39 +129,28 @@ def test_the_memory_that_is_counted_is_that_of_the_tasks_rows(tiny_run: Path, ti
         train(tiny_config, tiny_run, source=SYNTHETIC)
 
 
-# What each process of torchrun does: a run that is killed in the middle and resumed, and one from end to end. They share one
-# process group, because torch does not reliably set up a second one after the first.
-UNDER_TORCHRUN = """
-import contextlib, sys
-from pathlib import Path
-sys.path.insert(0, {helpers!r})
-import torch
-from olmo_sparsity.config.files import load_config
-from olmo_sparsity.errors import Interrupted
-from olmo_sparsity.synthetic.data import SYNTHETIC
-from olmo_sparsity.torchrun import current_process
-from olmo_sparsity.training import loop
-from watched_runs import stopping_after
-config, process = load_config(Path("tiny.yaml")), current_process()
-with loop.process_group(process, torch.device("cpu")):
-    loop.process_group = lambda *_: contextlib.nullcontext()
-    with contextlib.suppress(Interrupted):
-        loop.train(config, Path("killed"), process=process, source=stopping_after(5))
-    print(sorted(path.name for path in Path("killed/checkpoints").iterdir()), flush=True)
-    for name in ("killed", "whole"):
-        loop.train(config, Path(name), process=process, source=SYNTHETIC)
-"""
+def train_both() -> None:
+    """What each of the processes does: a run that is killed in the middle and resumed, and one from end to end.
+
+    They share one process group, because torch does not reliably set up a second one after the first.
+    """
+    config, process = load_config(Path("tiny.yaml")), current_process()
+    with loop.process_group(process, torch.device("cpu")):
+        loop.process_group = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
+        with contextlib.suppress(Interrupted):
+            train(config, Path("killed"), process=process, source=stopping_after(5))
+        print(sorted(path.name for path in Path("killed/checkpoints").iterdir()), flush=True)
+        for name in ("killed", "whole"):
+            train(config, Path(name), process=process, source=SYNTHETIC)
 
 
 def test_two_processes_train_the_run_of_one_and_resume_it_exactly(predicted_run: Path, tmp_path: Path) -> None:
     """The batches are those of one process; the sums of their gradients have another order. Resuming changes no bit."""
     (tmp_path / "tiny.yaml").write_text(to_yaml(tiny()))
-    (tmp_path / "train.py").write_text(UNDER_TORCHRUN.format(helpers=str(Path(__file__).parents[1])))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(torchrun, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "['latest', 'step3']" in done.stdout
+    both = Started(train_both, cwd=tmp_path, processes=2)
+    out, errors = both.communicate()
+    assert both.returncode == 0, errors
+    assert "['latest', 'step3']" in out
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     assert metrics(killed) == metrics(whole)
     # The hash of the weights is among what the manifest records of the checkpoint.

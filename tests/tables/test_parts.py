@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import Messages
+from started_commands import run_cli, start_command
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -329,11 +330,15 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
 # --- real commands ---------------------------------------------------------------------------------------------------
 
 
-def run_program(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **variables
-    }  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+def started_by(script: str, *arguments: str, cwd: Path, **variables: str) -> list[list[str]]:
+    """Return the arguments of each start of Python by a script; a stand-in for Python prints them."""
+    python = cwd / "python"
+    python.write_text("#!/usr/bin/env bash\nprintf '%q ' \"$@\"\necho\n")
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), **variables}
+    command = [str(ROOT / "scripts" / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return [shlex.split(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture
@@ -342,21 +347,29 @@ def asked(tiny_run: Path, tmp_path: Path) -> list[str]:
 
 
 def test_torchrun(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
-    done = run_program(str(ROOT / "scripts" / "influence-torchrun.sh"), *asked, cwd=tmp_path, PROCESSES="2")
-    assert done.returncode == 0, done.stderr
+    measured, shown = started_by("influence-torchrun.sh", *asked, cwd=tmp_path, PROCESSES="2")
+    assert measured[:7] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    assert measured[7:] == shown[1:]
+    assert shown == ["-m", "olmo_sparsity", "influence", *asked]
+    command = start_command(*measured[8:], cwd=tmp_path, processes=2)
+    _, errors = command.communicate()
+    assert command.returncode == 0, errors
     assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
     sessions = [read_json(path)["share"] for path in (tmp_path / "out" / "sessions").iterdir()]
     assert sorted(sessions) == ["0/2", "1/2"]
+    assert errors.count("unmask-one, kl") == 1  # only one of two ranks logs what is measured
+    done = run_cli(*shown[2:], cwd=tmp_path)
     assert "60 windows of" in done.stdout
     assert "already measured" in done.stderr
-    assert done.stderr.count("unmask-one, kl") == 1  # only one of two ranks logs what is measured
 
 
 def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
-    script = str(ROOT / "scripts" / "influence-slurm-array.sh")
-    tasks = [
-        run_program(script, *asked, cwd=tmp_path, SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_TASK_COUNT="2") for task in "10"
-    ]
+    tasks = []
+    for task in "10":
+        variables = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"}
+        (started,) = started_by("influence-slurm-array.sh", *asked, cwd=tmp_path, **variables)
+        assert started == ["-m", "olmo_sparsity", "influence", "--shard", f"{task}/2", *asked]
+        tasks.append(run_cli(*started[2:], cwd=tmp_path))
     assert [task.returncode for task in tasks] == [0, 0], tasks[0].stderr
     assert "share 1 of 2 is done; 2 parts are left to the others" in tasks[0].stderr
     assert tasks[0].stdout == ""

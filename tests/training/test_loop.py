@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import pytest
 import torch
 from conftest import Messages
 from filelock import FileLock
-from watched_runs import SLOWED, metrics, wait_for_lines, weights
+from started_commands import start_command
+from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
@@ -72,7 +71,7 @@ def test_compiled_on_two_threads_a_run_is_the_same_bit_for_bit(tiny_config: Conf
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("torch.compile needs a C++ compiler, which this machine does not have")
     settings = dataclasses.replace(
-        tiny_config.training, steps=12, batch_rows=1024, compile="always", threads=2, precision="bf16", log_every=1
+        tiny_config.training, steps=12, batch_rows=1024, compile="always", threads=2, log_every=1
     )
     config = dataclasses.replace(tiny_config, training=settings)
     try:
@@ -89,8 +88,7 @@ def test_an_interrupted_run_resumes_exactly(
     messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path, stop: signal.Signals
 ) -> None:
     run = tmp_path / "stopped"
-    command = [sys.executable, "-c", SLOWED.format(pause=0.15), "train", "--config", str(tiny_yaml), "--run", str(run)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = start_command("train", "--config", str(tiny_yaml), "--run", str(run), cwd=tmp_path, pause=0.15)
     wait_for_lines(run, process, 6)
     process.send_signal(stop)
     _, errors = process.communicate(timeout=120)

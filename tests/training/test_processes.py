@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Messages
-from watched_runs import SLOWED, metrics, wait_for_lines, weights
+from started_commands import Started, start_command
+from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
@@ -25,27 +26,15 @@ from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, share_of_rows
 from olmo_sparsity.training.step import build_train_state
 
-# A thread of torch that is alive when the interpreter exits can abort the process, though its work is done: print the
-# threads at exit.
-LAST_WORDS = """
-import atexit, sys
-from pathlib import Path
-def left():
-    names = []
-    for path in Path("/proc/self/task").glob("*/comm"):
-        try:
-            names.append(path.read_text().strip())
-        except OSError:  # the thread has ended
-            pass
-    sys.stderr.write(f"threads at the end: {' '.join(names)}\\n")  # in one write, because two processes share stderr
-atexit.register(left)
-"""
+ROOT = Path(__file__).parents[2]
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
 
-def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
+def started_by_torchrun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     script = folder / "train.py"
-    script.write_text(LAST_WORDS + SLOWED.format(pause=pause))
+    script.write_text(
+        "import sys; from started_commands import run_command; run_command(tuple(sys.argv[1:]), 0.3, True)"
+    )
     command = [
         sys.executable,
         "-m",
@@ -56,11 +45,20 @@ def start(folder: Path, pause: float, *arguments: str) -> subprocess.Popen[str]:
         "--",
         str(script),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+    }
     return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
 
 
+def forked_by_its_launcher(folder: Path, *arguments: str, pause: float = 0.3) -> Started:
+    return start_command(*arguments, cwd=folder, pause=pause, processes=2)
+
+
 def assert_threads_have_ended(errors: str) -> None:
+    """A thread of torch that is alive when the interpreter exits can abort the process, though its work is done."""
     left = re.findall("^.*threads at the end:(.*)$", errors, re.MULTILINE)
     assert len(left) == 2, errors
     if sys.platform == "linux":
@@ -83,13 +81,17 @@ def assert_same_run(run: Path, other: Path) -> None:
 def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
     messages: Messages, tiny_run: Path, tiny_yaml: Path, tiny_config: Config, tmp_path: Path
 ) -> None:
-    """On two processes: DDP, stopped by SIGTERM; FSDP2, stopped; FSDP2 to the end. Then the last steps again on one."""
+    """On two processes: DDP, stopped by SIGTERM; FSDP2, stopped; FSDP2 to the end. Then the last steps again on one.
+
+    The first are started by torchrun itself, the others by its launcher, which forks them.
+    """
     run = tmp_path / "run"
     arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
 
     def stopped(parallel: str, after: int) -> tuple[int, str]:
         """Stop training after so many lines of metrics. Return (the step where it was saved, standard error)."""
-        process = start(tmp_path, 0.3, *arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
+        asked = (*arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
+        process = (started_by_torchrun if parallel == "ddp" else forked_by_its_launcher)(tmp_path, *asked)
         wait_for_lines(run, process, after)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
@@ -104,7 +106,7 @@ def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
     assert f"resuming at step {first}" in errors
     assert max(7, first + 1) <= second < 12
 
-    process = start(tmp_path, 0, *arguments, "training.parallel=fsdp")
+    process = forked_by_its_launcher(tmp_path, *arguments, "training.parallel=fsdp", pause=0.0)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert f"resuming at step {second}" in errors
@@ -133,14 +135,14 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     for name, body in SLURM.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    root, run, queue = Path(__file__).parents[2], tmp_path / "run", tmp_path / "queue"
+    run, queue = tmp_path / "run", tmp_path / "queue"
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(root), "PROCESSES": "1",
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PROCESSES": "1",
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
     }  # fmt: skip
 
     def job(*arguments: str) -> subprocess.Popen[str]:
-        command = [str(root / "scripts" / "train-slurm.sh"), *arguments]
+        command = [str(ROOT / "scripts" / "train-slurm.sh"), *arguments]
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
     process = job("--config", str(tiny_yaml), "--run", str(run), "training.steps=1000000")
@@ -152,12 +154,14 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
 
-    # A requeued job resumes, although its arguments contain --overwrite.
-    environment["SLURM_RESTART_COUNT"] = "1"
-    finished = job("--run", str(tiny_run), "--overwrite")
-    _, errors = finished.communicate(timeout=120)
-    assert finished.returncode == 0
-    assert "already trained" in errors
+    # A requeued job resumes, although its arguments contain --overwrite: a stand-in for Python prints what it is given.
+    (tmp_path / "python").write_text("#!/usr/bin/env bash\necho $* > given\n")
+    (tmp_path / "python").chmod(0o755)
+    for restarts in "01":
+        environment |= {"SLURM_RESTART_COUNT": restarts, "PYTHON": str(tmp_path / "python")}
+        assert job("--run", str(run), "--overwrite").wait(timeout=120) == 0
+        given = (tmp_path / "given").read_text()
+        assert given.endswith(f" -m -- olmo_sparsity train --run {run}{' --overwrite' if restarts == '0' else ''}\n")
     assert queue.read_text() == "requeue 77\n"
 
 
