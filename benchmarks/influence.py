@@ -42,7 +42,7 @@ from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.losses import single_losses, target_losses
-from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.model.devices import device_name, has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 PEAK_CUBE = {"cpu": 2048, "cuda": 8192}  # side of the matrices whose product gives the peak
@@ -107,8 +107,11 @@ class Scaling:
 def _peaks(device: torch.device) -> dict[str, Method]:
     cube = PEAK_CUBE[device.type]
     wide = torch.randn(cube, cube, device=device)
-    low = wide.bfloat16()
-    return {"peak fp32": lambda: wide @ wide, "peak bf16": lambda: low @ low}
+    peaks: dict[str, Method] = {"peak fp32": lambda: wide @ wide}
+    if has_bf16_units(device):
+        low = wide.bfloat16()
+        peaks["peak bf16"] = lambda: low @ low
+    return peaks
 
 
 def compare(name: str, device: torch.device, *, repeats: int, slow_peers: bool) -> Comparison:
@@ -272,6 +275,8 @@ def main() -> None:
     console = Console(width=160)
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    if not has_bf16_units(device):
+        console.print("this device has no units for bf16: methods in bf16 are not timed, and screening ranks in fp32")
     comparisons = []
     for name in arguments.size or SIZES:
         comparisons.append(compare(name, device, repeats=arguments.repeats, slow_peers=not arguments.fast))

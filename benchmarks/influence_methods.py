@@ -21,6 +21,7 @@ from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.visibility import visible_mask
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 
 SCREEN = 16  # candidates that screening keeps
@@ -134,7 +135,7 @@ class Problem:
         size: of the model and windows.
         windows: the windows.
         exact: the compact path in fp32.
-        low: the compact path in bf16.
+        low: the compact path in the precision of screening: bf16 on a device with units for it, otherwise fp32.
         peer: the same weights in ``transformers``.
         loss_short_W: losses with only the local tokens visible, nats.
     """
@@ -169,12 +170,13 @@ def make_problem(size: Size, device: torch.device) -> Problem:
     generator = torch.Generator().manual_seed(1)
     tokens_WT = torch.randint(1, size.vocab_size, (size.num_windows, size.full_len), generator=generator).to(device)
     targets_W = torch.randint(1, size.vocab_size, (size.num_windows,), generator=generator).to(device)
+    low = torch.bfloat16 if has_bf16_units(device) else torch.float32
     exact = make_evaluator(model, InfluenceConfig(), full_len=size.full_len, local_len=size.local_len)
     return Problem(
         size,
         WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(size.num_windows), context="real", seed=0),
         exact=exact,
-        low=Evaluator(model.in_dtype(torch.bfloat16), size.local_len, batch_tokens=exact.batch_tokens),
+        low=Evaluator(model.in_dtype(low), size.local_len, batch_tokens=exact.batch_tokens),
         peer=to_transformers(model).to(device),
         loss_short_W=surprisal(short_log_probs(exact, tokens_WT), targets_W),
     )
@@ -191,17 +193,23 @@ def masked_definition(problem: Problem) -> torch.Tensor:
 
 
 def methods(problem: Problem, *, slow_peers: bool) -> dict[str, Method]:
-    """Return the methods by the names that tables and figures give them.
+    """Return the methods by the names that tables and figures give them; those in bf16 where the device has units for it.
 
     Args:
         problem: the windows and the model.
         slow_peers: also captum with one candidate per pass, and inseq.
     """
-    calls: dict[str, Method] = {
-        "compact, fp32": lambda: _singles(problem, problem.exact),
-        f"screened to {SCREEN} by gradient in bf16, fp32": lambda: _screened(problem, "gradient"),
+    with_bf16 = has_bf16_units(problem.windows.device)
+    in_bf16: dict[str, Method] = {
         f"screened to {SCREEN} by all in bf16, fp32": lambda: _screened(problem, "proxy"),
         "compact, bf16": lambda: _singles(problem, problem.low),
+    }
+    calls: dict[str, Method] = {
+        "compact, fp32": lambda: _singles(problem, problem.exact),
+        f"screened to {SCREEN} by gradient in {'bf16' if with_bf16 else 'fp32'}, fp32": lambda: _screened(
+            problem, "gradient"
+        ),
+        **(in_bf16 if with_bf16 else {}),
         "plain, fp32": lambda: _singles(problem, problem.evaluator("plain")),
         "masked, fp32, all logits": lambda: _masked_all_logits(problem),
         CAPTUM_BATCHED: lambda: _captum(problem, per_pass=64, last_logits_only=False),
