@@ -59,7 +59,7 @@ demo: $(READY)
 	@echo "To print the results again: $(BIN)/olmo-sparsity summary"
 
 figures: $(READY)
-	$(BIN)/olmo-sparsity figures --run $(RUN) $(if $(TABLES),--tables $(TABLES))
+	$(BIN)/olmo-sparsity figures $(if $(TABLES),--tables $(TABLES),--run $(RUN))
 
 sweep: $(READY) $(RUNGS)
 	$(BIN)/python -m analysis.scale $(RUNGS:%=--run %) --out runs/scale/figures

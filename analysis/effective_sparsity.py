@@ -31,7 +31,7 @@ from olmo_sparsity.statistics.sparsity_by_length import (
 )
 from olmo_sparsity.statistics.summary import gate_of
 from olmo_sparsity.statistics.wording import interval
-from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
+from olmo_sparsity.statistics.wording_of_controls import null_kind_words
 from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
 from olmo_sparsity.storage.files import write_text
 
@@ -180,13 +180,14 @@ def _words(found: SparsityByLength) -> str:
     )
     targets = "The targets, and the foreign text, of a model are the same at every length."
     other_targets = " Those of other models are their own." if len(found.models) > 1 else ""
+    null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
     return (
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
         "The k of a selector is an upper bound of what suffices: another choice may need fewer. "
         f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: 95% intervals by bootstrap over "
         "documents; the slopes, by least squares, are paired over the lengths. D(k) alone is no evidence that the context helps: "
-        f"compare random, and the null context ({NULL_WORDS[first.null_context]}). "
+        f"compare random, and the null context ({null}). "
         f"{' '.join(_gate_words(model) for model in found.models)} {subjects}; {definition_words(found.models[0].setup)}. {data}."
     )
 

@@ -12,7 +12,7 @@ import typer
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.tables.reading import figures_folder, newest_finished, run_of_tables
 
 from .paper import Width, drawn_for, folder_for
 
@@ -47,11 +47,14 @@ WidthOption = Annotated[
 ]
 
 
+DEFAULT_RUN = Path("runs/demo")
+
+
 def find_tables(run: Path, tables: Optional[Path]) -> tuple[Path, Path]:
     """Return the influence folder and the folder for its figures; without ``tables``, of the run's newest measurement."""
     if tables is None:
         tables = newest_finished(run)
-    return tables, run / "figures" / tables.name
+    return tables, figures_folder(run, tables)
 
 
 def draw_measured(draws: tuple[Draw, ...], tables: Path, *, out: Path) -> Iterator[Path]:
@@ -65,7 +68,9 @@ def script(*draws: Draw) -> None:
     """Run the command line of a figure."""
 
     def command(
-        run: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+        run: Annotated[
+            Optional[Path], typer.Option(help=f"Folder of the run. Default: that of --tables, or {DEFAULT_RUN}.")
+        ] = None,
         tables: Annotated[Optional[Path], typer.Option(help="Influence folder. Default: the run's newest.")] = None,
         out: Annotated[
             Optional[Path], typer.Option(help="Folder for the pictures. Default: RUN/figures/NAME OF THE TABLES.")
@@ -73,9 +78,14 @@ def script(*draws: Draw) -> None:
         width: WidthOption = Width.screen,
     ) -> None:
         try:
-            folder, default_out = find_tables(run, tables)
+            folder = run or (DEFAULT_RUN if tables is None else run_of_tables(tables))
+            if folder is None and out is None:
+                raise UserError(
+                    f"{tables}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
+                )
+            shown, default_out = find_tables(folder or DEFAULT_RUN, tables)
             with drawn_for(width):
-                for path in draw_measured(draws, folder, out=out or default_out):
+                for path in draw_measured(draws, shown, out=out or default_out):
                     print(path)
         except UserError as error:
             typer.echo(f"analysis: error: {error}", err=True)

@@ -35,6 +35,7 @@ class ChosenWindows:
         null_contexts: the windows, and what takes the place of their long-range tokens in the null context.
         source: where the text comes from, as tables name it.
         texts: texts of the ``full_len`` tokens of each window and, last, of its target; each decoded on its own.
+        tokenizer_sha256: of the tokenizer that the tokens are of; only a model with this one can be given the windows.
         seed: of the null contexts, and of the draw where the windows were drawn.
         drawn: the settings by which the windows were drawn; None: they were given, and means are over these windows alone.
     """
@@ -42,6 +43,7 @@ class ChosenWindows:
     null_contexts: NullContexts
     source: str
     texts: list[list[str]]
+    tokenizer_sha256: str
     seed: int = 0
     drawn: Optional[InfluenceConfig] = None
 
@@ -179,15 +181,23 @@ def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int]
 
     Args:
         model: its vocabulary is that of the tokens.
-        table: some rows of a table ``windows``, such as ``Results.windows``; its columns ``token_ids``, ``target_id`` and
-            ``doc_id`` are read.
+        table: some rows of a table ``windows``, such as ``Results.windows``; its columns ``token_ids``, ``target_id``,
+            ``token_texts``, ``target_text`` and ``doc_id`` are read.
         seed: of the null contexts, which are taken from other rows; None: that of the configuration.
 
     Raises:
-        UserError: the windows have another length than the model's ``full_len``.
+        UserError: the windows have another length than the model's ``full_len``, or their tokens are of another tokenizer.
     """
     rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
-    return windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist(), seed=seed, source="table")
+    windows = windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist(), seed=seed, source="table")
+    written = [[*texts, target] for texts, target in zip(table["token_texts"], table["target_text"], strict=True)]
+    for number, (texts, known) in enumerate(zip(windows.texts, written, strict=True)):
+        if texts != known:
+            raise UserError(
+                f"table: the tokens of row {number} are not those of this model's tokenizer; make windows from the texts, with "
+                "windows_from_texts"
+            )
+    return windows
 
 
 def window_at(
@@ -254,4 +264,4 @@ def _with_null_contexts(
         windows, model.lengths.num_long_range, kind=model.config.influence.null_context, seed=seed
     )
     texts = [token_texts(model.tokenizer, tokens_T) for tokens_T in windows.tokens(np.arange(len(windows)))]
-    return ChosenWindows(null_contexts, source, texts, seed, drawn)
+    return ChosenWindows(null_contexts, source, texts, model.tokenizer_sha256, seed, drawn)

@@ -202,7 +202,7 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     Raises:
         UserError: there is no such window, or a set holds a position twice or one that is no long-range position.
     """
-    _check_lengths(model, windows)
+    _check_windows(model, windows)
     window_R, sets = _visible_rows(windows, visible)
     model.fit(windows.windows)
     loss_R, kl_R = np.empty((2, len(sets)), dtype=np.float32)
@@ -232,7 +232,7 @@ def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, 
         screened: whether candidates may be screened, as the configuration says.
         settings: new values by name.
     """
-    _check_lengths(model, windows)
+    _check_windows(model, windows)
     changes = {name: value for name, value in settings.items() if value is not None}
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     if not screened:
@@ -240,13 +240,15 @@ def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, 
     return with_settings(model, **changes)
 
 
-def _check_lengths(model: Model, windows: ChosenWindows) -> None:
+def _check_windows(model: Model, windows: ChosenWindows) -> None:
     made, asked = windows.windows.full_len, model.lengths.full_len
     if (made, windows.null_contexts.num_long_range) != (asked, model.lengths.num_long_range):
         raise UserError(
             f"windows: made for full_len {made} with {windows.null_contexts.num_long_range} long-range tokens, and the model has "
             f"full_len {asked} with {model.lengths.num_long_range}; make them with this model"
         )
+    if windows.tokenizer_sha256 != model.tokenizer_sha256:
+        raise UserError("windows: made with another tokenizer than that of the model; make them with this model")
 
 
 def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:

@@ -158,7 +158,18 @@ def resolve(
     model: Optional[str] = None,
     revision: Optional[str] = None,
 ) -> tuple[Config, Path]:
-    """Return (the configuration, the folder of the run or of a model's results) that a command's options name."""
+    """Return (the configuration, the folder of the run or of a model's results) that a command's options name.
+
+    Raises:
+        UserError: the configuration is unusable, or ``--model`` is given together with a key that names a model.
+    """
+    for override in overrides or []:
+        key = override.partition("=")[0]
+        if model is not None and key in ("pretrained.model", "pretrained.revision"):
+            raise UserError(f"{override}: beside --model there is no {key}; use the options --model and --revision")
+    if model is not None and config is not None and revision is None:
+        configured = load_config(config).pretrained
+        revision = configured.revision if configured.model == model else None
     pretrained = PretrainedConfig(model, revision) if model is not None else None
     folder = run
     if folder is None and pretrained is not None:

@@ -51,6 +51,33 @@ def _resolve_shown(
     return loaded, folder
 
 
+def _run_of(
+    tables: Path,
+    config: Optional[Path],
+    run: Optional[Path],
+    *,
+    overrides: Optional[list[str]],
+    model: Optional[str],
+    revision: Optional[str],
+) -> Optional[Path]:
+    """Return the folder of the run or model that options name beside tables; without such options the one in which they lie.
+
+    Raises:
+        UserError: the tables are of another one.
+    """
+    from olmo_sparsity.tables.reading import run_of_tables
+
+    own = run_of_tables(tables)
+    if not any((config, run, overrides, model, revision)):
+        return own
+    _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    if own is not None and own.resolve() != folder.resolve():
+        raise UserError(
+            f"{tables}: these tables are of {own}, not of {folder}; leave out what names {folder}, or --tables"
+        )
+    return folder
+
+
 def summary(
     config: ConfigOption = None,
     run: Annotated[
@@ -98,16 +125,18 @@ def summary(
     form = Form(asked[0] if asked else "text")
     runs = run or []
     if len(runs) > 1:
-        if tables is not None or config is not None or model is not None or overrides:
+        if any((tables, config, model, revision, overrides)):
             raise UserError(
-                "summary: with several runs there is no --tables, --config, --model or KEY=VALUE; each run has its own"
+                "summary: with several runs there is no --tables, --config, --model, --revision or KEY=VALUE; each has its own"
             )
         print_seeds(runs, every=every, form=form)
         return
+    run_folder = runs[0] if runs else None
     if tables is None:
-        run_folder = runs[0] if runs else None
         _, folder = _resolve_shown(config, run_folder, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
+    else:
+        _run_of(tables, config, run_folder, overrides=overrides, model=model, revision=revision)
     print_summary(tables, every=every, form=form)
 
 
@@ -130,9 +159,17 @@ def figures(
     from olmo_sparsity.tables.reading import list_finished
     from olmo_sparsity.view.figure_scripts import figure_script
 
-    loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-    if tables is None and not list_finished(folder):
-        measure_first(loaded, folder, asked=train)
+    folder: Optional[Path]
+    if tables is None:
+        loaded, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+        if not list_finished(folder):
+            measure_first(loaded, folder, asked=train)
+    else:
+        folder = _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
+        if folder is None:
+            raise UserError(
+                f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
+            )
     for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
         print_line(path)
 
@@ -166,6 +203,8 @@ def report(
     if tables is None:
         _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
         tables = newest_finished(folder)
+    else:
+        run = _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
     page = out or default_out(tables, run)
     print_line(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
-from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.measuring import SCREENED, ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
@@ -132,7 +132,12 @@ class Config:
             f"influence.k = {too_large}: there {are} only {groups} (full_len {lengths.full_len} - local_len "
             f"{lengths.local_len}); use smaller values, for example with --k",
         )
-        screen = self.influence.screen
+        screen, selectors = self.influence.screen, self.influence.selectors
+        require(
+            screen is None or not set(SCREENED).isdisjoint(selectors),
+            f"influence.screen = {screen}: only candidates of {' and '.join(SCREENED)} are screened, and influence.selectors are "
+            f"{', '.join(selectors)}; leave influence.screen (--screen) out",
+        )
         require(
             screen is None or max(self.influence.k) <= screen <= num_groups,
             f"influence.screen = {screen}: must lie between the largest k, {max(self.influence.k)}, and "

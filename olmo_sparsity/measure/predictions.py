@@ -26,7 +26,7 @@ from olmo_sparsity.measure.losses import (
     read_singles,
     surprisals,
 )
-from olmo_sparsity.measure.screening import in_vocabulary
+from olmo_sparsity.measure.screening import in_vocabulary, labels_in_vocabulary
 from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups, single_tokens
 from olmo_sparsity.measure.window_batch import WindowBatch
 
@@ -201,7 +201,7 @@ class Predictions:
             self._singles[evaluator] = self.unmask(
                 evaluator,
                 self.all_groups_WI,
-                labels_WA=self.labels_WA,
+                labels_WA=labels_in_vocabulary(self.labels_WA, evaluator.model.vocab_size),
                 references=tuple(in_vocabulary(log_p_WV, evaluator.model.vocab_size) for log_p_WV in self.references)
                 if self.with_kl
                 else (),

@@ -21,7 +21,7 @@ from olmo_sparsity.measure.hierarchy import Rows, block_sizes, order_by_blocks
 from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups, target_losses
 from olmo_sparsity.measure.passes import RowGroup
 from olmo_sparsity.measure.predictions import Predictions, SharedSingles
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary
+from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.gates import Estimate
@@ -138,7 +138,7 @@ class WindowScores:
         readouts = read_groups(
             evaluator,
             self.windows.tokens_WT,
-            labels_WA=self.labels_W[:, None],
+            labels_WA=labels_in_vocabulary(self.labels_W[:, None], evaluator.model.vocab_size),
             groups=[RowGroup(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
             reference_WV=in_vocabulary(self.reference_WV, evaluator.model.vocab_size) if with_kl else None,
         )
@@ -296,7 +296,7 @@ class WindowScores:
         return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
 
     def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion, estimate: Estimate = "gate") -> np.ndarray:
-        labels = self.labels_W
+        labels = labels_in_vocabulary(self.labels_W, evaluator.model.vocab_size)
         if criterion == "kl":  # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant
             labels = in_vocabulary(self.reference_WV, evaluator.model.vocab_size).exp()
 

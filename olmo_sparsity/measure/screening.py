@@ -158,6 +158,11 @@ def make_screening(
     return ScreeningSettings(settings.screen, ranking=settings.screen_by, ranker=ranker)
 
 
+def labels_in_vocabulary(labels: torch.Tensor, size: int) -> torch.Tensor:
+    """Return labels, int64, of which those beyond a ranker's entries, padding of the measured model, are its last entry."""
+    return labels.clamp(max=size - 1)
+
+
 def in_vocabulary(log_p_WV: torch.Tensor, size: int) -> torch.Tensor:
     """Return log-probabilities over another number of entries, fp32 [W, size].
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import pickle
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Literal, Optional
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -28,6 +27,8 @@ from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.storage.files import sha256_file, sha256_text
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
@@ -313,8 +314,10 @@ def _as_user_errors(name: str) -> Iterator[None]:
         ) from None
     except pickle.UnpicklingError:
         raise UserError(f"{name}: not loaded, because its pickled weights hold more than tensors") from None
-    # struct.error: the head of a GGUF file is cut short or damaged.
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError, struct.error) as error:
+    except UserError:
+        raise
+    except Exception as error:  # damaged files raise what their readers happen to raise; some raise Exception itself
+        logger.debug("%s: not loaded", name, exc_info=True)
         text = str(error)
         if "trust_remote_code" in text:
             raise UserError(

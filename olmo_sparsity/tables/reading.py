@@ -278,3 +278,14 @@ def find_tables(path: Path) -> Path:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; expected a run or an influence folder")
     return newest_finished(path)
+
+
+def run_of_tables(tables: Path) -> Optional[Path]:
+    """Return the folder of the run or model that an influence folder lies in; None: it lies elsewhere."""
+    path = tables if len(tables.parts) > 2 and tables.parent.name == "influence" else tables.resolve()
+    return path.parent.parent if path.parent.name == "influence" else None
+
+
+def figures_folder(run: Path, tables: Path) -> Path:
+    """Return the folder for the figures of an influence folder."""
+    return run / "figures" / (tables.name or tables.resolve().name)

@@ -234,7 +234,7 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     excerpt, is_real = window.excerpt, window.context == "real"
     short, sparse = excerpt.loss_short_nats, excerpt.loss_at(window.selector, window.context, k=window.k)
     long = excerpt.loss_long_nats if is_real else excerpt.null_loss_long_nats
-    longest = max(short, long, sparse or 0.0)
+    longest = max(short, long, sparse or 0.0) or 1.0  # all are 0 where the model is certain
     room = max(SHORTEST_BAR, min(LONGEST_BAR, console.width - BESIDE_BAR))
     missing = Text(f"  {f'L_short,sparse({window.k})':<26}measured at k = {', '.join(map(str, window.ks))}")
     console.print(_bar("L_short, local only", short, scale=room / longest, style="bright_black"))

@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.wording import contrast_words, multiplicity_words,
 from olmo_sparsity.statistics.wording_of_controls import null_words
 from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
+from olmo_sparsity.tables.reading import figures_folder, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.report_answer import answer
@@ -66,11 +67,10 @@ def default_out(tables: Path, run: Optional[Path] = None) -> Path:
     Raises:
         UserError: the tables are not in a run folder, and no run is given.
     """
-    if run is None and tables.resolve().parent.name == "influence":
-        run = tables.parent.parent
+    run = run or run_of_tables(tables)
     if run is None:
         raise UserError(f"{tables}: these tables are not in a run folder; name the HTML file with --out FILE")
-    return run / "figures" / tables.name / "report.html"
+    return figures_folder(run, tables) / "report.html"
 
 
 def write_report(

@@ -237,7 +237,7 @@ def test_figure4_of_results_and_of_a_folder(measured: api.Results, tiny_tables: 
 
 
 def test_what_notebooks_show_is_escaped(measured: api.Results, windows: api.ChosenWindows) -> None:
-    hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)])
+    hostile = api.ChosenWindows(windows.null_contexts, "x", [["<script>"] * 21 for _ in range(20)], "")
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
     assert "GATE FAILED" in measured._repr_html_()

@@ -131,6 +131,15 @@ def test_the_first_tokens_are_compared_again_where_there_are_more_windows(
     assert used.fit(one.windows)["fit"] == found
 
 
+def test_windows_of_another_tokenizer_are_refused(model: api.Model, tiny_run: Path, tiny_tables: Path) -> None:
+    run = api.open_model(tiny_run)
+    table = api.read_results(tiny_tables).windows
+    with pytest.raises(UserError, match="another tokenizer than that of the model"):
+        api.measure(model, api.windows_from_table(run, table))
+    with pytest.raises(UserError, match="the tokens of row 0 are not those of this model's tokenizer"):
+        api.windows_from_table(model, table)
+
+
 def test_mistakes(folder: Path) -> None:
     with pytest.raises(UserError, match="full_len = 65"):
         api.open_model(folder, local_len=8, full_len=65)

@@ -6,16 +6,19 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 from made_up import CONTEXTUAL, MODEL, made_up_tables
 
 from olmo_sparsity.cli.app import app, main
+from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import sha256_file, write_json
+from olmo_sparsity.tables.reading import run_of_tables
+from olmo_sparsity.view.report import default_out
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -83,6 +86,53 @@ def test_its_own_results_are_shown(
     monkeypatch.setattr(sys, "argv", ["olmo-sparsity", "summary", "--json", *(word.format(work) for word in arguments)])
     app(standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["num_windows"] > 0
+
+
+@pytest.mark.parametrize("command", ["summary", "figures", "report"])
+def test_tables_of_another_folder_are_not_shown_under_its_name(
+    command: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for other in (["--run", "runs/other"], ["--model", "runs/b/c"], ["--config", "config.yaml"]):
+        (work / "config.yaml").write_text("name: other\n")
+        monkeypatch.setattr(sys, "argv", ["olmo-sparsity", command, *other, "--tables", "runs/hf/influence/made-up"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert "runs/hf/influence/made-up: these tables are of runs/hf, not of runs/" in capsys.readouterr().err
+        assert {path.name for path in (work / "runs").iterdir()} == {"a", "b", "hf"}
+
+
+def test_the_run_of_tables(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Path("runs/hf/influence/made-up")
+    assert run_of_tables(tables) == Path("runs/hf")
+    assert run_of_tables(Path("runs/hf")) is None
+    monkeypatch.chdir(tables.parent)
+    for relative in (Path("made-up"), Path("made-up/../made-up")):
+        assert run_of_tables(relative) == work / "runs" / "hf"
+        assert default_out(relative) == work / "runs/hf/figures/made-up/report.html"
+    monkeypatch.chdir("made-up")
+    assert default_out(Path()) == work / "runs/hf/figures/made-up/report.html"
+    monkeypatch.chdir(work / "runs" / "hf")
+    assert default_out(Path("influence/made-up")) == work / "runs/hf/figures/made-up/report.html"
+
+
+def test_the_revision_of_a_configuration_and_of_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text("pretrained: {model: org/name, revision: v1}\n")
+
+    def named(**options: Any) -> tuple[Optional[str], Optional[str], str]:
+        loaded, folder = resolve(options.pop("config", config), None, overrides=None, **options)
+        return loaded.pretrained.model, loaded.pretrained.revision, str(folder)
+
+    assert named() == ("org/name", "v1", "runs/org-name-v1")
+    assert named(model="org/name") == ("org/name", "v1", "runs/org-name-v1")
+    assert named(model="org/name", revision="v2") == ("org/name", "v2", "runs/org-name-v2")
+    assert named(model="org/other") == ("org/other", None, "runs/org-other")
+    assert named(config=None, model="org/name") == ("org/name", None, "runs/org-name")
+    for override in ("pretrained.revision=v1", "pretrained.model=org/other"):
+        with pytest.raises(UserError, match="use the options --model and --revision"):
+            resolve(None, None, overrides=[override], model="org/name")
 
 
 def check(folder: Path, model: str, revision: Optional[str] = None) -> None:

@@ -89,9 +89,16 @@ def test_a_screen_that_leaves_nothing_out_is_exact(ranking: str) -> None:
 
 
 def screened_scores(
-    evaluator: Evaluator, *, ranking: str, num_candidates: int, ranker: Evaluator | None = None
+    evaluator: Evaluator,
+    *,
+    ranking: str,
+    num_candidates: int,
+    ranker: Evaluator | None = None,
+    target: int | None = None,
 ) -> WindowScores:
     tokens_WT, targets_W = windows(3)
+    if target is not None:
+        targets_W[1] = target
     predictions = Predictions(
         evaluator,
         WindowBatch(tokens_WT, targets_W, window_ids_W=np.arange(3), context="real", seed=0),
@@ -146,6 +153,9 @@ def test_a_proxy_with_other_padding_behind_its_vocabulary_ranks(ranking: str) ->
     assert np.isfinite(ranked.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
     back = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator)
     assert np.isfinite(back.kl_single_WI).sum(axis=1).tolist() == [5, 5, 5]
+    padding = transformers_models.VOCAB + 39  # a label that the ranker does not have
+    beyond = screened_scores(larger, ranking=ranking, num_candidates=5, ranker=evaluator, target=padding)
+    assert np.isfinite(beyond.loss_single_WI).sum(axis=1).tolist() == [5, 5, 5]
 
 
 def test_log_probabilities_over_another_vocabulary() -> None:

@@ -209,6 +209,22 @@ def test_damaged_weights_are_one_line(copied: Path) -> None:
         opened(copied)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", '{"model_type": "llama", "hidden_size": "64"}'),
+        ("config.json", '{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 7}'),
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "[1"),
+    ],
+)
+def test_damaged_json_is_one_line(name: str, content: str, copied: Path) -> None:
+    (copied / name).write_text(content)
+    with pytest.raises(UserError, match=r"^[^\n]*cannot load this model[^\n]*$"):
+        opened(copied)
+
+
 @pytest.mark.parametrize("kind", ["bloom", "mamba"])
 def test_an_architecture_without_position_ids_is_refused(kind: str, tmp_path: Path) -> None:
     save(tmp_path, kind)

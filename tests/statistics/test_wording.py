@@ -148,8 +148,9 @@ def test_windows_with_another_null_context_are_counted(passed: Summary) -> None:
 def test_the_kind_of_null_context_is_named(passed: Summary, kind: NullContext) -> None:
     summary = dataclasses.replace(passed, null_context=kind, null_contexts={})
     assert null_words(summary) == NULL_WORDS[kind]
-    whole = dataclasses.replace(summary, null_contexts={kind: summary.num_windows})
-    assert null_words(whole) == NULL_WORDS[kind]
+    for asked in NULL_WORDS:  # it may have taken the place of the one that was asked for, in every window
+        whole = dataclasses.replace(summary, null_context=asked, null_contexts={kind: summary.num_windows})
+        assert null_words(whole) == NULL_WORDS[kind]
 
 
 @pytest.mark.parametrize(("num_classes", "percent"), [(2, "5%"), (4, "10%"), (8, "18%")])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up import CONTEXTUAL, made_up_tables
@@ -13,6 +15,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.view import one_window
 from olmo_sparsity.view.one_window import show_window
 
 HOSTILE = ["[red]markup[/red]", " \x1b[31mescape", " \u202eturned", "\n"]
@@ -95,6 +98,23 @@ def test_a_selector_that_sees_the_target_has_its_luck_beside_its_gain(tables: Pa
     assert f"mean sparse gain on resampled targets, {sum(gains) / len(gains):.3f} nats" in said
     assert "selection luck, the mean" not in shown(tables, selector="kl", k=2)
     assert "selection luck, the mean" not in shown(tables, selector="greedy", k=3)
+
+
+def test_a_window_whose_losses_are_all_0_is_shown(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a model is certain of its target."""
+    read = one_window._read_window
+
+    def certain(*arguments: Any, **named: Any) -> one_window.ShownWindow:
+        window = read(*arguments, **named)
+        choices = {
+            key: dataclasses.replace(choice, loss_sparse_nats=[0.0] * len(choice.ks))
+            for key, choice in window.excerpt.selections.items()
+        }
+        zero = dict.fromkeys(("loss_short_nats", "loss_long_nats", "null_loss_long_nats"), 0.0)
+        return dataclasses.replace(window, excerpt=dataclasses.replace(window.excerpt, selections=choices, **zero))
+
+    monkeypatch.setattr(one_window, "_read_window", certain)
+    assert "sparse gain 0.000, long gain 0.000 nats" in shown(tables)
 
 
 def test_the_model_the_definition_of_visible_and_the_anchor_are_named(tables: Path, tmp_path: Path) -> None:

@@ -753,6 +753,24 @@ def test_a_comparison_in_the_browser(opened: Any, tables: dict[str, Path]) -> No
 
 
 @in_browser
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_saved_comparison_names_its_measurements(opened: Any, width: int) -> None:
+    """Each with its own mark, the first and the last with one label; of those whose gate failed there are no fractions."""
+    page = opened("comparison", viewport={"width": width, "height": 800})
+    labels = page.evaluate("DATA.labels")
+    assert labels[0] == labels[2] != labels[1]
+    for figure, expected in zip(page.locator("#forest figure").all(), (labels, labels[::2]), strict=True):
+        with page.expect_download() as download:
+            figure.get_by_role("button", name="Save as SVG").click()
+        drawing = ElementTree.fromstring(Path(download.value.path()).read_bytes())
+        texts = [text.text or "" for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+        named = [text for text in texts if text.endswith(("/passed", "/failed"))]
+        assert len(named) == len(expected)
+        for text, label in zip(named, expected, strict=True):
+            assert text == label if width == 1200 else text[0] == "…" and label.endswith(text[1:]) and len(text) > 30
+
+
+@in_browser
 def test_a_comparison_without_differences_draws_the_values_alone(opened: Any, tables: dict[str, Path]) -> None:
     """Other tokens, and a gate that failed: neither nats nor fractions are compared."""
     page = opened("other-tokens")
@@ -900,7 +918,12 @@ def test_numbers_and_figures_are_saved_without_a_network(
 def test_a_saved_chart_has_its_gates_and_the_names_of_its_lines(opened: Any, tmp_path: Path) -> None:
     """On a narrow screen, too, all of its words lie within the picture."""
     page = opened("fragile", viewport={"width": 390, "height": 844})
-    for name, place in (("R(k)", "#curves"), ("Prediction recovered", "#reaction"), ("Figure 4", "#figure4")):
+    for name, place in (
+        ("R(k)", "#curves"),
+        ("Prediction recovered", "#reaction"),
+        ("Figure 4", "#figure4"),
+        ("By class", "#classes"),
+    ):
         page.goto(page.url.partition("#")[0])
         page.wait_for_selector("html[data-ready]")
         figure = page.locator(f"{place} figure", has_text=name if place != "#figure4" else "context").first

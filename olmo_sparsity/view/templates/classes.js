@@ -153,14 +153,14 @@ function classScale(panel, x, top, bottom) {
 /** Returns an estimate with its interval. `look`: a selector, or `black`. */
 function classMark(look, value, x, y, open) {
   const ink = look === "black" ? "var(--text)" : colour(look);
-  return [
+  const bar =
     value.low === null
       ? null
-      : svg("path", { d: `M${x(value.low)},${y}H${x(value.high)}`, stroke: ink, "stroke-width": open ? 1.2 : 2 }),
-    look === "black"
-      ? svg("circle", { cx: x(value.mean), cy: y, r: 4.2, stroke: ink, fill: open ? "var(--card)" : ink })
-      : marker(look, x(value.mean), y, 4.5),
-  ];
+      : svg("path", { d: `M${x(value.low)},${y}H${x(value.high)}`, stroke: ink, "stroke-width": open ? 1.2 : 2 });
+  if (look === "black")
+    return [bar, svg("circle", { cx: x(value.mean), cy: y, r: 4.2, stroke: ink, fill: open ? "var(--card)" : ink })];
+  // A file that is saved names its series from this group.
+  return [svg("g", { "data-series": look, "data-name": look, stroke: ink }, [bar, marker(look, x(value.mean), y, 4.5)])];
 }
 
 /** Returns the numbers of the classes as a table. */

@@ -29,15 +29,15 @@ function panel(rows, of, left, right, top, height, title) {
     of(row).forEach(([measurement, value], j, all) => {
       if (!value) return;
       const y = top + (i + 0.5) * height + (j - (all.length - 1) / 2) * 9;
-      if (value.low !== null)
-        parts.push(
-          svg("path", {
-            d: `M${x(value.low)},${y}H${x(value.high)}`,
-            stroke: colour(look(measurement)),
-            "stroke-width": 2,
-          }),
-        );
-      parts.push(marker(look(measurement), x(value.mean), y, 4));
+      const [shape, stroke] = [look(measurement), colour(look(measurement))];
+      const bar = value.low === null ? "" : `M${x(value.low)},${y}H${x(value.high)}`;
+      parts.push(
+        // A file that is saved names its series from these groups.
+        svg("g", { "data-series": DATA.labels[measurement], "data-name": shape, stroke }, [
+          ...(bar ? [svg("path", { d: bar, "stroke-width": 2 })] : []),
+          marker(shape, x(value.mean), y, 4),
+        ]),
+      );
     }),
   );
   return parts;

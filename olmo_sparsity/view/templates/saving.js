@@ -48,9 +48,14 @@ function headOf(drawing, title, notes, width, paper) {
   };
   write(title, 14, { "font-weight": 600 });
   for (const note of notes.filter(Boolean)) write(note, 9, {});
-  const series = new Map([...drawing.querySelectorAll("[data-series]")].map((group) => [group.dataset.series, group]));
+  // Two measurements may have one label; their marks differ.
+  const key = ({ dataset }) => `${dataset.name} ${dataset.open ?? ""} ${dataset.series}`;
+  const series = new Map([...drawing.querySelectorAll("[data-series]")].map((group) => [key(group), group]));
+  const most = Math.floor((width - 48) / 5.5);
   let x = width;
-  for (const [label, group] of series) {
+  for (const group of series.values()) {
+    const { series: whole } = group.dataset;
+    const label = whole.length > most ? `…${whole.slice(1 - most)}` : whole;
     const space = 48 + 6.2 * label.length;
     if (x + space > width) [x, y] = [8, y + 16];
     const stroke = getComputedStyle(group).stroke;
