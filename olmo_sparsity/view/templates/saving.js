@@ -51,12 +51,11 @@ function headOf(drawing, title, notes, width, paper) {
   // Two measurements may have one label; their marks differ.
   const key = ({ dataset }) => `${dataset.name} ${dataset.open ?? ""} ${dataset.series}`;
   const series = new Map([...drawing.querySelectorAll("[data-series]")].map((group) => [key(group), group]));
-  const most = Math.floor((width - 48) / 5.5);
+  const most = Math.floor((width - 48) / 6.2);
   let x = width;
   for (const group of series.values()) {
-    const { series: whole } = group.dataset;
-    const label = whole.length > most ? `…${whole.slice(1 - most)}` : whole;
-    const space = 48 + 6.2 * label.length;
+    const lines = wrapped(group.dataset.series, most).map((line) => (line.length > most ? `…${line.slice(1 - most)}` : line));
+    const space = 48 + 6.2 * Math.max(...lines.map((line) => line.length));
     if (x + space > width) [x, y] = [8, y + 16];
     const stroke = getComputedStyle(group).stroke;
     const fill = group.dataset.open ? paper : stroke;
@@ -64,9 +63,10 @@ function headOf(drawing, title, notes, width, paper) {
     parts.push(
       svg("path", { d: `M${x},${y - 4}h30`, stroke, "stroke-dasharray": dash ?? null }),
       svg("path", { d: MARKERS[group.dataset.name](4), transform: `translate(${x + 15},${y - 4})`, fill, stroke }),
-      svg("text", { ...words, x: x + 36, y, "font-size": 10 }, label),
+      ...lines.map((line, i) => svg("text", { ...words, x: x + 36, y: y + 12 * i, "font-size": 10 }, line)),
     );
-    x += space;
+    x = lines.length > 1 ? width : x + space; // below several lines the next one begins
+    y += 12 * (lines.length - 1);
   }
   return { parts, height: y + 8 };
 }
