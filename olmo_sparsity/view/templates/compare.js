@@ -91,7 +91,7 @@ function forest(rows, unit) {
   );
   const [title, subtitle, of] = differ
     ? ["Values and differences", "", "differences"]
-    : ["Values", "No differences: the reasons are above.", "values"];
+    : ["Values", "No differences: the page gives the reasons.", "values"];
   const count = unit === "nats" ? 3 : 2;
   const said = rows.map((row) => `${name(row)}: ${row[of].map((e) => interval(e, count)).join("; ")}`).join(". ");
   return picture(`${title}, ${unit}`, subtitle, `${of}: ${said}`, width, bottom + 22, parts);
