@@ -31,6 +31,8 @@ from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
 
+NUM = 12  # windows of each of the 8 suites of the validation
+
 
 def test_hits_by_brute_force() -> None:
     rng = np.random.default_rng(0)
@@ -99,7 +101,7 @@ def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_plante
 
 @pytest.fixture(scope="module")
 def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
-    settings = ValidationConfig(num_windows=25, k=[1, 2, 4, 8], needle_copies=[1, 2], solver_steps=3, seed=6)
+    settings = ValidationConfig(num_windows=NUM, k=[1, 2, 4, 8], needle_copies=[1, 2], solver_steps=3, seed=6)
     influence = dataclasses.replace(tiny_config.influence, seed=2, lasso_masks=20)
     config = dataclasses.replace(tiny_config, validation=settings, influence=influence)
     run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("validation") / "run", symlinks=True))
@@ -109,10 +111,10 @@ def validated(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.Temp
 def test_validation_end_to_end(validated: tuple[Config, Path]) -> None:
     _, tables = validated
     planted, found = (read_table(tables, name).to_pandas() for name in ("planted", "found"))
-    assert len(planted) == 25 * 8
-    assert len(found) == 25 * 8 * 10
+    assert len(planted) == NUM * 8
+    assert len(found) == NUM * 8 * 10
     for ranked, window_id in zip(found["ranked_positions"], found["window_id"], strict=True):
-        assert sorted(ranked) == list(range(12 if window_id < 100 else 24))
+        assert sorted(ranked) == list(range(12 if window_id < 4 * NUM else 24))
     numbers = detection(tables)
     cells = [(suite.suite, suite.num_planted) for suite in numbers.suites]
     assert cells == [
@@ -161,16 +163,16 @@ def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> No
     assert len(found) == len(planted) * len(config.validation.selectors)
     tokenizer = read_tokenizer(run / "tokenizer.json")
     store = open_store(Path(read_json(run / "manifest.json")["token_store"]), "validation")
-    natural = sample_windows(store, 20, num_windows=100, max_per_document=16, seed=2)
-    numbers = np.arange(100) % len(natural)
+    natural = sample_windows(store, 20, num_windows=4 * NUM, max_per_document=16, seed=2)
+    numbers = np.arange(4 * NUM) % len(natural)
     rows_WT, doc_ids = natural.tokens(numbers), natural.doc_ids(numbers)
     suites = [
         needle_windows(
-            name, copies, rows_WT=rows_WT[first : first + 25], doc_ids=doc_ids[first : first + 25], num_long_range=12,
+            name, copies, rows_WT=rows_WT[first : first + NUM], doc_ids=doc_ids[first : first + NUM], num_long_range=12,
             tokenizer=tokenizer, seed=6,
         )
-        for first, (name, copies) in zip(range(0, 100, 25), itertools.product(NEEDLES, (1, 2)), strict=True)
-    ] + [correlated_windows(name, 25, seed=6) for name in TASKS]  # fmt: skip
+        for first, (name, copies) in zip(range(0, 4 * NUM, NUM), itertools.product(NEEDLES, (1, 2)), strict=True)
+    ] + [correlated_windows(name, NUM, seed=6) for name in TASKS]  # fmt: skip
     solver_run = run / "solver" / "seed6-steps3"
     definitions = [Definition(load_model(one / "checkpoints" / "latest", cpu), 8) for one in (run, solver_run)]
     for number, suite in enumerate(suites):
@@ -178,7 +180,7 @@ def test_every_column_of_planted_and_found(validated: tuple[Config, Path]) -> No
         definition, words = definitions[not is_needle], tokenizer if is_needle else word_tokenizer()
         for w in (0, 7):
             *tokens, target = suite.rows_WT[w].tolist()
-            texts, window_id = [words.decode([token]) for token in [*tokens, target]], 25 * number + w
+            texts, window_id = [words.decode([token]) for token in [*tokens, target]], NUM * number + w
             truth, everything = np.flatnonzero(suite.truth_WM[w]).tolist(), range(suite.num_long_range)
             short, long, at_truth = -definition.log_q(tokens, [[], everything, truth])[:, target]
             expected = {
@@ -211,7 +213,7 @@ def test_a_finished_validation_is_left_alone(messages: Messages, validated: tupl
     run = tables.parent.parent
     messages.clear()
     assert validate(config, run) == tables
-    assert "already measured (200 windows)" in messages[-1]
+    assert f"already measured ({8 * NUM} windows)" in messages[-1]
     other = [dataclasses.replace(config, validation=dataclasses.replace(config.validation, seed=1))]
     changes = {"max_windows_per_document": 1, "sampling": "documents", "lasso_masks": 7, "seed": 9, "path": "masked"}
     for key, value in changes.items():

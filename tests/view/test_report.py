@@ -780,7 +780,7 @@ def test_a_comparison_without_differences_draws_the_values_alone(opened: Any, ta
         assert f"Values, {unit}" in words
         assert f"value, {unit}" in words
         assert f"difference, {unit}" not in words
-        assert "No differences: the reasons are above" in words
+        assert "No differences: the page gives the reasons" in words
     recovered = summarize(load(tables["passed"])).at("kl", "real", 8).recovered_fraction
     assert printed(recovered, 2) in (fractions.locator("svg[role=img]").get_attribute("aria-label") or "")
 
