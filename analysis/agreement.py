@@ -55,7 +55,7 @@ def _matrices(pairs: list[Agreement], names: list[str]) -> tuple[np.ndarray, np.
     return overlap, correlation
 
 
-def _words(pairs: list[Agreement], names: list[str]) -> str:
+def _words(pairs: list[Agreement], names: list[str], *, screened: bool) -> str:
     words = "Each pair of selectors on the same windows, real context; means over windows."
     estimates = [e for pair in pairs for e in (pair.overlap[-1].share, pair.rank_correlation) if e is not None]
     bounds = [(estimate.mean, estimate.bounds) for estimate in estimates]
@@ -70,8 +70,9 @@ def _words(pairs: list[Agreement], names: list[str]) -> str:
     left_out = max(pair.num_windows_left_out for pair in pairs)
     if left_out:
         words += (
-            " A window in which a selector scores all positions equally has no rank correlation: up to "
-            f"{left_out:,} windows are left out of a cell."
+            " A window in which a selector scores all positions equally"
+            + (", or screening leaves positions out," if screened else "")
+            + f" has no rank correlation: up to {left_out:,} windows are left out of a cell."
         )
     return words
 
@@ -92,7 +93,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     axes[0].set_title(f"common {what} among the {k} chosen\n(share; two random choices: {chance:.2f})")
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
-    caption(figure, measured.summary, words=_words(pairs, names))
+    caption(figure, measured.summary, words=_words(pairs, names, screened=measurement.setup.screening is not None))
     return save(figure, out, name="agreement", one_column=1)
 
 

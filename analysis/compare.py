@@ -21,7 +21,7 @@ from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, me
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 from .output import caption_text, save, write_above
-from .runs import RUN_LOOKS, script_of_runs
+from .runs import RUN_LOOKS, check_looks, script_of_runs
 from .style import error_bars
 
 CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
@@ -115,6 +115,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: there are fewer than two runs, or they cannot be compared.
     """
+    check_looks(len(runs))
     comparison = compare(read_subjects([str(run) for run in runs]))
     rows = shown_rows(comparison)  # one axis holds only nats, and only gains: losses are ten times as large
     figure, (left, right) = plt.subplots(

@@ -28,7 +28,7 @@ from olmo_sparsity.storage.files import write_json
 
 from .line_labels import EndLabel, label_line_ends
 from .output import caption_text, save
-from .runs import RUN_LOOKS, script_of_runs
+from .runs import RUN_LOOKS, check_looks, script_of_runs
 
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
 LABEL_CHARS = 15  # of a line of a label
@@ -167,6 +167,7 @@ def _anchor_warnings(compared: ComparedCurves, words_of: Callable[[ModelSetup], 
 
 def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     """Draw ``context-curve`` of curves that were read, and write their numbers beside it."""
+    check_looks(len(compared.models))
     first = min(compared.reference_len, compared.models[0].curve.lengths.local_len)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.6, 3.8), layout="constrained")
     _draw_losses(left, compared)

@@ -17,7 +17,6 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.sparsity_by_length import (
     SHARES,
@@ -36,9 +35,10 @@ from olmo_sparsity.statistics.wording_of_models import definition_words, estiman
 from olmo_sparsity.storage.files import write_text
 
 from .measured import WidthOption
+from .mistakes import mistakes_in_one_line
 from .output import caption_text, save, write_above
 from .paper import Width, drawn_for, folder_for
-from .runs import RUN_LOOKS
+from .runs import RUN_LOOKS, check_looks
 from .style import dodges
 
 NAME = "effective-sparsity"
@@ -226,6 +226,7 @@ def table(found: SparsityByLength) -> pd.DataFrame:
 
 def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     """Draw ``effective-sparsity``, and write its numbers beside it as CSV."""
+    check_looks(len(found.models))
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
@@ -269,13 +270,9 @@ def _command(
     selector: Annotated[str, typer.Option(help="A selector that does not see the target.")] = "attention",
     width: WidthOption = Width.screen,
 ) -> None:
-    try:
-        with drawn_for(width):
-            for path in draw(tables, folder_for(out), selector=selector):
-                print(path)
-    except UserError as error:
-        typer.echo(f"analysis: error: {error}", err=True)
-        raise typer.Exit(2) from None
+    with mistakes_in_one_line(), drawn_for(width):
+        for path in draw(tables, folder_for(out), selector=selector):
+            print(path)
 
 
 if __name__ == "__main__":

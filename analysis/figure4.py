@@ -46,7 +46,8 @@ WORDS = (
 SEEING_WORDS = "This selector sees the target: R(k) holds its luck, and the number to read is real minus luck. "
 RESAMPLED_WORDS = (
     "In the row of the resampled target the label is drawn from the short-context prediction, so that the long context cannot "
-    "matter ({draws} draws of each window): what is gained there is exactly luck. "
+    "matter ({draws} draws of each window): what is gained there is exactly luck. The number above is "
+    "their mean; of unmask-one at k = 1 it is the expectation over all labels, unless candidates were screened. "
 )
 BLIND_WORDS = "This selector does not see the target: its gain over random holds no selection luck. "
 

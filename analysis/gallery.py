@@ -15,6 +15,7 @@ import typer
 from matplotlib import image
 
 from .measured import find_tables
+from .mistakes import mistakes_in_one_line
 
 DOCS = Path("docs/images")
 # Name in docs/images/ -> path of a figure; {figures} is the folder of the figures of the run's newest measurement.
@@ -62,7 +63,8 @@ def picture_of_page(page: Path, out: Path) -> None:
 
 def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
     """Update the pictures in docs/images/."""
-    _, figures = find_tables(run, None)
+    with mistakes_in_one_line():
+        _, figures = find_tables(run, None)
     for name, pattern in PICTURES.items():
         source = Path(pattern.format(figures=figures))
         if source.is_file():

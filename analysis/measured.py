@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import figures_folder, newest_finished, run_of_tables
 
+from .mistakes import mistakes_in_one_line
 from .paper import Width, drawn_for, folder_for
 
 
@@ -77,7 +78,7 @@ def script(*draws: Draw) -> None:
         ] = None,
         width: WidthOption = Width.screen,
     ) -> None:
-        try:
+        with mistakes_in_one_line():
             folder = run or (DEFAULT_RUN if tables is None else run_of_tables(tables))
             if folder is None and out is None:
                 raise UserError(
@@ -87,8 +88,5 @@ def script(*draws: Draw) -> None:
             with drawn_for(width):
                 for path in draw_measured(draws, shown, out=out or default_out):
                     print(path)
-        except UserError as error:
-            typer.echo(f"analysis: error: {error}", err=True)
-            raise typer.Exit(2) from None
 
     typer.run(command)

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words, short_anchor_warning
@@ -87,11 +88,13 @@ def _words(numbers: Detection) -> str:
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
-    """Draw ``planted``, of the newest validation of a run (of the first, if several are named).
+    """Draw ``planted``, of the newest validation of a run.
 
     Raises:
-        UserError: the run has none.
+        UserError: the run has none, or several are named.
     """
+    if len(runs) > 1:
+        raise UserError(f"{runs[1]}: this figure is of one run; draw each with its own --run and --out")
     numbers = detection(newest_finished(runs[0], "validation"))
     columns = -(-len(numbers.suites) // 2)
     figure, axes = plt.subplots(

@@ -42,7 +42,8 @@ BLIND_WORDS = (
 )
 SEEING_WORDS = (
     "Target seen: part of what these selectors gain is luck. Luck: their sparse gain on labels drawn from the short-context "
-    "prediction, for which the long context cannot matter; real minus luck is what remains."
+    "prediction (of unmask-one at k = 1 its expectation over all labels, unless candidates were screened), for which the long "
+    "context cannot matter; real minus luck is what remains."
 )
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "

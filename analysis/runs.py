@@ -11,6 +11,7 @@ import typer
 from olmo_sparsity.errors import UserError
 
 from .measured import WidthOption
+from .mistakes import mistakes_in_one_line
 from .paper import Width, drawn_for, folder_for
 
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
@@ -18,7 +19,21 @@ RUN_LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#D55E00", "marker": "s", "linestyle": "--"},
     {"color": "#009E73", "marker": "^", "linestyle": "-."},
     {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
+    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
+    {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
+    {"color": "#332288", "marker": "X", "linestyle": "-."},
+    {"color": "#000000", "marker": "*", "linestyle": ":"},
 )
+
+
+def check_looks(number: int) -> None:
+    """Check that so many runs or models can be told apart in one figure.
+
+    Raises:
+        UserError: they cannot.
+    """
+    if number > len(RUN_LOOKS):
+        raise UserError(f"{number} runs or models in one figure: at most {len(RUN_LOOKS)} can be told apart")
 
 
 def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:
@@ -32,12 +47,8 @@ def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:
         width: WidthOption = Width.screen,
     ) -> None:
         first = run[0] if run[0].exists() else Path(str(run[0]).rpartition(":")[0])  # RUN:SELECTOR
-        try:
-            with drawn_for(width):
-                for path in draw(run, folder_for(out or first / "figures")):
-                    print(path)
-        except UserError as error:
-            typer.echo(f"analysis: error: {error}", err=True)
-            raise typer.Exit(2) from None
+        with mistakes_in_one_line(), drawn_for(width):
+            for path in draw(run, folder_for(out or first / "figures")):
+                print(path)
 
     typer.run(command)

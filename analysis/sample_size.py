@@ -42,10 +42,10 @@ GATE_LOOKS: dict[str, dict[str, Any]] = {
 }
 WORDS = (
     "The numbers of the first n windows, side by side; bars: 95% intervals over documents. On the same text, window i does not "
-    "depend on how many windows are measured (its weight may; here it is that of the whole measurement). Enough windows were "
-    "measured if the numbers no longer change and the intervals are as narrow as the question requires. R(k), smallest k and "
-    "gain over random are of selectors that do not see the target, real minus luck of those that do. R(k): linear up to 1, "
-    "logarithmic beyond."
+    "depend on how many windows are measured. Its weight may; here it is that of the whole measurement, so that the numbers of "
+    "few windows are only nearly those of a measurement of so many. Enough windows were measured if the numbers no longer change "
+    "and the intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do "
+    "not see the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Optional
 
@@ -91,7 +92,14 @@ def ladder(runs: list[Path]) -> list[Rung]:
         pretrained = of_model[0].setup.model
         size = of_model[0].manifest["num_parameters"] if pretrained is None else pretrained.num_parameters
         rungs.append(Rung(float(size), numbers, of_model))
-    return sorted(rungs, key=lambda rung: rung.num_parameters)
+    rungs.sort(key=lambda rung: rung.num_parameters)
+    for one, other in pairwise(rungs):
+        if one.num_parameters == other.num_parameters:
+            raise UserError(
+                f"{one.numbers.model.runs[0]} and {other.numbers.model.runs[0]} are two models of {one.num_parameters:,.0f} "
+                "parameters; a ladder differs in size and seed alone"
+            )
+    return rungs
 
 
 def _draw_line(
@@ -203,7 +211,9 @@ def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:
 
 
 def _differences_words(rungs: list[Rung]) -> str:
-    """Return the largest model's numbers minus the smallest's, paired."""
+    """Return the largest model's numbers minus the smallest's, paired; nothing of one model alone."""
+    if len(rungs) == 1:
+        return ""
     change = difference_over_seeds(rungs[0].measurements, rungs[-1].measurements)
     changes = [f"long gain {interval(change.of_windows('long_gain_nats'), 3)}"]
     for name in rungs[0].numbers.mean.blind_selectors:

@@ -87,7 +87,7 @@ def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
 def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
     """Draw Figure 1: a panel for each K_train, a line for each k."""
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
-    first = _only_setting(settings, "scratchpad", "positions", "train_lengths", "max_position")
+    first = _only_setting(settings, "scratchpad", "positions", "train_lengths", "max_position", "hide_tokens")
     sparsities = sorted({one.k for one in accuracies})
     figure, axes = plt.subplots(
         1, len(settings), figsize=(3.3 * len(settings) + 0.8, 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -188,6 +188,11 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
     return draw
 
 
+def _filled(selector: str) -> dict[str, Any]:
+    """Return the looks of a selector, with a marker that can be filled."""
+    return {**LOOKS[selector], "marker": "X"} if selector == "random" else LOOKS[selector]
+
+
 def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
@@ -199,7 +204,7 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
     for axis, k in zip(axes[0], sparsities, strict=False):
         for name in selectors:
             own = [point for point in points if point.k == k and point.selector == name]
-            band(axis, [point.length for point in own], estimates=[point.found for point in own], **LOOKS[name])
+            band(axis, [point.length for point in own], estimates=[point.found for point in own], **_filled(name))
         lengths = sorted({point.length for point in points})
         axis.plot(lengths, [k / length for length in lengths], color="black", linestyle=":", linewidth=1)
         axis.axvspan(*setting.train_lengths, color="grey", alpha=0.12, linewidth=0)
@@ -217,7 +222,7 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
                 continue
             beyond = point.length > setting.train_lengths[1]
             axis.plot(
-                estimate.mean, point.right.mean, markersize=5, linestyle="none", **LOOKS[point.selector],
+                estimate.mean, point.right.mean, markersize=5, linestyle="none", **_filled(point.selector),
                 markerfacecolor=LOOKS[point.selector]["color"] if beyond else "white",
             )  # fmt: skip
         axis.set_xlabel(label)
@@ -227,7 +232,7 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
         axis.set_title(f"accuracy against {label}")
     axes[0][0].set_ylabel("share found")
     axes[0][-2].set_ylabel("accuracy, all tokens visible")
-    handles = [Line2D([], [], label=name, **LOOKS[name]) for name in selectors]
+    handles = [Line2D([], [], label=name, **_filled(name)) for name in selectors]
     handles.append(Line2D([], [], color="black", linestyle=":", label="by chance"))
     caption_text(
         figure,

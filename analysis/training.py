@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
 from .output import caption_text, save
-from .runs import RUN_LOOKS, script_of_runs
+from .runs import RUN_LOOKS, check_looks, script_of_runs
 
 # Columns of the evaluations; their words and looks.
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -170,6 +170,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: a folder is not a run, or the run has not logged anything yet.
     """
+    check_looks(len(runs))
     read = [read_training_run(run) for run in runs]
     several = len(read) > 1
     looks: Looks = [

@@ -282,17 +282,19 @@ def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label:
 
 
 def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
-    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W]."""
+    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W].
+
+    Nothing but these tokens is there, under both definitions of visible: what lies before them must not reach the target by way
+    of the keys and values of the prefix.
+    """
     num_recent = num_visible - scores.evaluator.local_len
     if num_recent == 0:
         return scores.loss_short_W
     if num_recent >= scores.num_long_range:
         return scores.loss_long_W
-    if num_recent < 0:
-        fewer = dataclasses.replace(scores.evaluator, local_len=num_visible)
-        log_p_WV = short_log_probs(fewer, scores.windows.tokens_WT)
-        return surprisal(log_p_WV, scores.labels_W).cpu().numpy()
-    return scores.losses(scores.all_positions_WM[:, None, -num_recent:])[:, 0]
+    alone = dataclasses.replace(scores.evaluator, local_len=num_visible)
+    log_p_WV = short_log_probs(alone, scores.windows.tokens_WT)
+    return surprisal(log_p_WV, scores.labels_W).cpu().numpy()
 
 
 def _mimics(settings: InfluenceConfig) -> list[str]:

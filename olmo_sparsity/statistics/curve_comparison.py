@@ -180,6 +180,7 @@ def _read_model(
     model: TrainedModel, folders: Mapping[Path, Path], *, manifests: Mapping[Path, dict[str, Any]]
 ) -> _ReadModel:
     manifest = manifests[model.runs[0]]
+    _check_measured_alike([manifests[run] for run in model.runs])
     visible = [int(number) for number in manifest["num_visible_tokens"]]
     return _ReadModel(model, manifest, visible, [loss_sums(folders[run], visible) for run in model.runs])
 
@@ -242,6 +243,22 @@ def _check_same_windows(manifests: list[dict[str, Any]]) -> None:
                 f"the context curves of {first['run']} and {other['run']} are of different windows and cannot be compared; "
                 "measure them on the same text, with the same local_len, full_len, windows, seed and --max-visible"
             )
+
+
+def _check_measured_alike(manifests: list[dict[str, Any]]) -> None:
+    """Check that the curves of the seeds of one model were measured at one step and in one way."""
+    first = manifests[0]
+    for other in manifests[1:]:
+        for what, (one, another) in {
+            "checkpoint step": [manifest.get("checkpoint", {}).get("step") for manifest in (first, other)],
+            "anchor": [manifest.get("anchor") for manifest in (first, other)],
+            "precision": [manifest.get("precision") for manifest in (first, other)],
+        }.items():
+            if one != another:
+                raise UserError(
+                    f"the context curves of {first['run']} and {other['run']}, seeds of one model, have {what} {one} and "
+                    f"{another}; measure both again with the same options of `olmo-sparsity context-curve`"
+                )
 
 
 def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:

@@ -21,7 +21,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.model_setup import ModelSetup, Screening
 from olmo_sparsity.statistics.wording_of_models import subject_name, subject_names
 from olmo_sparsity.tables.reading import read_table
 
@@ -172,7 +172,7 @@ def sparsity_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> 
             the target.
     """
     _check_selector(measured, selector)
-    _check_alike(measured)
+    _check_alike(measured, selector)
     lines = (LineKey(selector, "real"), LineKey(selector, "null"), LineKey("random", "real"))
     of_models: dict[tuple[Any, ...], list[MeasuredLength]] = {}
     for one in measured:
@@ -295,7 +295,7 @@ def _check_selector(measured: Sequence[MeasuredLength], selector: str) -> None:
             )
 
 
-def _check_alike(measured: Sequence[MeasuredLength]) -> None:
+def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
     """Check that all measurements have the definitions in common, whatever their model."""
     measurements = [one.measurement for one in measured]
     for what, values in (
@@ -304,6 +304,7 @@ def _check_alike(measured: Sequence[MeasuredLength]) -> None:
         ("anchor", [m.setup.anchor_choice for m in measurements]),
         ("null context", [m.null_context for m in measurements]),
         ("unit", [m.unit for m in measurements]),
+        (f"candidates of {selector}", [_candidates_words(m.setup.screening, selector) for m in measurements]),
     ):
         for one, value in zip(measured, values, strict=True):
             if value != values[0]:
@@ -313,6 +314,13 @@ def _check_alike(measured: Sequence[MeasuredLength]) -> None:
                 )
     if measurements[0].unit != "token":
         raise UserError(f"these tables count k in units of {measurements[0].unit}; measure them with --unit token")
+
+
+def _candidates_words(screening: Optional[Screening], selector: str) -> str:
+    """Return which candidates of a selector were scored; at a length where fewer were, k is larger for that alone."""
+    if screening is None or selector not in screening.selectors:
+        return "not screened"
+    return f"screened to {screening.num_candidates} by {screening.ranking}"
 
 
 def _check_targets(measured: list[MeasuredLength]) -> None:

@@ -6,7 +6,7 @@ All seeds of a model answer the same sequences, so sequences and seeds are cross
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -16,6 +16,8 @@ import numpy as np
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seeds import estimates_of_model
+from olmo_sparsity.statistics.trained_models import same_model
+from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
 # Columns that do not depend on what a model answers: equal where the same was asked.
@@ -119,16 +121,30 @@ def _by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting,
     """
     tables: dict[Setting, list[dict[str, np.ndarray]]] = {}
     seen: dict[tuple[Setting, int], Path] = {}
+    folders_of: dict[Setting, list[Path]] = {}
     for folder in folders:
         manifest = read_manifest(folder, kind)
         setting = setting_of(manifest)
+        _check_one_model([*folders_of.get(setting, []), folder])
         key = (setting, manifest["training_seed"])
         if key in seen:
             raise UserError(f"{folder}: the same setting and seed as {seen[key]}; give one of them")
         seen[key] = folder
+        folders_of.setdefault(setting, []).append(folder)
         frame = read_table(folder, table).to_pandas()
         tables.setdefault(setting, []).append({name: frame[name].to_numpy() for name in frame.columns})
     return tables
+
+
+def _check_one_model(folders: Sequence[Path]) -> None:
+    """Check that the runs whose tables these are differ in the seed of training only.
+
+    Raises:
+        UserError: they do not.
+    """
+    runs = [folder.parents[1] for folder in folders]  # tables may lie elsewhere, too
+    if len(runs) > 1 and all((run / "manifest.json").is_file() and is_folder_of_kind(run, "run") for run in runs):
+        same_model(runs)
 
 
 def _check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:

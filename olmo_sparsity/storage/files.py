@@ -156,10 +156,11 @@ def _may_be_in_use(partial: Path) -> bool:
 
 
 def remove_leftovers(*folders: Path) -> None:
-    """Remove the partial files that killed processes left in these folders. Files of running processes are kept."""
+    """Remove the partial files that killed processes left in these folders. Files of running processes and of others are kept."""
     for folder in folders:
         for path in folder.glob("*.partial"):
-            if path.is_file() and not path.is_symlink() and not _may_be_in_use(path):
+            is_own = PARTIAL_NAME.fullmatch(path.name) is not None
+            if is_own and path.is_file() and not path.is_symlink() and not _may_be_in_use(path):
                 path.unlink(missing_ok=True)
 
 

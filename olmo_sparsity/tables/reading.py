@@ -241,6 +241,8 @@ NOT_MEASURED = {
     "influence": "nothing has been measured in this run; run `olmo-sparsity influence` first",
     "context-curve": "this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
     "validation": "nothing has been validated in this run; run `olmo-sparsity validate` first",
+    "synthetic": "no evaluation of this run is finished; run `olmo-sparsity synth eval` again, it continues",
+    "bridge": "no bridge of this run is finished; run `olmo-sparsity synth bridge` again, it continues",
 }
 
 

@@ -14,10 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
-from analysis import context_curve, planted, scale
+from analysis import compare, context_curve, planted, scale, training
+from analysis.mistakes import mistakes_in_one_line
+from analysis.runs import RUN_LOOKS
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
@@ -201,3 +205,32 @@ def test_a_context_curve_is_labelled_with_the_positions_of_its_run() -> None:
     assert positions(pose_method="randpos") == "RandPos"
     assert positions(num_chunks=1, train_len=20) == "ceiling, rows of 20"
     assert positions(train_len=20) == "ceiling, rows of 20, PoSE, 2 chunks"
+
+
+def test_mistakes_of_the_scripts_are_one_line(tmp_path: Path) -> None:
+    """Of the user, and of the operating system; bugs keep their traceback."""
+    for error, line in (
+        (UserError("no such run"), "analysis: error: no such run"),
+        (PermissionError(13, "Permission denied", "out"), "analysis: error: out: Permission denied"),
+    ):
+
+        def fail(error: Exception = error) -> None:
+            with mistakes_in_one_line():
+                raise error
+
+        app = typer.Typer()
+        app.command()(fail)
+        done = CliRunner().invoke(app, [])
+        assert (done.exit_code, done.output.strip()) == (2, line)
+    with pytest.raises(OSError, match="a bug"), mistakes_in_one_line():
+        raise OSError("a bug")
+
+
+def test_more_runs_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
+    runs = [tmp_path / str(number) for number in range(9)]
+    for draw in (compare.draw, training.draw):
+        with pytest.raises(UserError, match="9 runs or models in one figure: at most 8 can be told apart"):
+            draw(runs, tmp_path)
+    assert len({(look["color"], look["marker"]) for look in RUN_LOOKS}) == 8
+    with pytest.raises(UserError, match="this figure is of one run"):
+        planted.draw(runs[:2], tmp_path)

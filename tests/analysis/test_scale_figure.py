@@ -86,6 +86,16 @@ def lines(axis: Axes, color: str, *, k_is_largest: bool = True) -> list[list[flo
     ]  # fmt: skip
 
 
+def test_two_models_of_one_size_are_refused(tmp_path: Path) -> None:
+    runs = made_up_ladder(tmp_path)
+    for run in runs[:2]:
+        path = newest_finished(run) / "manifest.json"
+        write_json(path, {**read_json(path), "num_parameters": 1000})
+    with pytest.raises(UserError, match="are two models of 1,000 parameters"):
+        scale.ladder(runs)
+    assert "Largest minus smallest" not in scale._words(scale.ladder(runs[2:]))
+
+
 def test_a_missing_number_leaves_a_gap(rungs: list[scale.Rung]) -> None:
     """A line from its left to its right neighbour would show a number that is not there."""
     figure, axis = plt.subplots()

@@ -211,6 +211,13 @@ def test_bridges_of_two_settings_are_refused(draw) -> None:
         draw([], bridge_points() + bridge_points(dataclasses.replace(PARITY, max_sparsity=4)))
 
 
+@pytest.mark.parametrize("kind", ["synthetic", "bridge"])
+def test_an_unfinished_evaluation_is_one_line(kind: str, tmp_path: Path) -> None:
+    (tmp_path / kind / "begun").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"is finished; run `olmo-sparsity synth (eval|bridge)` again, it continues"):
+        synthetic.draw([tmp_path], tmp_path)
+
+
 def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no synthetic tables here; run `olmo-sparsity synth eval` first"):
         synthetic.draw([tmp_path], tmp_path)

@@ -27,6 +27,8 @@ from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_cu
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.seeds import estimates_over_seeds
 from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
+from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.tables.reading import newest_finished
 
 _, CEILING_POSE, _ = FOUR_WAY["ceiling"]
 
@@ -227,6 +229,24 @@ def test_models_with_the_same_positions_are_told_apart_by_their_runs(tmp_path: P
         "no PoSE",
         "again (PoSE, 2 chunks)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"checkpoint": {"step": 500, "model_sha256": "0"}}, "have checkpoint step None and 500"),
+        ({"anchor": {"id": 1, "text": "<s>"}}, "have anchor None and {'id': 1"),
+        ({"precision": "bf16"}, "have precision None and bf16"),
+    ],
+)
+def test_seeds_that_were_measured_in_other_ways_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    runs = four_way_runs(tmp_path, (0, 1))
+    first, second = next(iter(runs.values()))
+    assert len(compare_curves([first, second]).models) == 1
+    path = newest_finished(second, "context-curve") / "manifest.json"
+    write_json(path, {**read_json(path), **change})
+    with pytest.raises(UserError, match=said):
+        compare_curves([first, second])
 
 
 def test_what_cannot_be_compared_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -114,6 +114,19 @@ def test_measurements_that_differ_in_more_than_length_are_refused(other: dict[st
         sparsity_by_length([planted_length(128), planted_length(**other)], selector="attention")
 
 
+def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
+    """Only where they are those of the selector; ``attention`` has none."""
+    settings = {"null_context": "same-source", "sampling": "documents", "selectors": ["kl", "attention"], "screen": 32}
+    measured = [planted_length(128), planted_length(256, influence=settings)]
+    sparsity_by_length(measured, selector="attention")
+    for one in measured:
+        one.measurement.selectors["kl"] = SelectorInfo(False, 1)
+    with pytest.raises(
+        UserError, match=r"has candidates of kl screened to 32 by gradient, .* at full_len 128 not screened"
+    ):
+        sparsity_by_length(measured, selector="kl")
+
+
 def test_selectors_that_do_not_answer_the_question_are_refused() -> None:
     measured = [planted_length(128), planted_length(256)]
     with pytest.raises(UserError, match="kl not measured; measure it with --selector kl"):

@@ -255,6 +255,20 @@ def test_seeds_that_were_asked_something_else_are_not_averaged(
         read_bridge(folders)
 
 
+def test_models_that_differ_in_more_than_the_seed_are_not_averaged(parity_run: Path, tmp_path: Path) -> None:
+    folders = []
+    for seed, steps in ((0, 8), (1, 9)):
+        run = Path(shutil.copytree(parity_run, tmp_path / f"seed{seed}", symlinks=True))
+        folders.append(evaluate_synthetic(tiny("pose", hide_tokens=True), run))
+        trained, evaluated = run / "manifest.json", folders[-1] / "manifest.json"
+        manifest = read_json(trained)
+        manifest["config"]["training"] |= {"seed": seed, "steps": steps}
+        write_json(trained, manifest)
+        write_json(evaluated, {**read_json(evaluated), "training_seed": seed})
+    with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\)"):
+        read_accuracies(folders)
+
+
 def test_the_bridge_is_of_parity_without_a_scratchpad(predicted_run: Path) -> None:
     with pytest.raises(UserError, match="the bridge is of parity without a scratchpad"):
         measure_bridge(tiny(), predicted_run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable
@@ -156,8 +157,6 @@ def test_check_on_the_command_line(copy: Path) -> None:
 
 
 def test_check_includes_optional_tables(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
-    import dataclasses
-
     settings = dataclasses.replace(
         tiny_config.influence, save_candidates=True, num_windows=6, windows_per_part=3, selectors=["kl"], k=[1]
     )
@@ -165,6 +164,15 @@ def test_check_includes_optional_tables(tiny_config: Config, tiny_run: Path, tmp
     assert check_tables(tables).summary.endswith("2 parts of windows, selections, candidates")
     part_path(tables, "candidates", part=1).unlink()
     assert "candidates: windows 3-5 are missing" in check_tables(tables).problems[0]
+
+
+def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """A sample may lack windows, but no part."""
+    settings = dataclasses.replace(tiny_config.influence, screen=8, screen_sample=0.1)
+    folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "screened")
+    assert check_tables(folder).problems == []
+    (folder / "screening" / "part-00001.parquet").unlink()
+    assert check_tables(folder).problems == [f"{folder}/screening/part-00001.parquet: this part is missing"]
 
 
 def test_range_words() -> None:

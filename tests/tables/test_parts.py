@@ -315,11 +315,16 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     os.waitpid(dead, 0)
     living = os.getppid()
     hour_ago = time.time() - 7200
-    kept = [f".a.json.{HOST}.{living}.0123abcd.partial", ".a.json.elsewhere-1.7.0123abcd.partial", "notes.txt"]
-    gone = [f".a.json.{HOST}.{dead}.0123abcd.partial", ".b.json.elsewhere-1.7.0123abcd.partial", "old.partial"]
+    kept = [
+        f".a.json.{HOST}.{living}.0123abcd.partial",
+        ".a.json.elsewhere-1.7.0123abcd.partial",
+        "notes.txt",
+        "film.partial",
+    ]
+    gone = [f".a.json.{HOST}.{dead}.0123abcd.partial", ".b.json.elsewhere-1.7.0123abcd.partial"]
     for name in (*kept, *gone):
         (tmp_path / name).touch()
-    for name in (gone[1], gone[2], kept[0]):
+    for name in (gone[1], kept[0], kept[3]):
         os.utime(tmp_path / name, (hour_ago, hour_ago))
     own = partial_path(tmp_path / "a.json")
     own.touch()
