@@ -219,7 +219,8 @@ def draw(rows: list[dict[str, Any]], quantity: str, path: Path) -> None:
                 seconds, values = zip(*points, strict=True)
                 axis.plot(seconds, values, alpha=0.2, markersize=3, **looks[name])
                 mean = means[size, name]
-                axis.plot(mean["seconds"], mean[measure], markersize=6, label=name, **looks[name])
+                if mean[measure] is not None:  # it is where some window has none
+                    axis.plot(mean["seconds"], mean[measure], markersize=6, label=name, **looks[name])
             axis.set_xscale("log")
             axis.grid(alpha=0.3)
             axis.set_ylabel(label)

@@ -33,7 +33,7 @@ from benchmarks.long_methods import (
     upper_half_left_out,
 )
 from benchmarks.long_problems import VISIBILITY, Problem, long_windows, parts_of
-from benchmarks.long_report import draw_recall, summarize
+from benchmarks.long_report import MEASURES, draw, draw_recall, summarize
 from benchmarks.peers import plain_losses
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
@@ -263,8 +263,11 @@ def test_the_summary_takes_medians_of_costs_and_a_ratio_of_means(
     assert drawn == [{EXACT: [[20.0, 0.5]], "attention": [[4.0, 1.0]]}, {CAPTUM: [[10.0, 1.0]]}]
     assert [axes.get_title() for axes in figures[-1].axes] == ["8 tokens, 3 windows", "9 tokens, 1 window"]
     assert [line.get_xdata()[0] for line in figures[-1].axes[1].lines[-1:]] == [10 / 300]
+    draw([rows[0], {**rows[1], "rank_correlation": None}], "tokens", tmp_path / "peers")  # known of one window of two
+    named = [axes.get_legend_handles_labels()[1] for axes in figures[-1].axes]
+    assert named == [[] if measure == "rank_correlation" else [EXACT] for measure in MEASURES]
     monkeypatch.undo()
-    plt.close(figures[-1])
+    plt.close("all")
 
 
 def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
