@@ -59,21 +59,24 @@ def test_the_right_file_is_checked_without_a_word_and_without_pip(
     assert capsys.readouterr() == ("", "")
 
 
+def pip_conf(section: str, address: str) -> str:
+    return f"[{section}]\nindex-url = {address}\n"
+
+
+ONE = "https://one.example/a"
+
+
 @pytest.mark.parametrize(
     ("environment", "file", "words"),
     [
         ({}, "", "pip's default index"),
-        ({}, "[global]\nindex-url = https://one.example/simple\n", "https://one.example/simple"),
+        ({}, pip_conf("global", ONE), ONE),
         (
-            {"PIP_INDEX_URL": "https://me:secret@two.example:8443/simple/?token=secret"},
-            "[global]\nindex-url = https://one.example/simple\n",
-            "https://two.example:8443/simple/",
+            {"PIP_INDEX_URL": "https://me:secret@two.example:8443/b/?token=secret"},
+            pip_conf("global", ONE),
+            "https://two.example:8443/b/",
         ),
-        (
-            {},
-            "[global]\nindex-url = https://one.example/simple\n[download]\nindex-url = https://key@three.example/s\n",
-            "https://three.example/s",
-        ),
+        ({}, pip_conf("global", ONE) + pip_conf("download", "https://key@three.example/c"), "https://three.example/c"),
         ({"PIP_INDEX_URL": "http://[half"}, "", "the package index that pip is set up for"),
     ],
     ids=["default", "file", "environment", "command", "no address"],
