@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -21,19 +20,18 @@ from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, me
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 from .output import caption_text, save, write_above
-from .runs import RUN_LOOKS, check_looks, script_of_runs
+from .runs import looks_of_runs, script_of_runs
 from .style import error_bars
 
 CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
 
 
-def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, first_look: int) -> None:
+def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Sequence[dict[str, Any]]) -> None:
     """Draw one row of estimates for each quantity, the first on top."""
-    looks = [look for _, look in zip(range(first_look + max(map(len, rows))), cycle(RUN_LOOKS), strict=False)]
     for row, values in enumerate(rows):
         for number, value in enumerate(values):
             if value is not None:
-                look = looks[first_look + number]
+                look = looks[number]
                 axis.errorbar(
                     [value.mean], [row + 0.2 * (number - (len(values) - 1) / 2)], xerr=error_bars([value]), linestyle="",
                     color=look["color"], marker=look["marker"], markersize=4, elinewidth=1.1, capsize=2,
@@ -115,21 +113,20 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: there are fewer than two runs, or they cannot be compared.
     """
-    check_looks(len(runs))
+    looks = looks_of_runs(len(runs))
     comparison = compare(read_subjects([str(run) for run in runs]))
     rows = shown_rows(comparison)  # one axis holds only nats, and only gains: losses are ten times as large
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.2, 0.3 * len(rows) + 1.0), sharey=True, width_ratios=[1, 1], layout="constrained"
     )
-    _panel(left, [row.values for row in rows], first_look=0)
-    _panel(right, [row.differences for row in rows], first_look=1)
+    _panel(left, [row.values for row in rows], looks=looks)
+    _panel(right, [row.differences for row in rows], looks=looks[1:])
     left.set_yticks(range(len(rows)), [_name(row) for row in rows])
     left.set_ylim(len(rows) - 0.5, -0.5)
     left.set_title("value")
     right.set_title(f"minus {comparison.labels[0]}")
     handles = [
-        Line2D([], [], markersize=4, label=label, **look)
-        for label, look in zip(comparison.labels, cycle(RUN_LOOKS), strict=False)
+        Line2D([], [], markersize=4, label=label, **look) for label, look in zip(comparison.labels, looks, strict=True)
     ]
     for handle in handles:
         handle.set_linestyle("")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from olmo_sparsity.storage.files import write_json
 
 from .line_labels import EndLabel, label_line_ends
 from .output import caption_text, save
-from .runs import RUN_LOOKS, check_looks, script_of_runs
+from .runs import looks_of_runs, script_of_runs
 
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
 LABEL_CHARS = 15  # of a line of a label
@@ -40,7 +39,7 @@ LEAST_RISE_NATS = 0.02
 
 def _looks(compared: ComparedCurves) -> list[dict[str, Any]]:
     """Return the look of each model; the ceiling is black."""
-    looks = cycle(RUN_LOOKS)
+    looks = iter(looks_of_runs(len(compared.models)))
     return [CEILING_LOOK if model.is_ceiling and len(compared.models) > 1 else next(looks) for model in compared.models]
 
 
@@ -167,7 +166,6 @@ def _anchor_warnings(compared: ComparedCurves, words_of: Callable[[ModelSetup], 
 
 def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     """Draw ``context-curve`` of curves that were read, and write their numbers beside it."""
-    check_looks(len(compared.models))
     first = min(compared.reference_len, compared.models[0].curve.lengths.local_len)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.6, 3.8), layout="constrained")
     _draw_losses(left, compared)

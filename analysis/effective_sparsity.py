@@ -6,7 +6,6 @@ several lengths and of the same targets (``influence.min_preceding``), such as `
 
 from __future__ import annotations
 
-from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -38,7 +37,7 @@ from .measured import WidthOption
 from .mistakes import mistakes_in_one_line
 from .output import caption_text, save, write_above
 from .paper import Width, drawn_for, folder_for
-from .runs import RUN_LOOKS, check_looks
+from .runs import looks_of_runs
 from .style import dodges
 
 NAME = "effective-sparsity"
@@ -103,7 +102,7 @@ def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relativ
     shifts, below = dodges(len(lines), found.lengths), dict[tuple[int, float], int]()
     looks = [
         {**of_line, "color": of_model["color"]}
-        for _, of_model in zip(found.models, cycle(RUN_LOOKS), strict=False)
+        for of_model in looks_of_runs(len(found.models))
         for of_line in LOOKS_OF_LINES
     ]
     for (model, line), shift, look in zip(lines, shifts, looks, strict=True):
@@ -197,7 +196,7 @@ def _legend(found: SparsityByLength) -> list[Line2D]:
         Line2D([], [], color="black", markersize=4, label=_line_words(line), **look)
         for line, look in zip(found.lines, LOOKS_OF_LINES, strict=True)
     ]
-    models = zip(found.models, cycle(RUN_LOOKS), strict=False)
+    models = zip(found.models, looks_of_runs(len(found.models)), strict=True)
     return [Line2D([], [], color=look["color"], label=model.name) for model, look in models] + entries
 
 
@@ -226,7 +225,6 @@ def table(found: SparsityByLength) -> pd.DataFrame:
 
 def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     """Draw ``effective-sparsity``, and write its numbers beside it as CSV."""
-    check_looks(len(found.models))
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):

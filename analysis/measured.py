@@ -79,14 +79,16 @@ def script(*draws: Draw) -> None:
         width: WidthOption = Width.screen,
     ) -> None:
         with mistakes_in_one_line():
-            folder = run or (DEFAULT_RUN if tables is None else run_of_tables(tables))
-            if folder is None and out is None:
-                raise UserError(
-                    f"{tables}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
-                )
-            shown, default_out = find_tables(folder or DEFAULT_RUN, tables)
+            shown = tables or newest_finished(run or DEFAULT_RUN)
+            folder = run or run_of_tables(shown)
+            if out is None:
+                if folder is None:
+                    raise UserError(
+                        f"{tables}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
+                    )
+                out = figures_folder(folder, shown)
             with drawn_for(width):
-                for path in draw_measured(draws, shown, out=out or default_out):
+                for path in draw_measured(draws, shown, out=out):
                     print(path)
 
     typer.run(command)

@@ -26,14 +26,15 @@ RUN_LOOKS: tuple[dict[str, Any], ...] = (
 )
 
 
-def check_looks(number: int) -> None:
-    """Check that so many runs or models can be told apart in one figure.
+def looks_of_runs(number: int) -> tuple[dict[str, Any], ...]:
+    """Return the looks of so many runs or models in one figure.
 
     Raises:
-        UserError: they cannot.
+        UserError: they cannot be told apart.
     """
     if number > len(RUN_LOOKS):
         raise UserError(f"{number} runs or models in one figure: at most {len(RUN_LOOKS)} can be told apart")
+    return RUN_LOOKS[:number]
 
 
 def script_of_runs(draw: Callable[[list[Path], Path], list[Path]]) -> None:

@@ -6,7 +6,6 @@ still training. It reads only ``metrics.jsonl`` and ``manifest.json``.
 
 from __future__ import annotations
 
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
 from .output import caption_text, save
-from .runs import RUN_LOOKS, check_looks, script_of_runs
+from .runs import looks_of_runs, script_of_runs
 
 # Columns of the evaluations; their words and looks.
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -170,12 +169,10 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     Raises:
         UserError: a folder is not a run, or the run has not logged anything yet.
     """
-    check_looks(len(runs))
+    looks_of_all = looks_of_runs(len(runs))
     read = [read_training_run(run) for run in runs]
     several = len(read) > 1
-    looks: Looks = [
-        {"color": look["color"]} if several else {} for look, _ in zip(cycle(RUN_LOOKS), read, strict=False)
-    ]
+    looks: Looks = [{"color": look["color"]} if several else {} for look in looks_of_all]
     figure, axes = plt.subplots(
         2, 3, figsize=(9.2, 5.2), width_ratios=(1.5, 1, 1), squeeze=False, layout="constrained"
     )  # in one column of a paper, each of these three columns becomes a row

@@ -264,4 +264,4 @@ def _with_null_contexts(
         windows, model.lengths.num_long_range, kind=model.config.influence.null_context, seed=seed
     )
     texts = [token_texts(model.tokenizer, tokens_T) for tokens_T in windows.tokens(np.arange(len(windows)))]
-    return ChosenWindows(null_contexts, source, texts, model.tokenizer_sha256, seed, drawn)
+    return ChosenWindows(null_contexts, source, texts, model.opened.tokenizer_sha256, seed, drawn)

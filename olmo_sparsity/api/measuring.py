@@ -247,7 +247,7 @@ def _check_windows(model: Model, windows: ChosenWindows) -> None:
             f"windows: made for full_len {made} with {windows.null_contexts.num_long_range} long-range tokens, and the model has "
             f"full_len {asked} with {model.lengths.num_long_range}; make them with this model"
         )
-    if windows.tokenizer_sha256 != model.tokenizer_sha256:
+    if windows.tokenizer_sha256 != model.opened.tokenizer_sha256:
         raise UserError("windows: made with another tokenizer than that of the model; make them with this model")
 
 

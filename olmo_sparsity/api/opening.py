@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -21,7 +20,6 @@ from olmo_sparsity.measure.opened_model import OpenedModel
 from olmo_sparsity.measure.opened_model import open_model as open_configured_model
 from olmo_sparsity.measure.screening import check_proxy, open_proxy
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
-from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:
@@ -60,11 +58,6 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         """Of the model."""
         return self.opened.tokenizer
-
-    @cached_property
-    def tokenizer_sha256(self) -> str:
-        """Of the tokenizer's JSON text, as in the tables."""
-        return sha256_text(self.tokenizer.to_str())
 
     @property
     def device(self) -> torch.device:

@@ -167,18 +167,19 @@ def resolve(
         key = override.partition("=")[0]
         if model is not None and key in ("pretrained.model", "pretrained.revision"):
             raise UserError(f"{override}: beside --model there is no {key}; use the options --model and --revision")
-    if model is not None and config is not None and revision is None:
-        configured = load_config(config).pretrained
-        revision = configured.revision if configured.model == model else None
+    loaded = None if config is None else load_config(config, overrides or [])
+    if loaded is not None and revision is None and loaded.pretrained.model == model:
+        revision = loaded.pretrained.revision
     pretrained = PretrainedConfig(model, revision) if model is not None else None
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name
-    if config is None and folder is not None and (folder / "config.yaml").is_file():
-        config = folder / "config.yaml"
-    if config is None and pretrained is not None:
-        config = pretrained_config_path()
-    loaded = load_config(config, overrides or [])
+    if loaded is None:
+        if folder is not None and (folder / "config.yaml").is_file():
+            config = folder / "config.yaml"
+        elif pretrained is not None:
+            config = pretrained_config_path()
+        loaded = load_config(config, overrides or [])
     if pretrained is not None or revision is not None:
         named: dict[str, Any] = {"model": model or loaded.pretrained.model, "revision": revision}
         loaded = dataclasses.replace(loaded, pretrained=dataclasses.replace(loaded.pretrained, **named))

@@ -78,6 +78,24 @@ def _run_of(
     return folder
 
 
+def _shown_tables(
+    tables: Optional[Path],
+    config: Optional[Path],
+    run: Optional[Path],
+    *,
+    overrides: Optional[list[str]],
+    model: Optional[str],
+    revision: Optional[str],
+) -> tuple[Path, Optional[Path]]:
+    """Return (the tables, by default the newest, and the folder of their run or model, if there is one)."""
+    from olmo_sparsity.tables.reading import newest_finished
+
+    if tables is not None:
+        return tables, _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
+    _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
+    return newest_finished(folder), folder
+
+
 def summary(
     config: ConfigOption = None,
     run: Annotated[
@@ -113,7 +131,6 @@ def summary(
 ) -> None:
     """Print the numbers of a measurement, or their means over several seeds of training, as tables for the terminal, or as
     JSON, CSV, Markdown or LaTeX."""
-    from olmo_sparsity.tables.reading import newest_finished
     from olmo_sparsity.view.console import Form, print_summary
     from olmo_sparsity.view.seed_table import print_seeds
 
@@ -132,12 +149,8 @@ def summary(
         print_seeds(runs, every=every, form=form)
         return
     run_folder = runs[0] if runs else None
-    if tables is None:
-        _, folder = _resolve_shown(config, run_folder, overrides=overrides, model=model, revision=revision)
-        tables = newest_finished(folder)
-    else:
-        _run_of(tables, config, run_folder, overrides=overrides, model=model, revision=revision)
-    print_summary(tables, every=every, form=form)
+    shown, _ = _shown_tables(tables, config, run_folder, overrides=overrides, model=model, revision=revision)
+    print_summary(shown, every=every, form=form)
 
 
 def figures(
@@ -197,16 +210,11 @@ def report(
     overrides: Overrides = None,
 ) -> None:
     """Write a measurement as one HTML file: the answer, charts, and windows with their words."""
-    from olmo_sparsity.tables.reading import newest_finished
     from olmo_sparsity.view.report import default_out, write_report
 
-    if tables is None:
-        _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-        tables = newest_finished(folder)
-    else:
-        run = _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
-    page = out or default_out(tables, run)
-    print_line(write_report(tables, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
+    shown, folder = _shown_tables(tables, config, run, overrides=overrides, model=model, revision=revision)
+    page = out or default_out(shown, folder)
+    print_line(write_report(shown, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 
 
 def show(

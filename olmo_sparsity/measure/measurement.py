@@ -29,7 +29,7 @@ from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import sha256_text, unique_name, write_json, write_json_once
+from olmo_sparsity.storage.files import unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
@@ -159,7 +159,7 @@ def manifest_of(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[st
         "anchor": None if opened.anchor is None else dataclasses.asdict(opened.anchor),
         "num_windows": prepared.num_windows,
         "num_parameters": opened.num_parameters,
-        "tokenizer_sha256": sha256_text(opened.tokenizer.to_str()),
+        "tokenizer_sha256": opened.tokenizer_sha256,
         "tokens_sha256": opened.text.store.tokens_sha256,
         "device": device_name(opened.device),
         "precision": opened.precision,

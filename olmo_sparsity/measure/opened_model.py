@@ -23,6 +23,7 @@ from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import has_bf16_units, pick_device, take_own_gpu
+from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text.corpus import list_shards
@@ -91,6 +92,11 @@ class OpenedModel:
             UserError: the text is not usable.
         """
         return self.open_text()
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """Of the tokenizer's JSON text, for manifests."""
+        return sha256_text(self.tokenizer.to_str())
 
     @property
     def anchor_id(self) -> Optional[int]:

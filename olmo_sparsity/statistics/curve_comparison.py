@@ -247,17 +247,16 @@ def _check_same_windows(manifests: list[dict[str, Any]]) -> None:
 
 def _check_measured_alike(manifests: list[dict[str, Any]]) -> None:
     """Check that the curves of the seeds of one model were measured at one step and in one way."""
-    first = manifests[0]
-    for other in manifests[1:]:
-        for what, (one, another) in {
-            "checkpoint step": [manifest.get("checkpoint", {}).get("step") for manifest in (first, other)],
-            "anchor": [manifest.get("anchor") for manifest in (first, other)],
-            "precision": [manifest.get("precision") for manifest in (first, other)],
-        }.items():
-            if one != another:
+    for what, values in (
+        ("checkpoint step", [manifest.get("checkpoint", {}).get("step") for manifest in manifests]),
+        ("anchor", [manifest.get("anchor") for manifest in manifests]),
+        ("precision", [manifest.get("precision") for manifest in manifests]),
+    ):
+        for manifest, value in zip(manifests, values, strict=True):
+            if value != values[0]:
                 raise UserError(
-                    f"the context curves of {first['run']} and {other['run']}, seeds of one model, have {what} {one} and "
-                    f"{another}; measure both again with the same options of `olmo-sparsity context-curve`"
+                    f"the context curves of {manifests[0]['run']} and {manifest['run']}, seeds of one model, have {what} "
+                    f"{values[0]} and {value}; measure both again with the same options of `olmo-sparsity context-curve`"
                 )
 
 

@@ -119,32 +119,34 @@ def _by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting,
     Raises:
         UserError: a folder has no finished table, or two are of one setting and seed.
     """
-    tables: dict[Setting, list[dict[str, np.ndarray]]] = {}
-    seen: dict[tuple[Setting, int], Path] = {}
-    folders_of: dict[Setting, list[Path]] = {}
+    groups: dict[Setting, list[Path]] = {}
     for folder in folders:
-        manifest = read_manifest(folder, kind)
-        setting = setting_of(manifest)
-        _check_one_model([*folders_of.get(setting, []), folder])
-        key = (setting, manifest["training_seed"])
-        if key in seen:
-            raise UserError(f"{folder}: the same setting and seed as {seen[key]}; give one of them")
-        seen[key] = folder
-        folders_of.setdefault(setting, []).append(folder)
-        frame = read_table(folder, table).to_pandas()
-        tables.setdefault(setting, []).append({name: frame[name].to_numpy() for name in frame.columns})
-    return tables
+        groups.setdefault(setting_of(read_manifest(folder, kind)), []).append(folder)
+    for group in groups.values():
+        _check_seeds(group, kind)
+    return {setting: [_columns(folder, table) for folder in group] for setting, group in groups.items()}
 
 
-def _check_one_model(folders: Sequence[Path]) -> None:
-    """Check that the runs whose tables these are differ in the seed of training only.
+def _columns(folder: Path, table: str) -> dict[str, np.ndarray]:
+    frame = read_table(folder, table).to_pandas()
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _check_seeds(folders: Sequence[Path], kind: str) -> None:
+    """Check that the tables of one setting are of runs that differ in the seed of training only, and each in it.
 
     Raises:
-        UserError: they do not.
+        UserError: they are not.
     """
     runs = [folder.parents[1] for folder in folders]  # tables may lie elsewhere, too
     if len(runs) > 1 and all((run / "manifest.json").is_file() and is_folder_of_kind(run, "run") for run in runs):
         same_model(runs)
+    seen: dict[int, Path] = {}
+    for folder in folders:
+        seed = read_manifest(folder, kind)["training_seed"]
+        if seed in seen:
+            raise UserError(f"{folder}: the same setting and seed as {seen[seed]}; give one of them")
+        seen[seed] = folder
 
 
 def _check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis import training
 from analysis.metrics import running_median
+from analysis.runs import RUN_LOOKS
 from olmo_sparsity.errors import UserError
 
 
@@ -53,7 +54,7 @@ def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monke
         losses, rate, speed, positions, norm, share = drawn(runs, monkeypatch).axes
         for number, run in enumerate(runs):
             found = records(run)
-            color = training.RUN_LOOKS[number]["color"] if len(runs) > 1 else None
+            color = RUN_LOOKS[number]["color"] if len(runs) > 1 else None
             for axis, key in (
                 (losses, "loss_nats"), (rate, "learning_rate"), (speed, "tokens_per_second"), (norm, "grad_norm"),
                 (share, "share_of_peak"),

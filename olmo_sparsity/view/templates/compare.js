@@ -29,12 +29,11 @@ function panel(rows, of, left, right, top, height, title) {
     of(row).forEach(([measurement, value], j, all) => {
       if (!value) return;
       const y = top + (i + 0.5) * height + (j - (all.length - 1) / 2) * 9;
-      const [shape, stroke] = [look(measurement), colour(look(measurement))];
-      const bar = value.low === null ? "" : `M${x(value.low)},${y}H${x(value.high)}`;
+      const shape = look(measurement);
       parts.push(
         // A file that is saved names its series from these groups.
-        svg("g", { "data-series": DATA.labels[measurement], "data-name": shape, stroke }, [
-          ...(bar ? [svg("path", { d: bar, "stroke-width": 2 })] : []),
+        svg("g", { "data-series": DATA.labels[measurement], "data-name": shape, stroke: colour(shape) }, [
+          value.low === null ? null : svg("path", { d: `M${x(value.low)},${y}H${x(value.high)}`, "stroke-width": 2 }),
           marker(shape, x(value.mean), y, 4),
         ]),
       );
