@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import multiprocessing
+import multiprocessing.util
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from typing import Any
 
 from olmo_sparsity.cli.app import main
 
+ROOT = Path(__file__).parents[1]
 TIMEOUT = 300  # seconds
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
@@ -25,6 +28,12 @@ _server.set_forkserver_preload(
         "olmo_sparsity.view.report", "torch.distributed.launcher.api",
     ]
 )  # fmt: skip
+
+
+@atexit.register  # after that of multiprocessing.util, which waits for them, so that this one is called first
+def _kill_what_runs() -> None:
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def _slow_down(pause: float) -> None:
@@ -124,7 +133,7 @@ class Started:
 
     def poll(self) -> int | None:
         """Return the exit status, or None while the process runs."""
-        return self._process.exitcode
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, to that of torchrun where it has several."""
@@ -134,9 +143,7 @@ class Started:
     def communicate(self, timeout: float = TIMEOUT) -> tuple[str, str]:
         """Wait until the process has ended, and return (what it printed, its standard error)."""
         self._process.join(timeout)
-        if self._process.exitcode is None:
-            self._process.kill()  # otherwise pytest would wait for it at its end
-            raise AssertionError(f"{self._call}: still running after {timeout} seconds")
+        assert self._process.exitcode is not None, f"{self._call}: still running after {timeout} seconds"
         with self._streams as name:
             out, err = ((Path(name) / stream).read_text(encoding="utf-8") for stream in ("out", "err"))
         return out, err
@@ -159,3 +166,20 @@ def run_cli(*arguments: str, cwd: Path, largest_file: int = resource.RLIM_INFINI
     out, err = command.communicate()
     assert command.returncode is not None
     return subprocess.CompletedProcess(arguments, command.returncode, out, err)
+
+
+def starts_of_python(script: str, *arguments: str, cwd: Path, **variables: str) -> list[list[str]]:
+    """Run a script of ``scripts/`` with a stand-in for Python, and return the arguments of each start of Python."""
+    python = cwd / "python"
+    python.write_text("#!/usr/bin/env bash\nprintf '%q ' \"$@\"\necho\n")
+    python.chmod(0o755)
+    done = subprocess.run(
+        [str(ROOT / "scripts" / script), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHON": str(python), **variables},
+        timeout=TIMEOUT,
+    )
+    return [shlex.split(line) for line in done.stdout.splitlines()]

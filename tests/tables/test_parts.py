@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import shlex
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import Messages
-from started_commands import run_cli, start_command
+from started_commands import run_cli, start_command, starts_of_python
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -335,24 +333,13 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
 # --- real commands ---------------------------------------------------------------------------------------------------
 
 
-def started_by(script: str, *arguments: str, cwd: Path, **variables: str) -> list[list[str]]:
-    """Return the arguments of each start of Python by a script; a stand-in for Python prints them."""
-    python = cwd / "python"
-    python.write_text("#!/usr/bin/env bash\nprintf '%q ' \"$@\"\necho\n")
-    python.chmod(0o755)
-    environment = {**os.environ, "PYTHON": str(python), **variables}
-    command = [str(ROOT / "scripts" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return [shlex.split(line) for line in done.stdout.splitlines()]
-
-
 @pytest.fixture
 def asked(tiny_run: Path, tmp_path: Path) -> list[str]:
     return ["--run", str(tiny_run), "--out", str(tmp_path / "out")]
 
 
 def test_torchrun(asked: list[str], tiny_tables: Path, tmp_path: Path) -> None:
-    measured, shown = started_by("influence-torchrun.sh", *asked, cwd=tmp_path, PROCESSES="2")
+    measured, shown = starts_of_python("influence-torchrun.sh", *asked, cwd=tmp_path, PROCESSES="2")
     assert measured[:7] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
     assert measured[7:] == shown[1:]
     assert shown == ["-m", "olmo_sparsity", "influence", *asked]
@@ -372,7 +359,7 @@ def test_slurm_array(asked: list[str], tiny_tables: Path, tmp_path: Path) -> Non
     tasks = []
     for task in "10":
         variables = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2"}
-        (started,) = started_by("influence-slurm-array.sh", *asked, cwd=tmp_path, **variables)
+        (started,) = starts_of_python("influence-slurm-array.sh", *asked, cwd=tmp_path, **variables)
         assert started == ["-m", "olmo_sparsity", "influence", "--shard", f"{task}/2", *asked]
         tasks.append(run_cli(*started[2:], cwd=tmp_path))
     assert [task.returncode for task in tasks] == [0, 0], tasks[0].stderr

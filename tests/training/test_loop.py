@@ -71,7 +71,7 @@ def test_compiled_on_two_threads_a_run_is_the_same_bit_for_bit(tiny_config: Conf
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("torch.compile needs a C++ compiler, which this machine does not have")
     settings = dataclasses.replace(
-        tiny_config.training, steps=12, batch_rows=1024, compile="always", threads=2, log_every=1
+        tiny_config.training, steps=12, batch_rows=1024, compile="always", threads=2, precision="bf16", log_every=1
     )
     config = dataclasses.replace(tiny_config, training=settings)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Messages
-from started_commands import Started, start_command
+from started_commands import ROOT, Started, run_cli, start_command, starts_of_python
 from watched_runs import metrics, wait_for_lines, weights
 
 from olmo_sparsity.config import Config
@@ -26,7 +26,6 @@ from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.processes import device_of_process, share_of_rows
 from olmo_sparsity.training.step import build_train_state
 
-ROOT = Path(__file__).parents[2]
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
 
@@ -154,14 +153,16 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
 
-    # A requeued job resumes, although its arguments contain --overwrite: a stand-in for Python prints what it is given.
-    (tmp_path / "python").write_text("#!/usr/bin/env bash\necho $* > given\n")
-    (tmp_path / "python").chmod(0o755)
-    for restarts in "01":
-        environment |= {"SLURM_RESTART_COUNT": restarts, "PYTHON": str(tmp_path / "python")}
-        assert job("--run", str(run), "--overwrite").wait(timeout=120) == 0
-        given = (tmp_path / "given").read_text()
-        assert given.endswith(f" -m -- olmo_sparsity train --run {run}{' --overwrite' if restarts == '0' else ''}\n")
+    # A requeued job resumes, although its arguments contain --overwrite.
+    for restarts, kept in (("0", ["--overwrite"]), ("1", [])):
+        asked = ("--run", str(tiny_run), "--overwrite")
+        variables = {**environment, "SLURM_RESTART_COUNT": restarts}
+        del variables["PYTHON"]
+        (started,) = starts_of_python("train-slurm.sh", *asked, cwd=tmp_path, **variables)
+        assert started[started.index("--") + 1 :] == ["olmo_sparsity", "train", "--run", str(tiny_run), *kept]
+    finished = run_cli(*started[started.index("train") :], cwd=tmp_path)
+    assert finished.returncode == 0
+    assert "already trained" in finished.stderr
     assert queue.read_text() == "requeue 77\n"
 
 
