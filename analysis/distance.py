@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import CONTEXTS, Measurement
 from olmo_sparsity.statistics.wording_of_units import unit_words
@@ -18,7 +19,6 @@ from .style import LINE_LOOKS, LOOKS, band, context_entry, ordered, seeing
 
 MAX_COLUMNS = 4
 MAX_TICKS = 6  # of a panel's logarithmic axis
-CONTROLS = ("random", "nearest")  # their distances are known without a measurement
 
 
 def _panel(axis: Axes, selector: str, *, bins_of_context: dict[str, tuple[DistanceBin, ...]], relative: bool) -> None:
@@ -58,6 +58,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``distance``: the share of the k most influential tokens in each bin of distances."""
     measurement = measured.measurement
     k, is_log = shown_k(measurement), has_log_distances(measurement.lengths)
+    # The distances of controls are known without a measurement.
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
     bins_of = {(e.selector, e.context): e.bins for e in by_distance(measured.tables, measurement) if e.k == k}
     num_columns = min(MAX_COLUMNS, len(selectors))

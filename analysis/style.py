@@ -1,7 +1,4 @@
-"""What the figures share: the looks of selectors and contexts, and marks for estimates.
-
-The colours print well and can be told apart by the colour-blind; each selector has a marker of its own for print in grey.
-"""
+"""What the figures share: the looks of selectors and contexts, and marks for estimates."""
 
 from __future__ import annotations
 
@@ -21,24 +18,15 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, Summary
 from olmo_sparsity.statistics.wording import gate_reason
 
-# Colours of Okabe and Ito, and two of Tol. In the order of every legend: selectors that see the target, selectors that do
-# not, controls.
 LOOKS: dict[str, dict[str, Any]] = {
-    "unmask-one": {"color": "#0072B2", "marker": "o"},
-    "mask-one": {"color": "#56B4E9", "marker": "v"},
-    "greedy": {"color": "#332288", "marker": "*"},
-    "gradient": {"color": "#CC79A7", "marker": "D"},
-    "lasso": {"color": "#E69F00", "marker": "P"},
-    "kl": {"color": "#D55E00", "marker": "s"},
-    "greedy-kl": {"color": "#999933", "marker": "p"},
-    "attention": {"color": "#882255", "marker": "h"},
-    "nearest": {"color": "#009E73", "marker": "^"},
-    "random": {"color": "#000000", "marker": "x"},
+    name: {"color": SELECTORS[name].look.color, "marker": SELECTORS[name].look.marker}
+    for name in in_legend_order(SELECTORS)
 }
 LINE_LOOKS: dict[str, dict[str, Any]] = {
     "real": {"linestyle": "-"},
@@ -73,8 +61,8 @@ plt.rcParams.update(
 
 
 def ordered(measurement: Measurement) -> list[str]:
-    """Return the measured selectors, in the order of ``LOOKS``."""
-    return [name for name in LOOKS if name in measurement.selectors]
+    """Return the measured selectors, in the order of legends."""
+    return in_legend_order(measurement.selectors)
 
 
 def main_selectors(measurement: Measurement) -> list[str]:

@@ -32,6 +32,7 @@ from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_context, measure_windows
 from olmo_sparsity.model.devices import device_name
+from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.text.null_contexts import draw_null_contexts
 
 Stage = Callable[[], object]
@@ -64,7 +65,7 @@ def stages(
         measured = dataclasses.replace(settings, resampled_draws=num_draws)
         measure_windows(evaluator, batches, settings=measured, train_len=None, screening=None)
 
-    blind = [name for name in settings.selectors if name not in ("random", "nearest")]
+    blind = [name for name in settings.selectors if name not in CONTROLS]
     without_blind = dataclasses.replace(settings, selectors=blind)
     return {
         "real context, without random and nearest": partial(real_context, without_blind),

@@ -15,9 +15,10 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.records.selectors import rank
 
 MAX_K = 8
 

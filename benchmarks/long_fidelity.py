@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from benchmarks.long_methods import Outcome
 from benchmarks.long_problems import K, Problem
 from olmo_sparsity.measure.losses import divergence, surprisal, target_losses
-from olmo_sparsity.measure.scores import rank
+from olmo_sparsity.records.selectors import rank
 
 
 def chosen(scores_I: np.ndarray, k: int = K) -> list[int]:

@@ -27,6 +27,7 @@ SHOWN_FILES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "c
 COMMANDS_MARK = "<!-- commands -->"
 KEYS_MARK = "<!-- keys -->"
 COLUMNS_MARK = "<!-- columns -->"
+SELECTORS_MARK = "<!-- selectors -->"
 
 
 def commands_reference() -> str:
@@ -77,6 +78,35 @@ def columns_reference() -> str:
             lines.append(f"| `{column.name}` | {_type_words(column)} | {meaning} |")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def selectors_reference() -> str:
+    """Return every selector with the definition of its score, whether it sees the target, and its cost."""
+    from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+
+    lines = [
+        "| selector | score of long-range position j | sees the target | evaluations per window |",
+        "|---|---|---|---|",
+    ]
+    for name in in_legend_order(SELECTORS):
+        selector = SELECTORS[name]
+        sees = "yes" if selector.sees_target else "no"
+        lines.append(f"| `{name}` | {_in_code(selector.definition)} | {sees} | {selector.cost} |")
+    return "\n".join(lines) + "\n"
+
+
+def filled_in(markdown: str) -> str:
+    """Return the text of a page with what is generated in place of its marks."""
+    generated = {
+        COMMANDS_MARK: commands_reference,
+        COLUMNS_MARK: columns_reference,
+        KEYS_MARK: configuration_reference,
+        SELECTORS_MARK: selectors_reference,
+    }
+    for mark, reference in generated.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, reference())
+    return markdown
 
 
 def _type_words(column: Any) -> str:
@@ -158,12 +188,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the commands, the keys and the columns; keep an interval on one line."""
-    markdown = re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown)
-    if COMMANDS_MARK in markdown:
-        return markdown.replace(COMMANDS_MARK, commands_reference())
-    if COLUMNS_MARK in markdown:
-        return markdown.replace(COLUMNS_MARK, columns_reference())
-    if KEYS_MARK in markdown:
-        return markdown.replace(KEYS_MARK, configuration_reference())
-    return markdown
+    """Fill in what is generated; keep an interval on one line."""
+    return filled_in(re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown))

@@ -11,7 +11,7 @@ from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.config.units import block_size, check_unit
-from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording_of_models import setup_words
 from olmo_sparsity.text.places import several_places_words
@@ -95,7 +95,9 @@ def explain(
         note=None if target is None else several_places_words(encoded, place, target),
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(
-            ShownWindow(excerpt, name, SCORERS[name].sees_target, "real", ks[-1], ks, unit, lengths.local_len, measured)
+            ShownWindow(
+                excerpt, name, SELECTORS[name].sees_target, "real", ks[-1], ks, unit, lengths.local_len, measured
+            )
             for name in dict.fromkeys(selectors)
         ),
         window_row=window_row,

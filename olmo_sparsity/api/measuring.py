@@ -25,10 +25,10 @@ from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import batches_of_contexts
 from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
 OF_DRAW = ("sampling", "num_windows", "max_windows_per_document", "targets", "min_preceding")
@@ -151,10 +151,10 @@ def scores(
             windows,
             window_ids_W=window_ids_W,
             config=config,
-            with_attention="attention" in config.influence.selectors,
+            with_attention=any_needs_attention(config.influence.selectors),
         )
         for name in config.influence.selectors:
-            scores_WI = SCORERS[name].score(of_windows)
+            scores_WI = SELECTORS[name].score(of_windows)
             described = _described_groups(windows, window_ids_W, of_windows.groups, unit=config.influence.unit)
             described.insert(1, "selector", name)
             frames.append(described.assign(score=scores_WI[of_windows.groups.exists_WI].astype(np.float32)))
@@ -282,7 +282,7 @@ def _window_scores(
         batch,
         log_p_short_WV=short_log_probs(model.evaluator, batch.tokens_WT),
         num_lasso_masks=settings.lasso_masks,
-        with_kl="kl" in settings.selectors,
+        with_kl=any_asks_for_divergences(settings.selectors),
         with_attention=with_attention,
     )
     return WindowScores(predictions, max_k=max(settings.k))

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.config import SCREEN_RANKINGS, SELECTORS, Config, PretrainedConfig
+from olmo_sparsity.config import SCREEN_RANKINGS, Config, PretrainedConfig
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 
 RUNS = Path("runs")
 SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, "all")}, type=str)  # type: ignore[misc]

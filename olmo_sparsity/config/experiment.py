@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
-from olmo_sparsity.config.measuring import SCREENED, ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
 from olmo_sparsity.config.units import block_size
+from olmo_sparsity.records.selectors import SCREENED
 
 
 @dataclass(frozen=True)

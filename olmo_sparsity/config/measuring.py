@@ -7,22 +7,9 @@ from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
+from olmo_sparsity.records.selectors import SELECTORS, names_where
 
-SELECTORS = (
-    "unmask-one",
-    "kl",
-    "gradient",
-    "attention",
-    "random",
-    "nearest",
-    "mask-one",
-    "greedy",
-    "greedy-kl",
-    "lasso",
-)
 SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
-SCREENED = ("unmask-one", "kl")  # the selectors whose candidates can be screened
-CHEAP_SELECTORS = SELECTORS[:6]  # each of the others costs several times as much as all of these
 
 
 def _check_selectors(dotted: str, selectors: list[str]) -> None:
@@ -56,7 +43,9 @@ class InfluenceConfig:
     k: list[int] = key(
         [1, 2, 4, 8], "Numbers of influential tokens (or other units) to unmask.", least=1, most=LARGEST_LENGTH
     )
-    selectors: list[str] = key(list(CHEAP_SELECTORS), f"Selectors to measure, of {', '.join(SELECTORS)}.")
+    selectors: list[str] = key(
+        names_where(lambda selector: not selector.on_request), f"Selectors to measure, of {', '.join(SELECTORS)}."
+    )
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
-from olmo_sparsity.config.measuring import SELECTORS
+from olmo_sparsity.records.selectors import SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 

@@ -23,11 +23,11 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.synthetic_accuracy import cells_of, cells_within, open_synthetic_run, synthetic_manifest
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.records.selectors import SELECTORS, any_needs_attention, rank
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.synthetic.data import evaluated_sequences
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -136,14 +136,14 @@ def bridge_rows(
         log_p_short_WV=short_log_probs(evaluator, tokens_wT),
         num_lasso_masks=config.influence.lasso_masks,
         with_kl=True,
-        with_attention="attention" in config.synthetic.bridge_selectors,
+        with_attention=any_needs_attention(config.synthetic.bridge_selectors),
     )
     scores = WindowScores(predictions, max_k=k)
     right_w = (predictions.log_p_long_WV.argmax(dim=-1) == targets_w).cpu().numpy()
     loss_planted_w = scores.losses(torch.from_numpy(planted_wk[:, None]).to(device))[:, 0]
     rows = []
     for name in config.synthetic.bridge_selectors:
-        chosen_wk = rank(SCORERS[name].score(scores))[:, :k]
+        chosen_wk = rank(SELECTORS[name].score(scores))[:, :k]
         sets_wS = np.concatenate([np.arange(len(rows_w))[:, None], chosen_wk], axis=1)
         ((loss_w, kl_w),) = scores.evaluate_rows([sets_wS], with_kl=True)
         for w, row in enumerate(rows_w.tolist()):

@@ -14,7 +14,8 @@ import torch
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import SingleReadout, divergence, read_groups, surprisals
 from olmo_sparsity.measure.passes import RowGroup, log_probs_of_all_but_spans, log_probs_of_groups
-from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
+from olmo_sparsity.measure.token_groups import TokenGroups
+from olmo_sparsity.records.selectors import NO_GROUP
 
 POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.selectors import SCORERS, num_evaluations
-from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
+from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_influence import PartInfluence, SelectorOutcome
+from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
 from olmo_sparsity.tables.schemas import schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
@@ -128,7 +129,7 @@ class InfluenceTables:
                         "selector": name,
                         "context": choice.context,
                         "draw": choice.draw,
-                        "sees_target": SCORERS[name].sees_target,
+                        "sees_target": SELECTORS[name].sees_target,
                         "num_evaluations": num_evaluations(
                             name, int(choice.groups.num_groups_W[w]), settings=self.settings
                         ),

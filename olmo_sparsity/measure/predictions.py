@@ -27,8 +27,9 @@ from olmo_sparsity.measure.losses import (
     surprisals,
 )
 from olmo_sparsity.measure.screening import in_vocabulary, labels_in_vocabulary
-from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups, single_tokens
+from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.records.selectors import NO_GROUP
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
 

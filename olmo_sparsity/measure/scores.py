@@ -25,6 +25,7 @@ from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, la
 from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.model.gates import Estimate
+from olmo_sparsity.records.selectors import rank
 
 Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
 
@@ -228,7 +229,7 @@ class WindowScores:
     @property
     def kl_single_WI(self) -> np.ndarray:
         """KL(p_all, p_{j}), fp32 [W, I]; NaN where screening left it out, and where a window has no more groups."""
-        assert self.predictions.with_kl, "with_kl must be set where `kl` is among the selectors"
+        assert self.predictions.with_kl, "with_kl must be set where a selector asks for divergences"
         return self._single_unmaskings("kl").kl_WI
 
     @property
@@ -313,12 +314,3 @@ def _singles_of(singles: SharedSingles, *, label: int, reference: int) -> Single
     return SingleUnmaskings(
         loss_WI, singles.divergences[reference] if singles.divergences else np.full_like(loss_WI, np.nan)
     )
-
-
-def rank(scores_WI: np.ndarray) -> np.ndarray:
-    """Return the groups of each window by falling score, int64 [W, I].
-
-    Of equal scores the nearer group (the larger) comes first. NaN comes last.
-    """
-    num_groups = scores_WI.shape[1]
-    return num_groups - 1 - np.argsort(-scores_WI[:, ::-1], axis=1, kind="stable")

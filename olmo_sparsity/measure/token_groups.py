@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-NO_GROUP = -1  # in a list of groups, where a window has no more
+from olmo_sparsity.records.selectors import NO_GROUP
 
 
 @dataclass(frozen=True, eq=False)

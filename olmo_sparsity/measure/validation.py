@@ -26,13 +26,13 @@ from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasureme
 from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
-from olmo_sparsity.measure.selectors import SCORERS
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.measure.solver import trained_solver
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.work import part_size, tokens_of_influence
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, rank
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 from olmo_sparsity.text.vocabulary import token_texts
@@ -247,8 +247,8 @@ def find_planted(
         WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=settings.seed),
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
         num_lasso_masks=config.influence.lasso_masks,
-        with_kl="kl" in settings.selectors,
-        with_attention="attention" in settings.selectors,
+        with_kl=any_asks_for_divergences(settings.selectors),
+        with_attention=any_needs_attention(settings.selectors),
     )
     # At least as many as were planted: otherwise greedy would stop before it can find them all.
     scores = WindowScores(predictions, max_k=min(planted.num_long_range, max(*settings.k, max_planted)))
@@ -258,7 +258,7 @@ def find_planted(
         loss_short_W=scores.loss_short_W,
         loss_long_W=scores.loss_long_W,
         loss_planted_W=loss_planted_WNA[:, 0, 0].cpu().numpy(),
-        ranked_WM={name: rank(SCORERS[name].score(scores)) for name in settings.selectors},
+        ranked_WM={name: rank(SELECTORS[name].score(scores)) for name in settings.selectors},
     )
 
 

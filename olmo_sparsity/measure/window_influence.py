@@ -15,21 +15,19 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.resampling import draw_labels
-from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.selectors import SCORERS
-from olmo_sparsity.measure.token_groups import NO_GROUP, TokenGroups
+from olmo_sparsity.measure.token_groups import TokenGroups
 from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
+from olmo_sparsity.records.selectors import NO_GROUP, SCREENED, SELECTORS, any_needs_attention, names_where, rank
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.units import group_numbers
 
 SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
-MIMICRY = ("kl", "greedy-kl")  # the selectors that choose by divergence, so that they can imitate another prediction
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ class PartInfluence:
         single_luck_W: selection luck of ``unmask-one`` at k = 1; None where that is not measured or candidates are screened.
         contexts: real and null.
         resampled: one entry for each draw.
-        mimicry: outcomes of the selectors of ``MIMICRY`` that choose among the tokens of the null context those that imitate the
-            full-context prediction of the real one. Their divergences are from that prediction.
+        mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
+            imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
     """
 
@@ -172,7 +170,7 @@ def run_selectors(
     """
     if not selectors:
         return {}
-    scores_WI = {name: SCORERS[name].score(scores) for name in selectors}
+    scores_WI = {name: SELECTORS[name].score(scores) for name in selectors}
     groups_WS = {name: scores.groups.chosen(rank(scores_WI[name]), max(settings.k)) for name in selectors}
     top = _evaluate_top_k(scores, groups_WS, settings=settings, with_kl=with_kl)
     return {
@@ -272,7 +270,7 @@ def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label:
         label: which of the labels, from 1.
     """
     of_label = scores.of_label(label)
-    selectors = [name for name in settings.selectors if SCORERS[name].sees_target]
+    selectors = names_where(lambda selector: selector.sees_target, settings.selectors)
     return ResampledInfluence(
         label_ids_W=of_label.labels_W.cpu().numpy(),
         loss_short_W=of_label.loss_short_W,
@@ -299,7 +297,7 @@ def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
 
 def _mimics(settings: InfluenceConfig) -> list[str]:
     """Return the measured selectors that can imitate another prediction."""
-    return [name for name in settings.selectors if name in MIMICRY]
+    return names_where(lambda selector: selector.can_imitate, settings.selectors)
 
 
 def scores_of_contexts(
@@ -322,7 +320,7 @@ def scores_of_contexts(
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
         with_luck=screening is None and "unmask-one" in settings.selectors,
-        with_attention="attention" in settings.selectors,
+        with_attention=any_needs_attention(settings.selectors),
     )
     null = Predictions(
         evaluator,
@@ -331,7 +329,7 @@ def scores_of_contexts(
         imitated_WV=real.log_p_long_WV if _mimics(settings) else None,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
-        with_attention="attention" in settings.selectors,
+        with_attention=any_needs_attention(settings.selectors),
     )
     return {
         context: WindowScores(predictions, max_k=max(settings.k), screening=screening)

@@ -6,9 +6,8 @@ The number is a function of the configuration alone, so that every process cuts 
 from __future__ import annotations
 
 from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
-from olmo_sparsity.config.measuring import SCREENED
-from olmo_sparsity.measure.hierarchy import BRANCHES, block_sizes
-from olmo_sparsity.measure.selectors import BACKWARD_COST, SCORERS
+from olmo_sparsity.measure.hierarchy import BRANCHES, block_sizes, num_blocks
+from olmo_sparsity.records.selectors import SCREENED, SELECTORS, ScoringSize, names_where, tokens_of_estimates
 
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
 
@@ -25,8 +24,7 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
         settings: what is measured.
         lengths: of the windows.
     """
-    seeing = [name for name in settings.selectors if SCORERS[name].sees_target]
-    blind = [name for name in settings.selectors if name not in seeing]
+    seeing = names_where(lambda selector: selector.sees_target, settings.selectors)
     real = _tokens_of_choices(settings, lengths, settings.selectors)
     prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
     long = lengths.local_len if prefix else lengths.full_len
@@ -34,8 +32,8 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     tokens += settings.resampled_draws * _tokens_of_choices(
         settings, lengths, seeing, is_shared=settings.screen is None
     )
-    mimics = [name for name in blind if name in ("kl", "greedy-kl")]
-    tokens += _tokens_of_choices(settings, lengths, mimics, is_shared=settings.screen is None)
+    imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
+    tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=settings.screen is None)
     if settings.screen is not None:
         exact = lengths.num_long_range * (lengths.local_len + 1)
         tokens += int(2 * settings.screen_sample * exact) if any(name in SCREENED for name in settings.selectors) else 0
@@ -54,17 +52,7 @@ def _tokens_of_choices(
         is_shared: the unmaskings of single tokens have been evaluated for another label.
     """
     local, many = lengths.local_len, lengths.num_long_range
-    tokens = {
-        "gradient": _tokens_of_estimates(settings, lengths),
-        "attention": 0 if settings.path == "compact" else lengths.full_len,  # the pass of L_long gives it
-        "random": 0,
-        "nearest": 0,
-        "mask-one": many * (lengths.full_len if settings.path == "masked" else lengths.full_len - many // 2),
-        "greedy": sum((many - taken) * (local + taken + 1) for taken in range(max(settings.k))),
-        "lasso": settings.lasso_masks * (local + many // 2),
-    }
-    tokens["greedy-kl"] = tokens["greedy"]
-    total = sum(tokens[name] for name in selectors if name not in SCREENED)
+    total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)
     screened = [name for name in selectors if name in SCREENED]
     if screened and settings.screen is None and not is_shared:
         total += many * (local + 1)  # one pass serves all of them
@@ -84,10 +72,22 @@ def _tokens_of_ranking(settings: InfluenceConfig, lengths: MeasuredLengths) -> i
         sizes = block_sizes(many, settings.screen)
         first = [-(-many // size) * (local + size) for size in sizes[:1]]
         return sum(first) + sum(BRANCHES * -(-settings.screen // BRANCHES) * (local + size) for size in sizes[1:])
-    return _tokens_of_estimates(settings, lengths)
+    return tokens_of_estimates(settings, lengths)
 
 
-def _tokens_of_estimates(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
-    """Return the tokens of first-order estimates: the local ones back and forth, and the others where no prefix has them."""
-    far = 0 if settings.visibility == "contextual" else lengths.num_long_range
-    return far + (1 + BACKWARD_COST) * lengths.local_len
+def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) -> int:
+    """Return what a selector's scores cost in a window, in forward passes over one row, screening included."""
+    screened = num_groups if settings.screen is None else min(settings.screen, num_groups)
+    max_k = min(max(settings.k), num_groups)
+
+    def cost(selector: str, num_candidates: int) -> int:
+        size = ScoringSize(num_candidates, max_k=max_k, lasso_masks=settings.lasso_masks)
+        return SELECTORS[selector].num_evaluations(size)
+
+    if settings.screen is None or name not in SCREENED:
+        return cost(name, num_groups)
+    if settings.screen_by == "hierarchy":
+        ranking = num_blocks(num_groups, screened)
+    else:
+        ranking = cost(name if settings.screen_by == "proxy" else "gradient", num_groups)
+    return cost(name, screened) + ranking

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, Optional
 
-from olmo_sparsity.config.measuring import SCREENED
 from olmo_sparsity.config.pretrained import telling_name
+from olmo_sparsity.records.selectors import SCREENED
 
 Visibility = Literal["hidden", "contextual"]
 AnchorChoice = Literal["bos", "none"]

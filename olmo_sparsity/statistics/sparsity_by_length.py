@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
@@ -289,7 +290,7 @@ def _check_selector(measured: Sequence[MeasuredLength], selector: str) -> None:
                 f"{one.name} at full_len {one.full_len}: {' and '.join(missing)} not measured; measure it with "
                 f"--selector {selector} --selector random"
             )
-        if selectors[selector].sees_target or selector in ("random", "nearest"):
+        if selectors[selector].sees_target or selector in CONTROLS:
             raise UserError(
                 f"--selector {selector}: choose one that does not see the target and is no control, such as attention or kl"
             )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_names

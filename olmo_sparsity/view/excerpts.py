@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 
-CONTROLS = ("random", "nearest")
 SINGLE = "unmask-one"
 GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
 SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from markupsafe import Markup
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import make_folder
 
@@ -40,10 +43,29 @@ def _environment() -> Environment:
     return environment
 
 
-def _inline(environment: Environment, names: tuple[str, ...]) -> tuple[list[Markup], list[str]]:
-    """Return the texts of our own styles or scripts, and their hashes for the Content-Security-Policy."""
+def _selector_colours() -> str:
+    """Return a style sheet with the colours of the selectors, on light and on dark pages."""
+    light, dark = (
+        " ".join(f"--{name}: {colour_of(selector.look)};" for name, selector in SELECTORS.items())
+        for colour_of in (attrgetter("on_light"), attrgetter("on_dark"))
+    )
+    return (
+        f":root {{ {light} }}\n"
+        f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
+        f':root[data-theme="dark"] {{ {dark} }}\n'
+    )
+
+
+def _selector_markers() -> str:
+    """Return a script with the markers of the selectors, as Matplotlib names them."""
+    markers = {name: selector.look.marker for name, selector in SELECTORS.items()}
+    return f'"use strict";\nconst MARKERS = {json.dumps(markers)};\n'
+
+
+def _inline(environment: Environment, names: tuple[str, ...], generated: str) -> tuple[list[Markup], list[str]]:
+    """Return the texts of our own styles or scripts, the generated one first, and their hashes for the policy."""
     assert environment.loader is not None
-    texts = [environment.loader.get_source(environment, name)[0] for name in names]
+    texts = [generated, *(environment.loader.get_source(environment, name)[0] for name in names)] if names else []
     assert not any("</script" in text or "</style" in text for text in texts)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]
@@ -59,8 +81,8 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
         values: what the template shows; Jinja escapes it.
     """
     environment = _environment()
-    style_texts, style_hashes = _inline(environment, styles)
-    script_texts, script_hashes = _inline(environment, scripts)
+    style_texts, style_hashes = _inline(environment, styles, _selector_colours())
+    script_texts, script_hashes = _inline(environment, scripts, _selector_markers())
     policy = (
         f"default-src 'none'; script-src {' '.join(script_hashes)}; style-src {' '.join(style_hashes)}; "
         "img-src blob:; "  # a drawing of the page, on its way to a PNG

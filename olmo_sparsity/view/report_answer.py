@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from olmo_sparsity.records.selectors import in_legend_order
 from olmo_sparsity.statistics.summary import Gate, Summary
 from olmo_sparsity.statistics.wording import (
     data_words,
@@ -21,7 +22,6 @@ from olmo_sparsity.statistics.wording_of_evidence import (
     short_gate_words,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.view.report_data import SELECTOR_ORDER
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def answer(summary: Summary, first: str) -> Answer:
         summary: the numbers.
         first: the selector of the headline, if it does not see the target; else the first measured one that does not is taken.
     """
-    blind, seeing = (
-        sorted(names, key=SELECTOR_ORDER.index) for names in (summary.blind_selectors, summary.seeing_selectors)
-    )
+    blind, seeing = (in_legend_order(names) for names in (summary.blind_selectors, summary.seeing_selectors))
     data = f"{data_words(summary)}; {length_words(summary.lengths)}"
     notes = [units_words(summary), fragile_words(summary), measured_words(summary), data, overlap_words(summary)]
     return Answer(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.as_json import (
     Json,
     class_json,
@@ -25,7 +26,6 @@ from olmo_sparsity.statistics.wording_of_models import subject_name
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import (
-    CONTROLS,
     Choice,
     Excerpt,
     choose_windows,
@@ -38,20 +38,6 @@ NUM_LARGEST = 10
 SEED = 0
 MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the scores of the chosen positions
 SCORE_STEPS = 99
-# The score of a position in words; the README gives the formulas.
-SELECTOR_WORDS = {
-    "unmask-one": "how far the loss of the target falls when this {unit} alone is unmasked",
-    "mask-one": "how far the loss of the target rises when this {unit} alone is masked",
-    "greedy": "forward selection: each step unmasks the {unit} that lowers the loss of the target most",
-    "gradient": "first-order estimate of unmask-one, from one backward pass",
-    "lasso": "weight of the {unit} in a sparse linear model of the loss over random visible sets",
-    "kl": "how far this {unit} alone moves the prediction towards the one under full context",
-    "greedy-kl": "forward selection: each step unmasks the {unit} that moves the prediction most towards the full-context one",
-    "attention": "attention that the last token pays to this {unit} under full context, mean over heads and layers",
-    "random": "control: a random number",
-    "nearest": "control: the {units} next to the local context",
-}
-SELECTOR_ORDER = tuple(SELECTOR_WORDS)
 
 
 @dataclass(frozen=True)
@@ -139,10 +125,10 @@ def page_json(report: Report) -> Json:
                 "name": name,
                 "sees_target": measurement.selectors[name].sees_target,
                 "num_evaluations": measurement.selectors[name].num_evaluations,
-                "control": name in CONTROLS,
-                "words": SELECTOR_WORDS[name].format(unit=one, units=units),
+                "control": SELECTORS[name].is_control,
+                "words": SELECTORS[name].meaning.format(unit=one, units=units),
             }
-            for name in sorted(measurement.selectors, key=SELECTOR_ORDER.index)
+            for name in in_legend_order(measurement.selectors)
         ],
         "log_distances": has_log_distances(summary.lengths),
         "main_selectors": list(MAIN_SELECTORS),

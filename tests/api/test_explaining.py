@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from olmo_sparsity import api
-from olmo_sparsity.config import SELECTORS
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.explanation import Explanation, print_explanation

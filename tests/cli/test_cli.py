@@ -16,7 +16,7 @@ from started_commands import run_cli
 from tiny_pretrained import save_llama
 
 from olmo_sparsity.cli.app import app, main
-from olmo_sparsity.config import CHEAP_SELECTORS
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.tables.reading import list_finished
 
 MEASURE = ("influence", "--config", "tiny.yaml", "--k", "8", "--num-windows", "30")
@@ -81,7 +81,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path, first: subpr
     assert summary["num_windows"] == 30
     for key in ("loss_short_nats", "loss_long_nats", "long_gain_nats"):
         assert summary[key]["mean"] is not None and summary[key]["low"] is None  # too few documents
-    choices = {(s, c) for s in CHEAP_SELECTORS for c in ("real", "null")} | {("kl", "mimicry")}
+    choices = {(s, c) for s in InfluenceConfig().selectors for c in ("real", "null")} | {("kl", "mimicry")}
     found = {(e["selector"], e["context"], e["k"]) for e in summary["selections"]}
     assert found == {(*choice, k) for choice in choices for k in (1, 2, 4, 8)}
     assert sum(entry["num_windows"] for entry in summary["classes"]) == 30
@@ -89,7 +89,7 @@ def test_a_command_runs_the_earlier_commands_first(workplace: Path, first: subpr
     shown = run_cli("summary", "--run", "runs/tiny", "--every", cwd=workplace).stdout
     for heading in ("every k", "Figure 4", "kinds of dependency", "agreement between selectors"):
         assert heading in shown
-    for name in CHEAP_SELECTORS:
+    for name in InfluenceConfig().selectors:
         assert name in shown
 
 

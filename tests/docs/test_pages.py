@@ -40,13 +40,7 @@ reference = load_reference()
 @functools.cache
 def text_of(page: Path) -> str:
     """Return the text of a page as it is on the site: with what is generated, without blocks of code."""
-    text = page.read_text(encoding="utf-8")
-    if reference.COMMANDS_MARK in text:
-        text = text.replace(reference.COMMANDS_MARK, reference.commands_reference())
-    if reference.KEYS_MARK in text:
-        text = text.replace(reference.KEYS_MARK, reference.configuration_reference())
-    if reference.COLUMNS_MARK in text:
-        text = text.replace(reference.COLUMNS_MARK, reference.columns_reference())
+    text = reference.filled_in(page.read_text(encoding="utf-8"))
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 

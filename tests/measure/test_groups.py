@@ -18,13 +18,13 @@ from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import gate_gradients, log_probs, long_log_probs_and_attention, short_log_probs
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS
 from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import check_screening, measure_context, run_selectors
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, rank
 
 SIZES = ([1, 3, 2, 5, 5], [16], [2, 2, 3, 2, 5, 2], [7, 9])  # tokens of the groups of each window, M in all
 W, KS, MASKS, ANCHOR = len(SIZES), [1, 2, 4], 24, 1
@@ -123,7 +123,7 @@ def test_every_selector_is_its_definition(
 ) -> None:
     one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
-    scores = {name: SCORERS[name].score(one) for name in SCORERS}
+    scores = {name: SELECTORS[name].score(one) for name in SELECTORS}
     gradient_WM = -gate_gradients(
         truth.evaluator,
         truth.tokens_WT,
@@ -161,7 +161,7 @@ def test_every_selector_is_its_definition(
 
 def test_lasso_minimises_its_objective_over_the_groups_of_each_window(model: OLMoWithPositions) -> None:
     one = scores_of(make_evaluator(model, "hidden", None, "compact"))
-    scores = SCORERS["lasso"].score(one)
+    scores = SELECTORS["lasso"].score(one)
     for w, sizes in enumerate(SIZES):
         keep = one.predictions.lasso_masks_WNI[w][:, : len(sizes)].astype(float)
         spread = keep.std(axis=0)
@@ -187,7 +187,7 @@ def test_random_is_uniform_over_the_groups_of_a_window(model: OLMoWithPositions)
         groups=TokenGroups(np.repeat(GROUPS.groups_WM[[0]], num, axis=0)),
     )
     one = WindowScores(Predictions(evaluator, batch, log_p_short_WV=torch.zeros(num, VOCAB)), max_k=1)
-    first_W = rank(SCORERS["random"].score(one))[:, 0]
+    first_W = rank(SELECTORS["random"].score(one))[:, 0]
     assert np.bincount(first_W, minlength=5) == pytest.approx(np.full(5, num / 5), abs=5 * np.sqrt(num / 5))
 
 
@@ -233,7 +233,7 @@ def test_luck_of_the_best_group(model: OLMoWithPositions, visibility: str, ancho
 def test_a_drawn_label_has_its_own_losses(model: OLMoWithPositions) -> None:
     one = scores_of(make_evaluator(model, "hidden", None, "compact"))
     truth, drawn = all_subsets(model, "hidden", None), one.of_label(1)
-    names = [name for name in SCORERS if SCORERS[name].sees_target]
+    names = [name for name in SELECTORS if SELECTORS[name].sees_target]
     outcomes = run_selectors(drawn, SETTINGS, selectors=names, with_kl=False)
     for (w, sizes), (name, outcome) in itertools.product(enumerate(SIZES), outcomes.items()):
         label = int(drawn.labels_W[w])

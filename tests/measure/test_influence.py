@@ -14,7 +14,7 @@ import reference
 import torch
 from conftest import Messages, write_corpus
 
-from olmo_sparsity.config import CHEAP_SELECTORS, Config, DataConfig
+from olmo_sparsity.config import Config, DataConfig, InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence, measured_text
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -65,7 +65,7 @@ def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> No
             of = {
                 s["selector"]: s for s in selections if (s["window_id"], s["context"]) == (window["window_id"], context)
             }
-            assert list(of) == list(CHEAP_SELECTORS)
+            assert list(of) == InfluenceConfig().selectors
             best = of["unmask-one"]
             assert best["scores"] == pytest.approx(singles, abs=2e-5)
             assert best["positions"] == sorted(range(M), key=lambda j: (-best["scores"][j], -j))[:8]

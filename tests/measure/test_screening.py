@@ -27,11 +27,12 @@ from olmo_sparsity.measure.influence import influence_run_id, measure
 from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_losses
 from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, open_proxy, ranking_precision
-from olmo_sparsity.measure.selectors import num_evaluations
 from olmo_sparsity.measure.visibility import Visibility
 from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.work import num_evaluations
+from olmo_sparsity.records.selectors import rank
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 

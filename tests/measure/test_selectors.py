@@ -16,13 +16,11 @@ from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import mask_losses, target_losses
-from olmo_sparsity.measure.scores import rank
-from olmo_sparsity.measure.selectors import LASSO_ALPHA, SCORERS, ScoringSize
 from olmo_sparsity.measure.visibility import attention_mask, gate_bias
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, ScoringSize, rank
 
 
 class Definition:
@@ -56,10 +54,6 @@ def test_rank_is_by_score_and_then_by_nearness(scores: np.ndarray) -> None:
         assert ranked.tolist() == sorted(range(9), key=lambda j: (-row[j], -j))
 
 
-def test_the_configuration_allows_exactly_the_selectors_that_exist() -> None:
-    assert tuple(SCORERS) == config.SELECTORS
-
-
 def test_what_is_shared_is_its_definition(model: OLMoWithPositions) -> None:
     one = make_scores(model)
     for w in range(W):
@@ -72,7 +66,7 @@ def test_what_is_shared_is_its_definition(model: OLMoWithPositions) -> None:
 
 def test_unmask_one_mask_one_and_kl(model: OLMoWithPositions) -> None:
     one = make_scores(model)
-    scores = {name: SCORERS[name].score(one) for name in ("unmask-one", "mask-one", "kl")}
+    scores = {name: SELECTORS[name].score(one) for name in ("unmask-one", "mask-one", "kl")}
     everything = set(range(M))
     for w in range(W):
         truth = Definition(model, w)
@@ -89,7 +83,7 @@ def test_unmask_one_mask_one_and_kl(model: OLMoWithPositions) -> None:
 @KINDS
 def test_gradient_is_the_derivative_at_gate_0(kind: ModelConfig) -> None:
     model = build(kind).eval()
-    scores = SCORERS["gradient"].score(make_scores(model))
+    scores = SELECTORS["gradient"].score(make_scores(model))
     step = 1e-7
     for w, j in itertools.product(range(2), (0, 3, M - 1)):
         truth = Definition(model, w)
@@ -106,7 +100,7 @@ def test_gradient_is_the_derivative_at_gate_0(kind: ModelConfig) -> None:
 @KINDS
 def test_attention_is_the_mean_over_heads_and_layers(kind: ModelConfig) -> None:
     model = build(kind).eval()
-    scores = SCORERS["attention"].score(make_scores(model))
+    scores = SELECTORS["attention"].score(make_scores(model))
     tokens, _ = windows(W)
     positions = torch.arange(FULL).expand(W, -1)
     prefix = model.keys_values(tokens[:, :M], positions[:, :M])
@@ -119,7 +113,7 @@ def test_attention_is_the_mean_over_heads_and_layers(kind: ModelConfig) -> None:
 
 
 def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions) -> None:
-    ranked = rank(SCORERS["greedy"].score(make_scores(model)))[:, :MAX_K]
+    ranked = rank(SELECTORS["greedy"].score(make_scores(model)))[:, :MAX_K]
     for w in range(W):
         truth = Definition(model, w)
         taken: list[int] = []
@@ -127,13 +121,13 @@ def test_greedy_takes_the_best_next_position_each_time(model: OLMoWithPositions)
             left = [j for j in range(M) if j not in taken]
             taken.append(min(left, key=lambda j: truth.loss({*taken, j})))
         assert ranked[w].tolist() == taken
-    by_single = rank(SCORERS["unmask-one"].score(make_scores(model)))[:, :MAX_K]
+    by_single = rank(SELECTORS["unmask-one"].score(make_scores(model)))[:, :MAX_K]
     assert (ranked[:, 0] == by_single[:, 0]).all()
     assert (ranked != by_single).any()  # otherwise this test would not distinguish greedy
 
 
 def test_greedy_kl_is_forward_selection_on_the_divergence(model: OLMoWithPositions) -> None:
-    ranked = rank(SCORERS["greedy-kl"].score(make_scores(model)))[:, :MAX_K]
+    ranked = rank(SELECTORS["greedy-kl"].score(make_scores(model)))[:, :MAX_K]
     for w in range(W):
         truth = Definition(model, w)
         log_p = truth.log_p(set(range(M)))
@@ -144,7 +138,7 @@ def test_greedy_kl_is_forward_selection_on_the_divergence(model: OLMoWithPositio
             }
             taken.append(min(divergence_of, key=lambda j: divergence_of[j]))
         assert ranked[w].tolist() == taken
-    by_single = rank(SCORERS["kl"].score(make_scores(model)))[:, :MAX_K]
+    by_single = rank(SELECTORS["kl"].score(make_scores(model)))[:, :MAX_K]
     assert (ranked[:, 0] == by_single[:, 0]).all()
     assert (ranked != by_single).any()  # or greedy-kl would show nothing here
 
@@ -155,7 +149,7 @@ def test_lasso_minimises_its_objective(model: OLMoWithPositions) -> None:
     keep = one.predictions.lasso_masks_WNI
     assert keep.shape == (W, MASKS, M)
     assert 0.4 < keep.mean() < 0.6
-    scores = SCORERS["lasso"].score(one)
+    scores = SELECTORS["lasso"].score(one)
     for w in range(2):
         truth = Definition(model, w)
         losses = np.array([truth.loss(set(np.flatnonzero(row).tolist())) for row in keep[w]])
@@ -197,7 +191,7 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions) -> None:
 
 
 def test_random_is_uniform_and_a_function_of_seed_window_and_context(model: OLMoWithPositions) -> None:
-    score = SCORERS["random"].score
+    score = SELECTORS["random"].score
     whole = score(make_scores(model, num=50))
     assert (whole == score(make_scores(model, num=50))).all()
     assert (score(make_scores(model, num=10, window_ids_W=np.arange(10, 20))) == whole[10:20]).all()
@@ -218,7 +212,7 @@ def test_masks_of_lasso_differ_between_windows_and_contexts(model: OLMoWithPosit
 
 
 def test_nearest(model: OLMoWithPositions) -> None:
-    assert rank(SCORERS["nearest"].score(make_scores(model)))[0].tolist() == list(range(M))[::-1]
+    assert rank(SELECTORS["nearest"].score(make_scores(model)))[0].tolist() == list(range(M))[::-1]
 
 
 class Counted:
@@ -242,19 +236,19 @@ class Counted:
         return call
 
 
-@pytest.mark.parametrize("name", SCORERS)
+@pytest.mark.parametrize("name", SELECTORS)
 def test_a_selector_costs_what_it_says(model: OLMoWithPositions, name: str) -> None:
     counted = Counted(model)
     one = make_scores(counted, "plain", with_kl=name == "kl")  # type: ignore[arg-type]
-    SCORERS[name].score(one)  # L_short was evaluated before, once per window
+    SELECTORS[name].score(one)  # L_short was evaluated before, once per window
     includes_short = name in ("unmask-one", "kl")
-    expected = SCORERS[name].num_evaluations(ScoringSize(M, MAX_K, MASKS))
+    expected = SELECTORS[name].num_evaluations(ScoringSize(M, MAX_K, MASKS))
     assert counted.rows / W == expected + (0 if includes_short else 1)
 
 
 def test_who_sees_the_target(model: OLMoWithPositions) -> None:
     """Another target changes the scores of the selectors that see it, and no others."""
-    for name, selector in SCORERS.items():
+    for name, selector in SELECTORS.items():
         one = make_scores(model)
         other = with_other_targets(one, VOCAB)
         same = np.array_equal(selector.score(one), selector.score(other))

@@ -32,10 +32,10 @@ from brute_force import (
 from conftest import write_corpus
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import SELECTORS, Config
+from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.selectors import LASSO_ALPHA
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table

@@ -29,10 +29,10 @@ from brute_force import (
 from tokenizers import Tokenizer
 
 import olmo_sparsity.statistics.screening
-from olmo_sparsity.config import SELECTORS, Config
+from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.selectors import LASSO_ALPHA
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
 from olmo_sparsity.view.console import Form, print_summary

@@ -15,7 +15,6 @@ import torch
 from tiny_models import KINDS, NORMED, VOCAB, build
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.config.measuring import SELECTORS
 from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.context_curve import losses_by_length
 from olmo_sparsity.measure.evaluator import Evaluator
@@ -28,9 +27,8 @@ from olmo_sparsity.measure.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores, rank
+from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.selectors import SCORERS
 from olmo_sparsity.measure.visibility import (
     Visibility,
     attention_mask,
@@ -42,6 +40,7 @@ from olmo_sparsity.measure.visibility import (
 from olmo_sparsity.measure.window_batch import WindowBatch
 from olmo_sparsity.measure.window_influence import PartInfluence, measure_windows
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.records.selectors import SELECTORS, rank
 
 LOCAL, M = 4, 7
 FULL, W, MAX_K, ANCHOR = LOCAL + M, 2, 3, 9
@@ -229,7 +228,7 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions, definition: De
 @pytest.mark.parametrize("path", PATHS)
 def test_selectors_are_their_definition(model: OLMoWithPositions, definition: Definition, path: str) -> None:
     one = scores_of(definition.evaluator(model, path))
-    found = {name: SCORERS[name].score(one) for name in SELECTORS}
+    found = {name: SELECTORS[name].score(one) for name in SELECTORS}
     everything, step = set(range(M)), 1e-7
     targets_W = windows()[1]
     for w in range(W):

@@ -25,9 +25,9 @@ from olmo_sparsity.measure.losses import (
     single_losses,
     target_losses,
 )
-from olmo_sparsity.measure.scores import rank
 from olmo_sparsity.measure.screening import ScreeningSettings
 from olmo_sparsity.measure.window_influence import check_screening, measure_context
+from olmo_sparsity.records.selectors import rank
 
 SIZES = pytest.mark.parametrize("batch_tokens", [1, 5 * LOCAL, 10**6])  # one row, a few of one window, several windows
 

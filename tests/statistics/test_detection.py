@@ -19,9 +19,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.correlations import LENGTHS, TASKS, VALUES, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.planted import NEEDLES, needle_windows
-from olmo_sparsity.measure.selectors import LASSO_ALPHA
 from olmo_sparsity.measure.validation import find_planted, validate
 from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.statistics.as_json import detection_json
 from olmo_sparsity.statistics.detection import detection, hits
 from olmo_sparsity.statistics.estimate import Estimate

@@ -85,18 +85,18 @@ function extent(values, among = [], margin = 0.05) {
   return [low - room, high + room];
 }
 
-/** Markers by selector, so that they differ in more than hue; paths around 0, 0 of radius r. */
-const MARKERS = {
-  "unmask-one": (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
-  "mask-one": (r) => `M0,${1.2 * r}L${1.1 * r},${-0.8 * r}H${-1.1 * r}Z`,
-  greedy: (r) => star(5, 1.35 * r, 0.55 * r),
-  gradient: (r) => `M0,${-1.3 * r}L${1.3 * r},0L0,${1.3 * r}L${-1.3 * r},0Z`,
-  lasso: (r) => star(4, 1.4 * r, 0.55 * r),
-  kl: (r) => `M${-0.95 * r},${-0.95 * r}h${1.9 * r}v${1.9 * r}h${-1.9 * r}Z`,
-  "greedy-kl": (r) => star(5, 1.2 * r, 0.97 * r),
-  attention: (r) => star(3, 1.2 * r, 1.2 * r),
-  nearest: (r) => `M0,${-1.2 * r}L${1.1 * r},${0.8 * r}H${-1.1 * r}Z`,
-  random: (r) =>
+/** Shapes of markers, by the names that Matplotlib gives them; paths around 0, 0 of radius r. */
+const SHAPES = {
+  o: (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
+  v: (r) => `M0,${1.2 * r}L${1.1 * r},${-0.8 * r}H${-1.1 * r}Z`,
+  "*": (r) => star(5, 1.35 * r, 0.55 * r),
+  D: (r) => `M0,${-1.3 * r}L${1.3 * r},0L0,${1.3 * r}L${-1.3 * r},0Z`,
+  P: (r) => star(4, 1.4 * r, 0.55 * r),
+  s: (r) => `M${-0.95 * r},${-0.95 * r}h${1.9 * r}v${1.9 * r}h${-1.9 * r}Z`,
+  p: (r) => star(5, 1.2 * r, 0.97 * r),
+  h: (r) => star(3, 1.2 * r, 1.2 * r),
+  "^": (r) => `M0,${-1.2 * r}L${1.1 * r},${0.8 * r}H${-1.1 * r}Z`,
+  x: (r) =>
     `M${-r},${-0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}l${0.5 * r},${-0.5 * r}l${0.5 * r},${0.5 * r}` +
     `l${-0.5 * r},${0.5 * r}l${0.5 * r},${0.5 * r}l${-0.5 * r},${0.5 * r}l${-0.5 * r},${-0.5 * r}l${-0.5 * r},${0.5 * r}` +
     `l${-0.5 * r},${-0.5 * r}l${0.5 * r},${-0.5 * r}Z`,
@@ -111,12 +111,15 @@ function star(corners, outer, inner) {
   return `M${points.join("L")}Z`;
 }
 
+/** Returns the path of a selector's marker; selectors differ in more than hue. */
+const shape = (selector, radius) => (SHAPES[MARKERS[selector]] ?? SHAPES.o)(radius);
+
 const colour = (selector) => `var(--${selector})`;
 
 /** Returns a marker at a place; an open one (the null context) is filled with the background. */
 function marker(selector, x, y, radius, open = false) {
   return svg("path", {
-    d: MARKERS[selector](radius),
+    d: shape(selector, radius),
     transform: `translate(${x},${y})`,
     fill: open ? "var(--card)" : colour(selector),
     stroke: colour(selector),

@@ -62,7 +62,7 @@ function headOf(drawing, title, notes, width, paper) {
     const dash = group.querySelector("path[stroke-dasharray]")?.getAttribute("stroke-dasharray");
     parts.push(
       svg("path", { d: `M${x},${y - 4}h30`, stroke, "stroke-dasharray": dash ?? null }),
-      svg("path", { d: MARKERS[group.dataset.name](4), transform: `translate(${x + 15},${y - 4})`, fill, stroke }),
+      svg("path", { d: shape(group.dataset.name, 4), transform: `translate(${x + 15},${y - 4})`, fill, stroke }),
       ...lines.map((line, i) => svg("text", { ...words, x: x + 36, y: y + 12 * i, "font-size": 10 }, line)),
     );
     x = lines.length > 1 ? width : x + space; // below several lines the next one begins

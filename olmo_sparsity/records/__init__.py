@@ -1,0 +1,1 @@
+"""What every room names: each fact about a selector is declared here, once."""
