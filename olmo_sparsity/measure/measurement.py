@@ -28,12 +28,12 @@ from olmo_sparsity.measure.pretrained_folder import begin_folder
 from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
+from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import unique_name, write_json, write_json_once
 from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
-from olmo_sparsity.tables.schemas import TABLES
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ def measure_parts(
             with listening(within.tokens_ran):
                 tables = measure_part(windows_of(part))
             tokens_per_window = within.tokens_per_window
-            for table in reversed(TABLES[kind]):  # the first table last: its part vouches for the others
+            for table in reversed(KINDS[kind].tables):  # the first table last: its part vouches for the others
                 if table in tables:
                     write_part(folder, table, part=part, content=tables[table], metadata=metadata)
             within.finish()

@@ -11,6 +11,7 @@ from typing import Optional
 from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.manifests import read_manifest_of
 
@@ -18,21 +19,13 @@ logger = logging.getLogger(__name__)
 
 NAMED = 5  # files that are named in a message
 _CHECKPOINT = ("config.yaml", "model.pt", "optim.pt", "train.json")
-_TABLES = (
-    "sessions/*.json",
-    *(f"{table}/part-*.parquet" for table in ("windows", "selections", "candidates", "screening")),
-)
 # What commands write into a folder of each kind, as patterns. ``--overwrite`` deletes nothing else.
 OWN_FILES: dict[str, tuple[str, ...]] = {
     "run": (
         *("config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.out.tfevents.*", "checkpoints/latest"),
         *(f"checkpoints/{step}/{name}" for step in ("step*", "damaged-step*") for name in _CHECKPOINT),
     ),
-    "influence": _TABLES,
-    "context-curve": ("sessions/*.json", "curve/part-*.parquet"),
-    "validation": ("sessions/*.json", "planted/part-*.parquet", "found/part-*.parquet"),
-    "synthetic": ("sessions/*.json", "answers/part-*.parquet"),
-    "bridge": ("sessions/*.json", "parities/part-*.parquet"),
+    **{kind.name: kind.own_files for kind in KINDS.values()},
 }
 
 
@@ -149,8 +142,8 @@ def _is_linked(path: Path, folder: Path) -> bool:
 
 def _is_ours(manifest: Path) -> bool:
     try:
-        return read_json(manifest).get("kind") in ("influence", "context-curve", "validation", "synthetic", "bridge")
-    except (UserError, TypeError):
+        return is_kind(read_json(manifest).get("kind"))
+    except UserError:
         return False
 
 

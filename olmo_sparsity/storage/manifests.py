@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.typed import check_type
 
@@ -172,6 +173,41 @@ class Tables(_Tables, total=False):
     environment: dict[str, Any]
 
 
+class Positions(TypedDict):
+    """Entry ``context`` of a folder of tables of a synthetic task."""
+
+    max_position: Length
+    num_long_range: Length
+
+
+class _SyntheticTables(TypedDict):
+    run_id: str
+    num_parts: Parts
+    context: Positions
+    task: str
+    scratchpad: bool
+    positions: str
+    max_sparsity: int
+    train_lengths: tuple[int, int]
+    training_seed: int
+
+
+class SyntheticTables(_SyntheticTables, total=False):
+    """Of a folder of tables of a synthetic task."""
+
+    status: str
+    finished: str
+    run: str
+    hide_tokens: bool
+    num_windows: Count
+    num_parameters: int
+    training_seconds: Optional[float]
+    windows_per_part: Count
+    selectors: list[str]
+    checkpoint: Optional[Checkpoint]
+    environment: dict[str, Any]
+
+
 class TokenFile(TypedDict):
     """A token file of a split."""
 
@@ -243,9 +279,9 @@ class Exported(TypedDict, total=False):
 
 SHAPES: dict[str, type] = {
     "run": Run,
-    "influence": Tables,
-    "context-curve": Tables,
-    "validation": Tables,
+    **dict.fromkeys(KINDS, Tables),
+    "synthetic": SyntheticTables,
+    "bridge": SyntheticTables,
     "tokens": Tokens,
     "pretrained": Pretrained,
     "hf": Exported,

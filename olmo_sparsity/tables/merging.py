@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.kinds import is_kind
 from olmo_sparsity.storage.files import write_json_once, written_whole
 from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
 from olmo_sparsity.tables.reading import DAMAGED, check_finite, check_identity
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, TABLES, schemas_of, tables_of
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of, tables_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def _read_any_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     manifest = read_manifest_of(folder)
-    if manifest.get("kind") not in TABLES:
+    if not is_kind(manifest.get("kind")):
         raise UserError(f"{folder}: this is no folder of tables (its manifest says {manifest.get('kind')!r})")
     need(manifest, "num_windows", where=folder / "manifest.json")
     return manifest

@@ -15,41 +15,33 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
-from olmo_sparsity.tables.schemas import COMMANDS, SCHEMA_VERSION, TABLES, schemas_of
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
-# Keys that results are read with, besides those that every folder of tables has from its beginning.
-NEEDED = {
-    "influence": ("run", "source", "split"),
-    "context-curve": (
-        *("run", "source", "split", "num_visible_tokens"),
-        *("num_windows", "num_documents", "windows_sha256", "tokens_sha256"),
-    ),
-    "validation": ("run", "source", "split", "suites", "validation"),
-}
 ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
 
 
 def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
-    """Read the manifest of a finished folder of one kind (a key of ``TABLES``).
+    """Read the manifest of a finished folder of one kind (a key of ``KINDS``).
 
     Raises:
         UserError: the folder is of another kind, or unfinished.
     """
     if not is_folder_of_kind(folder, kind):
-        raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {COMMANDS[kind]}` first")
+        raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {KINDS[kind].command}` first")
     manifest = read_manifest_of(folder)
     if manifest.get("status") != "complete":
         raise UserError(
-            f"{folder}: these tables are unfinished; run the same `olmo-sparsity {COMMANDS[kind]}` again, it continues"
+            f"{folder}: these tables are unfinished; run the same `olmo-sparsity {KINDS[kind].command}` again, it continues"
         )
-    need(manifest, *NEEDED.get(kind, ()), where=folder / "manifest.json")
+    need(manifest, *KINDS[kind].needed, where=folder / "manifest.json")
     return manifest
 
 
@@ -66,7 +58,7 @@ def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.
         schema = file.schema_arrow
     except FileNotFoundError:
         raise UserError(
-            f"{path}: this part is missing; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+            f"{path}: this part is missing; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
         ) from None
     except DAMAGED:
         raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
@@ -122,7 +114,7 @@ def _parts(
 ) -> Iterator[pa.Table]:
     """Yield the parts of a table, or only those that hold some of ``window_ids``."""
     wanted = None if window_ids is None else set(window_ids)
-    kind = next(kind for kind, tables in TABLES.items() if table in tables)
+    kind = next(kind.name for kind in KINDS.values() if table in kind.tables)
     manifest = read_manifest(folder, kind)
     expected = schemas_of(manifest)[table]
     check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
@@ -143,7 +135,7 @@ def _parts(
                 part = read_verified(file, path, columns=columns).replace_schema_metadata(None)
             except DAMAGED:
                 raise UserError(
-                    f"{path}: damaged; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+                    f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
                 ) from None
         check_finite(part, where=path)
         num_rows += len(part)
@@ -152,7 +144,7 @@ def _parts(
     if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(
             f"{folder / table}: {num_rows} rows, where {folder / 'manifest.json'} counts num_windows = {num_windows}; parts are "
-            f"missing, or the manifest was changed; measure again with `olmo-sparsity {COMMANDS[kind]} --overwrite`"
+            f"missing, or the manifest was changed; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
         )
 
 
@@ -237,15 +229,6 @@ def rows_by_choice(part: pa.Table, *, contexts: Collection[str] = ("real", "null
             )
 
 
-NOT_MEASURED = {
-    "influence": "nothing has been measured in this run; run `olmo-sparsity influence` first",
-    "context-curve": "this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
-    "validation": "nothing has been validated in this run; run `olmo-sparsity validate` first",
-    "synthetic": "no evaluation of this run is finished; run `olmo-sparsity synth eval` again, it continues",
-    "bridge": "no bridge of this run is finished; run `olmo-sparsity synth bridge` again, it continues",
-}
-
-
 def list_finished(run: Path, kind: str = "influence") -> list[Path]:
     """Return the finished folders of one kind in a run, in the order in which they were finished."""
     finished: list[tuple[str, Path]] = []
@@ -264,7 +247,7 @@ def newest_finished(run: Path, kind: str = "influence") -> Path:
     """
     finished = list_finished(run, kind)
     if not finished:
-        raise UserError(f"{run}: {NOT_MEASURED[kind].format(run=run)}")
+        raise UserError(f"{run}: {KINDS[kind].not_measured.format(run=run)}")
     return finished[-1]
 
 

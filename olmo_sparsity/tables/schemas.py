@@ -12,22 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from olmo_sparsity.records.kinds import KINDS
+
 SCHEMA_VERSION = "3"
-# The tables of each kind of folder. The first is written last, so its part files show that the other tables have theirs.
-TABLES = {
-    "influence": ("windows", "selections", "candidates", "screening"),
-    "context-curve": ("curve",),
-    "validation": ("planted", "found"),
-    "synthetic": ("answers",),
-    "bridge": ("parities",),
-}
-COMMANDS = {
-    "influence": "influence",
-    "context-curve": "context-curve",
-    "validation": "validate",
-    "synthetic": "synth eval",
-    "bridge": "synth bridge",
-}
 
 
 @dataclass(frozen=True)
@@ -309,10 +296,10 @@ def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:
-    """Return the tables that the folder of a manifest has when it is complete, in the order of ``TABLES``."""
+    """Return the tables that the folder of a manifest has when it is complete, in the order of its kind."""
     settings = manifest.get("influence", {})
     optional = {
         "candidates": settings.get("save_candidates", False),
         "screening": settings.get("screen") is not None,
     }
-    return [name for name in TABLES[manifest["kind"]] if optional.get(name, True)]
+    return [name for name in KINDS[manifest["kind"]].tables if optional.get(name, True)]

@@ -1,0 +1,81 @@
+"""Kinds of folders of tables: what is measured by which command, in which tables, and what its readers need.
+
+Whoever adds a kind adds an entry to ``KINDS``, and the columns of its tables to ``olmo_sparsity.tables.schemas``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the folders of one kind hold.
+
+    Attributes:
+        name: in manifests; the tables of a run lie in the run's folder of this name.
+        command: of ``olmo-sparsity``, which writes it.
+        tables: the first is written last, so that its part files show that the other tables have theirs.
+        needed: keys of the manifest that results are read with, besides those that every folder of tables has from its beginning.
+        not_measured: what is said of a run that has none, with ``{run}``.
+    """
+
+    name: str
+    command: str
+    tables: tuple[str, ...]
+    needed: tuple[str, ...]
+    not_measured: str
+
+    @property
+    def own_files(self) -> tuple[str, ...]:
+        """What commands write into such a folder, as patterns."""
+        return ("sessions/*.json", *(f"{table}/part-*.parquet" for table in self.tables))
+
+
+_OF_WINDOWS = ("run", "source", "split")
+_OF_A_CURVE = ("num_visible_tokens", "num_windows", "num_documents", "windows_sha256", "tokens_sha256")
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="influence",
+            command="influence",
+            tables=("windows", "selections", "candidates", "screening"),
+            needed=_OF_WINDOWS,
+            not_measured="nothing has been measured in this run; run `olmo-sparsity influence` first",
+        ),
+        Kind(
+            name="context-curve",
+            command="context-curve",
+            tables=("curve",),
+            needed=(*_OF_WINDOWS, *_OF_A_CURVE),
+            not_measured="this run has no context curve; run `olmo-sparsity context-curve --run {run}` first",
+        ),
+        Kind(
+            name="validation",
+            command="validate",
+            tables=("planted", "found"),
+            needed=(*_OF_WINDOWS, "suites", "validation"),
+            not_measured="nothing has been validated in this run; run `olmo-sparsity validate` first",
+        ),
+        Kind(
+            name="synthetic",
+            command="synth eval",
+            tables=("answers",),
+            needed=(),
+            not_measured="no evaluation of this run is finished; run `olmo-sparsity synth eval` again, it continues",
+        ),
+        Kind(
+            name="bridge",
+            command="synth bridge",
+            tables=("parities",),
+            needed=(),
+            not_measured="no bridge of this run is finished; run `olmo-sparsity synth bridge` again, it continues",
+        ),
+    )
+}
+
+
+def is_kind(name: object) -> bool:
+    """Return whether a value, such as one that a manifest holds, is the name of a kind."""
+    return isinstance(name, str) and name in KINDS
