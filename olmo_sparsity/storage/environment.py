@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,7 +11,19 @@ from typing import Any
 
 from olmo_sparsity import __version__
 
-PACKAGES = ("ai2-olmo", "torch", "numpy", "datasets", "tokenizers", "pyarrow", "scipy")
+# Those on which numbers depend; the last three open pretrained models.
+PACKAGES = (
+    "ai2-olmo",
+    "torch",
+    "numpy",
+    "datasets",
+    "tokenizers",
+    "pyarrow",
+    "scipy",
+    "transformers",
+    "gguf",
+    "accelerate",
+)
 
 
 def _commit() -> str | None:
@@ -41,6 +54,16 @@ def _version_of(package: str) -> str | None:
         return None
 
 
+def _cpu() -> str | None:
+    """Return the product name of the CPU; None where the system does not tell it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else None
+
+
 def environment() -> dict[str, Any]:
     """Return what a result may depend on besides its configuration, as it is written into manifests."""
     return {
@@ -49,5 +72,6 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {package: _version_of(package) for package in PACKAGES},
         "machine": platform.machine(),
+        "cpu": _cpu(),
         "system": platform.system(),
     }

@@ -47,6 +47,7 @@ def test_the_loss_falls_and_the_folder_is_complete(tiny_run: Path, tiny_config: 
     assert manifest["status"] == "complete"
     assert manifest["tokens"] == 12 * 16 * 8
     assert manifest["environment"]["packages"]["torch"] == torch.__version__
+    assert all(manifest["environment"]["packages"].values())
     records = metrics(tiny_run)
     assert [r["step"] for r in records] == list(range(1, 13))
     assert records[-1]["loss_nats"] < records[0]["loss_nats"] - 0.3
