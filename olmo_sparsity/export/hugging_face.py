@@ -32,7 +32,7 @@ from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import sha256_file, write_json
 from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -81,9 +81,7 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
 def _write(run: Path, checkpoint: Path, *, manifest: dict[str, Any], folder: Path, partial: Path) -> ExportedModel:
     """Write and check all files in the folder ``partial``; ``folder`` is the name that it will get."""
     model = load_model(checkpoint, torch.device("cpu"))
-    tokenizer = read_tokenizer(run / "tokenizer.json")
-    if sha256_file(run / "tokenizer.json") != manifest["tokenizer_sha256"]:
-        raise UserError(f"{run / 'tokenizer.json'}: not the tokenizer that this run was trained with; restore it")
+    tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     eos_id, max_position = model.config.eos_token_id, model.config.max_sequence_length
     make_folder(partial)
     to_transformers(model).save_pretrained(partial)

@@ -25,7 +25,7 @@ from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_r
 from olmo_sparsity.model.devices import has_bf16_units, pick_device, take_own_gpu
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.corpus import list_shards
 from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
@@ -213,12 +213,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         raise UserError(f"{run}: this run has no checkpoint; train it first with `olmo-sparsity train --run {run}`")
     manifest = read_manifest_of(run, "num_parameters")
     checkpoint = check_checkpoint_of_run(latest, manifest)
-    sha256 = manifest.get("tokenizer_sha256")
-    if sha256 is None:
-        logger.warning(
-            f"{run}: an older version wrote its manifest, without the tokenizer's hash: tokenizer.json is not verified"
-        )
-    tokenizer = read_tokenizer(run / "tokenizer.json", sha256=sha256)
+    tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
     anchor = bos if _is_anchored(config, automatic=config.context.bos) else None

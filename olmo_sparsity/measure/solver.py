@@ -12,10 +12,11 @@ import torch
 from olmo_sparsity.config import Config, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.correlations import LENGTHS, NOISE, TASKS, sequence, word_tokenizer
-from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model, read_checkpoint_info
+from olmo_sparsity.model.checkpoint import check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import write_text
 from olmo_sparsity.storage.folders import exclusive_lock, make_folder
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.training.loop import train
 from olmo_sparsity.training.run_folder import is_trained
 
@@ -118,7 +119,8 @@ def trained_solver(config: Config, folder: Path, *, device: torch.device) -> Sol
                 _train_solver(config, run)
     latest = latest_checkpoint(run / "checkpoints")
     assert latest is not None
-    return Solver(load_model(latest, device), read_checkpoint_info(latest).model_sha256)
+    checkpoint = check_checkpoint_of_run(latest, read_manifest_of(run))
+    return Solver(load_model(latest, device), checkpoint.model_sha256)
 
 
 def _train_solver(config: Config, run: Path) -> None:

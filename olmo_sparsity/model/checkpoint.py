@@ -69,13 +69,17 @@ class CheckpointInfo:
         return self.sha256["model.pt"]
 
 
+def _has_step(path: Path) -> bool:
+    return path.name.startswith("step") and path.name.removeprefix("step").isdigit()
+
+
 def _step_of(path: Path) -> int:
     return int(path.name.removeprefix("step"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    paths = [p for p in folder.glob("step*") if p.is_dir() and p.name.removeprefix("step").isdigit()]
+    paths = [p for p in folder.glob("step*") if p.is_dir() and _has_step(p)]
     return sorted(paths, key=_step_of)
 
 
@@ -204,7 +208,7 @@ def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> Check
         raise UserError(
             f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest['run_id']}; restore it"
         )
-    if info.step != _step_of(checkpoint):
+    if _has_step(checkpoint) and info.step != _step_of(checkpoint):
         raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")
     if last is not None and last["step"] == info.step and last["model_sha256"] != info.model_sha256:
         raise UserError(f"{checkpoint}: other weights than those that this run ended with; restore the checkpoint")

@@ -12,12 +12,14 @@ import huggingface_hub
 from huggingface_hub import errors
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import sha256_files
+from olmo_sparsity.storage.files import read_json, sha256_files
+from olmo_sparsity.storage.manifests import read_manifest_of
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"]
 DESCRIPTIONS += ["vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"]
 SAFE = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+FREE_TO_EDIT = ("README.md", "generation_config.json")  # files of an export that no loss depends on
 PICKLED = ["pytorch_model.bin", "pytorch_model-*.bin", "pytorch_model.bin.index.json"]
 
 
@@ -64,6 +66,27 @@ def find_files(folder: Path, *, allow_pickle: bool, revision: Optional[str] = No
     if missing:
         raise UserError(f"{folder}: incomplete, {missing[0]} is missing ({len(missing)} of {len(weights)} files)")
     return ModelFiles(folder, weights, pickled=pickled, revision=revision)
+
+
+def check_exported(folder: Path) -> None:
+    """Compare a folder with the manifest that ``export hf`` wrote there, where there is one.
+
+    Raises:
+        UserError: a file that a loss depends on is missing, or has other contents.
+    """
+    path = folder / "manifest.json"
+    try:
+        if not path.is_file() or read_json(path).get("kind") != "hf":
+            return
+    except UserError:  # of another program
+        return
+    for name, expected in read_manifest_of(folder).get("files", {}).items():
+        file = folder / name
+        if name not in FREE_TO_EDIT and not (file.is_file() and sha256_files([file]) == expected):
+            raise UserError(
+                f"{file}: missing, or other contents than `olmo-sparsity export hf` wrote; export the run again, or, if the "
+                f"change is meant, delete {path}"
+            )
 
 
 def local_weights_sha256(path: Path) -> Optional[str]:

@@ -21,8 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
+from olmo_sparsity.model.checkpoint import build_loaded_model, check_checkpoint_of_run, load_model, read_model_config
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +67,22 @@ def is_checkpoint(folder: Path) -> bool:
 def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
     """Load the model and the tokenizer of a checkpoint.
 
-    Files of this package's checkpoints are compared with their hashes. Those of OLMo's have none; there the names and shapes of
-    the weights are compared with the configuration.
+    Files of this package's checkpoints are compared with their hashes, and where the checkpoint lies in its run, it and the
+    tokenizer with the manifest of the run. Those of OLMo's have no hashes; there the names and shapes of the weights are
+    compared with the configuration.
 
     Raises:
-        UserError: a file is damaged, holds more than tensors, or describes a model that is not computed here; the configuration
-            of the run is not usable.
+        UserError: a file is damaged, of another run, holds more than tensors, or describes a model that is not computed here;
+            the manifest of the run is not usable.
     """
+    run = _run_of(folder)
+    if run is not None and (run / "manifest.json").is_file() and is_folder_of_kind(run, "run"):
+        manifest = read_manifest_of(run)
+        check_checkpoint_of_run(folder.resolve(), manifest)
+        tokenizer_text = tokenizer_of_run(run, manifest).read_text(encoding="utf-8")
+        return OpenedCheckpoint(load_model(folder, device), tokenizer_text, read_config_of(run).context.bos)
     load = load_model if (folder / "train.json").is_file() else _load_foreign
-    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder), _rows_have_bos(folder))
+    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder, run), _rows_have_bos(run))
 
 
 def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
@@ -104,9 +113,8 @@ def _run_of(folder: Path) -> Optional[Path]:
     return run if (folder / "train.json").is_file() and (run / "tokenizer.json").is_file() else None
 
 
-def _rows_have_bos(folder: Path) -> Optional[bool]:
-    """Return whether the run of a checkpoint was trained with a BOS before its rows; None: its configuration cannot be read."""
-    run = _run_of(folder)
+def _rows_have_bos(run: Optional[Path]) -> Optional[bool]:
+    """Return whether a run was trained with a BOS before its rows; None: its configuration cannot be read."""
     if run is None or not (run / "config.yaml").is_file():
         return None
     try:
@@ -116,13 +124,12 @@ def _rows_have_bos(folder: Path) -> Optional[bool]:
         return None
 
 
-def _tokenizer_text(folder: Path) -> str:
+def _tokenizer_text(folder: Path, run: Optional[Path]) -> str:
     """Return the text of the tokenizer: the run's, or the one that ``config.yaml`` names.
 
     Raises:
         UserError: there is none.
     """
-    run = _run_of(folder)
     if run is not None:
         return (run / "tokenizer.json").read_text(encoding="utf-8")
     content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))

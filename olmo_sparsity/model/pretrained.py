@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, download, find_files
+from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.storage.files import sha256_file, sha256_text
@@ -122,6 +122,7 @@ def open_pretrained(
     if is_checkpoint(path):
         return _open_olmo(path, settings, device=device, precision=precision)
     if (path / "config.json").is_file():
+        check_exported(path)
         files = find_files(path, allow_pickle=settings.allow_pickle)
         return _open_with_transformers(files, settings, device=device, precision=precision)
     if path.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
@@ -10,8 +11,10 @@ from msgspec import Meta
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.storage.typed import check_type
+
+logger = logging.getLogger(__name__)
 
 # Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
 Length = Annotated[int, Meta(ge=1, le=10**8)]
@@ -327,3 +330,19 @@ def read_config_of(run: Path) -> Config:
     """
     path = run / "manifest.json"
     return check_type(read_manifest_of(run, "config")["config"], Config, where=f"{path}: config")
+
+
+def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:
+    """Return the path of a run's tokenizer, which is compared with the hash in the manifest.
+
+    Raises:
+        UserError: it is another one.
+    """
+    path, expected = run / "tokenizer.json", manifest.get("tokenizer_sha256")
+    if expected is None:
+        logger.warning(
+            f"{run}: an older version wrote its manifest, without the tokenizer's hash: tokenizer.json is not verified"
+        )
+    elif path.is_file() and sha256_file(path) != expected:
+        raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
+    return path

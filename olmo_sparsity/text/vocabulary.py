@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import check_regular, sha256_file
+from olmo_sparsity.storage.files import check_regular
 from olmo_sparsity.text import corpus
 
 OLMO_TOKENIZERS = {
@@ -30,20 +29,13 @@ MAX_VOCAB_SIZE = 1 << 24  # an embedding of so many tokens, 64 wide, takes 4 GB
 BPE_DOCUMENTS = 200_000  # enough for some thousand entries; bounds the memory of training
 
 
-def read_tokenizer(path: Path, *, sha256: Optional[str] = None) -> Tokenizer:
+def read_tokenizer(path: Path) -> Tokenizer:
     """Read a ``tokenizer.json``. Special tokens that are written out in a text will be encoded as ordinary text.
 
-    Args:
-        path: the file.
-        sha256: the hash that a manifest has of it; None: none is known.
-
     Raises:
-        UserError: the file is missing, is no tokenizer, or is another one.
+        UserError: the file is missing, or is no tokenizer.
     """
-    text = _read(path)
-    if sha256 is not None and sha256_file(path) != sha256:
-        raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
-    return parse_tokenizer(text, name=str(path))
+    return parse_tokenizer(_read(path), name=str(path))
 
 
 def _read(path: Path) -> str:

@@ -183,7 +183,7 @@ def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other, symlinks=True)
     (other / "tokenizer.json").write_text(train_bpe(TEXTS, 320, eos_token="<|endoftext|>").to_str())
-    with pytest.raises(UserError, match="not the tokenizer that this run was trained with"):
+    with pytest.raises(UserError, match="not the tokenizer that the manifest beside it was written with"):
         export_hf(other, tmp_path / "again")
     assert not (tmp_path / "again").exists()
     begun = tmp_path / "begun"

@@ -337,6 +337,20 @@ def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(
         opened(tiny_run)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "model.safetensors"])
+def test_an_export_whose_files_were_exchanged(name: str, tiny_run: Path, tmp_path: Path) -> None:
+    folder = export_hf(tiny_run, tmp_path / "exported").folder
+    for free in ("README.md", "generation_config.json"):
+        (folder / free).write_text("{}")
+    opened(folder)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-9] + bytes(9) if name.startswith("model") else content + b"\n")
+    with pytest.raises(UserError, match=rf"{name}: missing, or other contents .*; export the run again[^\n]*$"):
+        opened(folder)
+    (folder / "manifest.json").write_text("[]")  # of another program
+    opened(folder)
+
+
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """A checkpoint as OLMo's own trainer writes it: no hashes, other sections, and weights to be built on a meta device."""
