@@ -32,7 +32,13 @@ OF_LAYER = {
 
 
 def save_gguf(
-    path: Path, texts: list[str], *, adds_bos: bool = False, max_position: int = MAX_POSITION
+    path: Path,
+    texts: list[str],
+    *,
+    adds_bos: bool = False,
+    max_position: int = MAX_POSITION,
+    block_count: int | None = None,
+    added: dict[str, np.ndarray] | None = None,
 ) -> LlamaForCausalLM:
     """Write the model, and a byte-level BPE that is trained on ``texts``; return the model with the weights that were stored.
 
@@ -41,10 +47,12 @@ def save_gguf(
         texts: of the tokenizer.
         adds_bos: the file says that a BOS stands in front of every text.
         max_position: number of position IDs.
+        block_count: number of layers that the file names; None: those that it has.
+        added: further tensors.
     """
     model = build_raw("llama", vocab_size=VOCAB, max_position_embeddings=max_position, tie_word_embeddings=True).eval()
     writer = gguf.GGUFWriter(path, "llama")
-    _write_lengths(writer, model.config)
+    _write_lengths(writer, model.config, block_count=block_count or model.config.num_hidden_layers)
     _write_tokenizer(writer, texts, adds_bos=adds_bos)
     weights = model.state_dict()
     del weights["lm_head.weight"]  # tied
@@ -58,6 +66,8 @@ def save_gguf(
         writer.add_tensor(stored_name, stored, raw_dtype=kind)
         read = dequantize(stored, kind).reshape(rows.shape)
         weight.copy_(torch.from_numpy(read if turned is None else _in_halves(read, turned)))
+    for name, values in (added or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -81,8 +91,8 @@ def _in_halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _write_lengths(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
-    writer.add_block_count(config.num_hidden_layers)
+def _write_lengths(writer: gguf.GGUFWriter, config: LlamaConfig, *, block_count: int) -> None:
+    writer.add_block_count(block_count)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)

@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
@@ -169,7 +170,7 @@ def _load(
     """Return the model of transformers, on its device, with weights of the dtype.
 
     Raises:
-        UserError: weights are missing; transformers would draw them at random.
+        UserError: weights are missing, and transformers would draw them at random; or some have no place in the model.
     """
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if gguf is not None:
@@ -186,15 +187,13 @@ def _load(
         dtype=dtype,
         device_map="auto" if spread else None,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are told, and refused in words that name them
         **safe,
         **options,
     )
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise UserError(
-            f"{settings.model}: {len(missing)} of the weights that {type(raw).__name__} needs are missing, such as {missing[0]}; "
-            "its files are incomplete, or of another architecture"
-        )
+    check_loaded(str(settings.model), raw, loaded=loaded)
+    if gguf is not None:
+        check_nothing_left(files.weights[0], raw)
     return raw if spread else raw.to(device)
 
 

@@ -6,13 +6,16 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from tiny_gguf import BOS, EOS, MAX_POSITION, VOCAB, save_gguf
+from transformers_models import build_raw
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.loaded_weights import check_nothing_left
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.text.vocabulary import train_bpe
 
@@ -89,3 +92,30 @@ def test_a_file_that_is_cut_short_is_one_line(
     (tmp_path / "cut.gguf").write_bytes(content[: int(share * len(content))])
     with pytest.raises(UserError, match=r"^[^\n]*cut\.gguf: transformers [^\n]* cannot load this model [^\n]*$"):
         opened(tmp_path / "cut.gguf")
+
+
+@pytest.mark.parametrize(
+    ("block_count", "added", "error"),
+    [
+        (1, {}, r"a place for 0 of the [\d,]+ values in blk\.1, "),
+        (2, {"blk.0.attn_q.bias": 32}, r"a place for [\d,]+ of the [\d,]+ values in blk\.0, "),
+        (2, {"rope_freqs.weight": 4}, r"a place for 10,272 of the 10,276 values outside of its blocks, "),
+    ],
+    ids=["a layer", "a bias", "scaled positions"],
+)
+def test_values_that_the_model_has_no_place_for_are_not_left_out(
+    block_count: int, added: dict[str, int], error: str, texts: list[str], tmp_path: Path
+) -> None:
+    arrays = {name: np.ones(length, dtype=np.float32) for name, length in added.items()}
+    save_gguf(tmp_path / "more.gguf", texts, block_count=block_count, added=arrays)
+    with pytest.raises(UserError, match=rf"more\.gguf: LlamaForCausalLM has {error}[^\n]*$"):
+        opened(tmp_path / "more.gguf")
+
+
+def test_a_second_copy_of_tied_weights_is_not_left_over(texts: list[str], tmp_path: Path) -> None:
+    """As converters of Falcon write it, which transformers ties all the same. A Llama with one is not tied."""
+    output = {"output.weight": build_raw("llama", vocab_size=VOCAB).lm_head.weight.detach().numpy()}
+    tied = save_gguf(tmp_path / "more.gguf", texts, added=output)
+    assert tied.config.tie_word_embeddings
+    check_nothing_left(tmp_path / "more.gguf", tied)
+    assert not opened(tmp_path / "more.gguf").model.raw.config.tie_word_embeddings  # type: ignore[attr-defined]

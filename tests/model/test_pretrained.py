@@ -18,6 +18,7 @@ import transformers
 import yaml
 from huggingface_hub import errors
 from olmo.model import OLMo
+from safetensors.torch import load_file, save_file
 from tiny_models import PLAIN
 from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 
@@ -198,6 +199,59 @@ def test_missing_weights_are_not_drawn_at_random(copied: Path) -> None:
     (copied / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(
         UserError, match=r"9 of the weights that LlamaForCausalLM needs are missing, such as model\.layers\.2\."
+    ):
+        opened(copied)
+
+
+def changed_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def added_weights(folder: Path, **added: torch.Tensor) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | added, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_weights_that_the_model_has_no_place_for_are_not_left_out(copied: Path) -> None:
+    changed_config(copied, num_hidden_layers=1)
+    with pytest.raises(
+        UserError, match=r"9 of its weights have no place in LlamaForCausalLM [^\n]* model\.layers\.1\.input_layernorm"
+    ):
+        opened(copied)
+    transformers.AutoModelForCausalLM.from_pretrained(copied).save_pretrained(copied)  # the way out that is named
+    opened(copied)
+    added_weights(copied, **{"model.layers.0.self_attn.q_proj.bias": torch.ones(32)})
+    with pytest.raises(
+        UserError, match=r"1 of its weights have no place [^\n]* model\.layers\.0\.self_attn\.q_proj\.bias"
+    ):
+        opened(copied)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gpt-2", "transformer.h.0.attn.bias"),
+        ("gpt-2", "transformer.h.0.attn.masked_bias"),
+        ("gpt-neox", "gpt_neox.layers.0.attention.rotary_emb.inv_freq"),
+        ("llama", "score.weight"),
+        ("llama", "v_head.summary.weight"),
+        ("llama", "mtp.layers.0.mlp.weight"),
+        ("llama", "model.vision_tower.patch.weight"),
+        ("llama", "multi_modal_projector.weight"),
+    ],
+)
+def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp_path: Path) -> None:
+    save(tmp_path, kind)
+    added_weights(tmp_path, **{name: torch.ones(4)})
+    opened(tmp_path)
+
+
+def test_weights_of_other_shapes_are_named(copied: Path) -> None:
+    changed_config(copied, intermediate_size=48)
+    with pytest.raises(
+        UserError,
+        match=r"6 of its weights .* model\.layers\.0\.mlp\.down_proj\.weight: \[32, 64\] instead of \[32, 48\]",
     ):
         opened(copied)
 
@@ -393,6 +447,7 @@ def test_a_checkpoint_of_olmos_trainer(foreign: Path, identifier: str) -> None:
         ("model", {"norm_after": True}, r"model\.norm_after = True"),
         ("model", {"n_kv_heads": 1}, r"model\.n_kv_heads = 1"),
         ("model", {"n_layers": 4}, r"its weights and its config\.yaml do not belong together"),
+        ("model", {"n_layers": 1}, r"its weights and its config\.yaml do not belong together \(Unexpected key"),
         ("model", {"d_model": 64}, r"its weights and its config\.yaml do not belong together"),
         ("model", {"d_model": "wide"}, r"its weights and its config\.yaml do not belong together"),
         ("model", {"n_heads": 0}, r"its weights and its config\.yaml do not belong together"),
