@@ -1,12 +1,14 @@
 """Prepares a corpus: writes a folder of token files, shard by shard, in as many processes as there are cores.
 
 The result is the same, byte for byte, for any number of processes and after any number of interruptions. During the preparation
-``shards/`` holds the record and the index of every finished shard. At the end the indices are joined and ``shards/`` is deleted.
+``shards/`` holds the record and the index of every finished shard, and the hash of the tokenizer. Whoever continues compares what
+is there with its hashes. At the end the indices are joined and ``shards/`` is deleted.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import shutil
 import time
@@ -29,9 +31,11 @@ from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntr
 from olmo_sparsity.text.scheduling import WrittenShards, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
-from olmo_sparsity.text.verification import record_verified
+from olmo_sparsity.text.verification import record_verified, stamp
 from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text, vocab_size_of
 from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
+
+logger = logging.getLogger(__name__)
 
 
 def store_folder(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
@@ -132,8 +136,10 @@ def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tok
     """Write all files of a prepared folder, the manifest last."""
     begun = time.perf_counter()
     shards = corpus.list_shards(data)
-    template = _shard_template(data, folder, splits=splits, tokenizer_file=tokenizer_file, shard=shards[0])
-    for name in ("shards", *splits):
+    tokenizer_sha256 = _write_tokenizer(data, folder, tokenizer_file=tokenizer_file)
+    tokenizer_stamp = stamp(folder / "tokenizer.json")
+    template = _shard_template(data, folder, splits=splits, shard=shards[0])
+    for name in splits:
         make_folder(folder / name)
     _remove_partials(folder, splits)
     tokenizer_seconds = time.perf_counter() - begun
@@ -152,8 +158,11 @@ def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tok
     speed = _speed(data, written.new_records, seconds=time.perf_counter() - begun, tokenizer_seconds=tokenizer_seconds)
     _remove_partials(folder, splits)
     entries = {split: _with_hashes(folder, split, entry=entry) for split, entry in entries.items()}
-    write_json(folder / "manifest.json", _manifest(template, written, entries=entries, removed=removed, speed=speed))
-    record_verified(folder)
+    manifest = _manifest(
+        template, written, tokenizer_sha256=tokenizer_sha256, entries=entries, removed=removed, speed=speed
+    )
+    write_json(folder / "manifest.json", manifest)
+    record_verified(folder, written.stamps | {"tokenizer.json": tokenizer_stamp})
 
 
 def _with_hashes(folder: Path, split: str, *, entry: SplitEntry) -> SplitEntry:
@@ -162,17 +171,34 @@ def _with_hashes(folder: Path, split: str, *, entry: SplitEntry) -> SplitEntry:
     return dataclasses.replace(entry, index_sha256=hashes)
 
 
-def _shard_template(
-    data: DataConfig, folder: Path, *, splits: tuple[str, ...], tokenizer_file: Optional[Path], shard: corpus.Shard
-) -> ShardTask:
-    """Write the tokenizer into the folder, and return the task of the first shard, with the limits of all shards."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
-        eos_id_of(parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer)), data.eos_token)
-        make_folder(folder)
-        write_text(path, text)
-    tokenizer = read_tokenizer(path)
+def _write_tokenizer(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) -> str:
+    """Write the tokenizer into the folder, unless it is there, and return its hash.
+
+    The hash is kept beside the finished shards. If the tokenizer is not the one that they were written with, it is made again, as
+    it was made then. If that gives another one, or no hash tells, the shards are written again, too.
+    """
+    path, kept = folder / "tokenizer.json", folder / "shards" / "tokenizer.sha256"
+    present = sha256_file(path) if path.is_file() else None
+    begun_with = kept.read_text(encoding="utf-8", errors="replace") if kept.is_file() else None
+    if present is not None and present == begun_with:
+        return present
+    text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
+    eos_id_of(parse_tokenizer(text, name=str(tokenizer_file or data.tokenizer)), data.eos_token)
+    made = sha256_text(text)
+    if present not in (None, made):
+        logger.warning(f"{path}: not the tokenizer that this preparation began with; it is written again")
+    if kept.parent.exists() and made != (begun_with or present):
+        logger.warning(f"{folder}: it is unknown with which tokenizer this preparation began; it begins anew")
+        shutil.rmtree(kept.parent)
+    make_folder(kept.parent)
+    write_text(path, text)
+    write_text(kept, made)
+    return made
+
+
+def _shard_template(data: DataConfig, folder: Path, *, splits: tuple[str, ...], shard: corpus.Shard) -> ShardTask:
+    """Return the task of the first shard, with the limits of all shards."""
+    tokenizer = read_tokenizer(folder / "tokenizer.json")
     vocab_size = vocab_size_of(tokenizer)
     return ShardTask(
         data=data,
@@ -317,6 +343,7 @@ def _manifest(
     template: ShardTask,
     written: WrittenShards,
     *,
+    tokenizer_sha256: str,
     entries: dict[str, SplitEntry],
     removed: dict[str, int],
     speed: dict[str, Any],
@@ -331,7 +358,7 @@ def _manifest(
         "dtype": template.dtype,
         "eos_id": template.eos_id,
         "vocab_size": template.vocab_size,
-        "tokenizer_sha256": sha256_file(template.folder / "tokenizer.json"),
+        "tokenizer_sha256": tokenizer_sha256,
         "documents": sum(record.documents for record in records),
         "tokens": sum(entry.tokens for entry in entries.values()),
         "bytes": sum(record.num_bytes for record in records),

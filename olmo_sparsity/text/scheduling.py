@@ -21,7 +21,8 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.text.corpus import Shard
 from olmo_sparsity.text.encoding import write_shard
 from olmo_sparsity.text.records import Limits, ShardRecord
-from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, read_record
+from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, has_record, read_finished, stamps_of
+from olmo_sparsity.text.verification import Stamps
 from olmo_sparsity.text.workers import SubmitShard, shared_progress, usable_cores, worker_pool
 
 PROGRESS_SECONDS = 0.3  # between updates of the progress bar
@@ -29,10 +30,17 @@ PROGRESS_SECONDS = 0.3  # between updates of the progress bar
 
 @dataclass(frozen=True)
 class WrittenShards:
-    """The records of all shards within the limits, in order, and of those among them that were written by this call."""
+    """The shards within the limits, in order.
+
+    Attributes:
+        records: of all of them.
+        new_records: of those that were written by this call.
+        stamps: those that their files had when they were hashed.
+    """
 
     records: list[ShardRecord]
     new_records: list[ShardRecord]
+    stamps: Stamps
 
 
 class _Schedule:
@@ -45,12 +53,22 @@ class _Schedule:
         self.remaining = template.limits  # what the accepted shards leave
         self.accepted: list[ShardRecord] = []  # the first shards, with the limits applied
         self.finished: dict[int, ShardRecord] = {}
-        for number in range(len(shards)):
-            if (record := read_record(template.folder, number)) is not None:
-                self.finished[number] = record
+        self.stamps: Stamps = {}  # of the files of these shards
+        self._take_over()
         self.written: set[int] = set()  # numbers of the shards that were written now
         self.failed: set[int] = set()  # perhaps beyond a limit; retried when all shards before them are accepted
         self.running: dict[Future[ShardRecord], ShardTask] = {}
+
+    def _take_over(self) -> None:
+        """Take over the shards that an interrupted call has finished."""
+        folder = self.template.folder
+        numbers = [number for number in range(len(self.shards)) if has_record(folder, number)]
+        if not numbers:
+            return
+        for number in progress_bar("check", " finished shards", total=len(numbers), iterable=numbers):
+            if (finished := read_finished(folder, number)) is not None:
+                self.finished[number], stamps = finished
+                self.stamps |= stamps
 
     @property
     def is_complete(self) -> bool:
@@ -109,6 +127,7 @@ class _Schedule:
     def add(self, number: int, record: ShardRecord) -> None:
         """Add a shard that was written now."""
         self.finished[number] = record
+        self.stamps |= stamps_of(self.template.folder, number, record=record)
         self.written.add(number)
 
     def collect(self, future: Future[ShardRecord]) -> None:
@@ -200,4 +219,5 @@ def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
     return WrittenShards(
         records=schedule.accepted,
         new_records=[record for number, record in enumerate(schedule.accepted) if number in schedule.written],
+        stamps=schedule.stamps,
     )

@@ -7,8 +7,9 @@ indices are in ``shards/``.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, MutableSequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -16,10 +17,14 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.config import DataConfig
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import partial_path, read_json, rename_into_place, write_json
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.records import Limits, ShardRecord, ShardSplit, SourceRun, append_run
 from olmo_sparsity.text.store import INDEX
+from olmo_sparsity.text.verification import Stamps, compare, stamp
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_FIELDS = 3  # documents, tokens and bytes
 
@@ -65,10 +70,56 @@ def tokens_path(split: str, number: int) -> str:
     return f"{split}/tokens-{number:05d}.bin"
 
 
-def read_record(folder: Path, number: int) -> Optional[ShardRecord]:
-    """Read the record of a shard. Return None if the shard is not finished."""
+def _file_path(number: int, split: str, *, name: str) -> str:
+    """Return the path of a file of a shard (``tokens``, or a name of ``INDEX``), relative to the prepared folder."""
+    return (
+        tokens_path(split, number) if name == "tokens" else str(shard_path(Path(), number, name=f"{split}.{name}.bin"))
+    )
+
+
+def has_record(folder: Path, number: int) -> bool:
+    """Return True if a shard is finished."""
+    return shard_path(folder, number, name="record.json").is_file()
+
+
+def read_finished(folder: Path, number: int) -> Optional[tuple[ShardRecord, Stamps]]:
+    """Read the record of a finished shard, and compare the shard's files with their hashes.
+
+    Returns:
+        (the record, the stamps of the files); None: one of them is damaged, which is logged.
+    """
     path = shard_path(folder, number, name="record.json")
-    return ShardRecord.from_json(read_json(path)) if path.is_file() else None
+    wrong: Optional[str] = path.relative_to(folder).as_posix()
+    with suppress(UserError, KeyError, TypeError, ValueError, AttributeError):  # what a damaged record raises
+        record = ShardRecord.from_json(read_json(path))
+        stamps, wrong = compare(folder, _hashes(record, number))
+        if wrong is None:
+            return record, stamps
+    logger.warning(
+        f"{folder / str(wrong)}: missing, or changed since its shard was finished; the shard is prepared again"
+    )
+    return None
+
+
+def stamps_of(folder: Path, number: int, *, record: ShardRecord) -> Stamps:
+    """Return the stamps of the files of a shard that was written a moment ago."""
+    return {name: stamp(folder / name) for name in _hashes(record, number)}
+
+
+def _hashes(record: ShardRecord, number: int) -> dict[str, str]:
+    """Return the hash of every file of a shard, by its path in the prepared folder; token files of a source are outside of it."""
+    hashes = {
+        _file_path(number, split, name=name): entry.sha256[name]
+        for split, entry in record.splits.items()
+        for name in _file_names(is_tokens=record.source_file is not None)
+    }
+    if record.source_file is not None:
+        hashes[record.source_file.file.path] = record.source_file.file.sha256
+    return hashes
+
+
+def _file_names(*, is_tokens: bool) -> list[str]:
+    return [*INDEX] if is_tokens else ["tokens", *INDEX]
 
 
 def write_record(folder: Path, number: int, *, record: ShardRecord) -> None:
@@ -202,16 +253,12 @@ def open_shard_writer(task: ShardTask, progress: MutableSequence[int]) -> Iterat
         task: the shard.
         progress: int64 [3 * shards]; documents, tokens and bytes of each shard so far, updated by ``flush``.
     """
-    names = [*INDEX] if task.is_tokens else ["tokens", *INDEX]
     with ExitStack() as stack:
         files: dict[str, dict[str, _HashedFile]] = {}
         for split in task.splits:
             files[split] = {}
-            for name in names:
-                path = shard_path(task.folder, task.number, name=f"{split}.{name}.bin")
-                if name == "tokens":
-                    path = task.folder / tokens_path(split, task.number)
-                files[split][name] = file = _HashedFile(path)
+            for name in _file_names(is_tokens=task.is_tokens):
+                files[split][name] = file = _HashedFile(task.folder / _file_path(task.number, split, name=name))
                 stack.callback(file.partial.unlink, missing_ok=True)
                 stack.enter_context(file.file)
         yield ShardWriter(task, progress, files=files)

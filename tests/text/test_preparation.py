@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import write_corpus
+from conftest import Messages, write_corpus
 from olmo.data.memmap_dataset import MemMapDataset
 
 from olmo_sparsity.config import DataConfig
@@ -23,7 +23,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import corpus, encoding, preparation, scheduling
 from olmo_sparsity.text.preparation import describe, prepare, store_folder
+from olmo_sparsity.text.records import SplitEntry
+from olmo_sparsity.text.shard_writer import ShardTask
 from olmo_sparsity.text.store import TokenFiles, TokenStore, open_store
+from olmo_sparsity.text.verification import verify_prepared
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
 SPLITS = ("train", "validation")
@@ -306,6 +309,101 @@ def test_killed_when_all_shards_are_done_nothing_is_read_again(
         folder = prepare(shards)
     assert files_of(folder) == files_of(expected)
     assert comparable_manifest(folder) == comparable_manifest(expected)
+
+
+def interrupted(data: DataConfig, monkeypatch: pytest.MonkeyPatch, tokenizer_file: Path | None = None) -> Path:
+    """Prepare until all shards are finished, and no further; return the folder."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "_join_split", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(data, tokenizer_file)
+    return store_folder(data, tokenizer_file)
+
+
+def zero_half(path: Path) -> None:
+    """What a crash of the machine leaves of a file that was not yet on the disk; its size stays."""
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size // 2] + bytes(size - size // 2))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/tokens-00001.bin",
+        "shards/00001.train.ends.bin",
+        "shards/00001.validation.doc_ids.bin",
+        "shards/00001.record.json",
+    ],
+)
+@pytest.mark.parametrize("change", [zero_half, Path.unlink])
+def test_a_finished_shard_that_was_damaged_is_prepared_again(
+    name: str, change: Callable[[Path], None], shards: DataConfig, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepare(in_other_cache(shards, "expected"))
+    folder = interrupted(shards, monkeypatch)
+    change(folder / name)
+    prepare(shards)
+    assert files_of(folder) == files_of(expected)
+    assert comparable_manifest(folder) == comparable_manifest(expected)
+    assert read_json(folder / "manifest.json")["speed"]["shards"] == 1
+    unfinished = change is Path.unlink and name.endswith("record.json")
+    assert [f"{folder / name}: missing, or changed" in line for line in messages] == [True] * (not unfinished)
+    verify_prepared(folder)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "file", "measured"])
+def test_the_tokenizer_of_an_interrupted_preparation_is_the_one_that_it_began_with(
+    kind: str, shards: DataConfig, tokenizer_file: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = dataclasses.replace(shards, tokenizer="bpe:300") if kind == "bpe" else shards
+    given = tokenizer_file if kind == "measured" else None
+    expected = prepare(in_other_cache(data, "expected"), given)
+    folder = interrupted(data, monkeypatch, given)
+    path = folder / "tokenizer.json"
+    content = read_json(path)
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    write_json(path, content)
+    prepare(data, given)
+    assert files_of(folder) == files_of(expected)
+    assert comparable_manifest(folder) == comparable_manifest(expected)
+    assert read_json(folder / "manifest.json")["speed"]["shards"] == 0
+    assert list(messages) == [f"{path}: not the tokenizer that this preparation began with; it is written again"]
+
+
+@pytest.mark.parametrize("tokenizer", ["as it was", "another"])
+def test_a_preparation_that_an_older_version_began_is_continued_only_with_its_tokenizer(
+    tokenizer: str, shards: DataConfig, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepare(in_other_cache(shards, "expected"))
+    folder = interrupted(shards, monkeypatch)
+    (folder / "shards" / "tokenizer.sha256").unlink()
+    if tokenizer == "another":
+        (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
+    prepare(shards)
+    assert files_of(folder) == files_of(expected)
+    assert read_json(folder / "manifest.json")["speed"]["shards"] == (5 if tokenizer == "another" else 0)
+    assert ("it begins anew" in "".join(messages)) == (tokenizer == "another")
+
+
+def test_what_changes_after_it_was_hashed_is_not_stamped_as_verified(
+    shards: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_join = preparation._join_split
+
+    def join(template: ShardTask, split: str, **options: Any) -> SplitEntry:
+        zero_half(template.folder / "train" / "tokens-00002.bin")
+        return really_join(template, split, **options)
+
+    monkeypatch.setattr(preparation, "_join_split", join)
+    folder = prepare(shards)
+    with pytest.raises(UserError, match=r"train/tokens-00002\.bin: other contents than were written there"):
+        verify_prepared(folder)
 
 
 def test_one_process_prepares_and_the_others_wait(

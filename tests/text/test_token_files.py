@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from olmo_sparsity.config import Config, DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.opened_model import open_model
 from olmo_sparsity.storage.files import read_json, sha256_file
-from olmo_sparsity.text import scanning
+from olmo_sparsity.text import preparation, scanning
 from olmo_sparsity.text.preparation import describe, prepare
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.text.verification import verify_prepared
 
 EOS = 3
 VOCAB = 400
@@ -203,3 +205,29 @@ def test_a_warning_if_training_documents_cannot_be_left_out(
         messages.clear()
         assert open_model(config, tiny_run).text.split == "held-out"
         assert len([line for line in messages if "cannot be left out" in line]) == num_warnings
+
+
+def test_a_source_that_changed_during_an_interruption_is_read_again(
+    data: DataConfig, documents: dict[str, list[list[int]]], messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size and time are those of the file that was read."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    write(data, documents)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "_join_split", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(data)
+    path = Path(data.source) / "b.npy"
+    status = path.stat()
+    write(data, {"b.npy": documents["b.npy"][::-1]})
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    folder = prepare(data)
+    verify_prepared(folder)
+    assert [f"{path}: missing, or changed" in line for line in messages] == [True]
+    (file,) = [
+        file for file in read_json(folder / "manifest.json")["splits"]["train"]["files"] if file["path"] == str(path)
+    ]
+    assert file["sha256"] == sha256_file(path)
