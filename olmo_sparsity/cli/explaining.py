@@ -73,7 +73,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     train: TrainOption = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an HTML file that exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
     overrides: Overrides = None,
 ) -> None:
     """Explain one place in one document: which earlier tokens matter there. Trains runs/NAME first if it is not trained.

@@ -7,9 +7,10 @@ import json
 import os
 import platform
 import re
+import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.typed import decode_json
 
 HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
+END_BYTES = 1 << 16  # of the beginning and of the end of a file, which tell who wrote it
 STALE_SECONDS = 3600  # a partial file of another machine that did not change for so long is taken for abandoned
 PARTIAL_NAME = re.compile(r"\.(?P<name>.*)\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.partial")
 
@@ -107,13 +109,46 @@ def check_regular(path: Path) -> Path:
     return path
 
 
-def _json(value: dict[str, Any]) -> str:
+def check_replaceable(path: Path, is_own: Callable[[bytes], object], *, what: str) -> bool:
+    """Return True if a file is at a path where one is to be written, and False if nothing is there.
+
+    Args:
+        path: where to write.
+        is_own: returns something true of the first and the last 64 KiB of a file that the tool wrote.
+        what: what the tool writes there, in a message.
+
+    Raises:
+        UserError: what is there must not be replaced: a folder, a link, a pipe, or a file that the tool did not write.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISLNK(status.st_mode):
+        raise UserError(f"{path}: this is a symbolic link to {os.readlink(path)}; name a file instead of the link")
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"{path}: this is a folder, where a file is to be written; name a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path}: this is a pipe or a device, where a file is to be written; choose another")
+    with open(path, "rb") as file:
+        ends = file.read(END_BYTES)
+        file.seek(max(len(ends), status.st_size - END_BYTES))
+        ends += file.read(END_BYTES)
+    if not is_own(ends):
+        raise UserError(
+            f"{path}: this is no {what} that olmo-sparsity wrote, so it is not replaced; move it or name another"
+        )
+    return True
+
+
+def to_json(value: dict[str, Any]) -> str:
+    """Return the text of a JSON file."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object atomically."""
-    write_text(path, _json(value))
+    write_text(path, to_json(value))
 
 
 def write_json_once(path: Path, value: dict[str, Any]) -> None:
@@ -123,7 +158,7 @@ def write_json_once(path: Path, value: dict[str, Any]) -> None:
     """
     partial = partial_path(path)
     try:
-        partial.write_text(_json(value), encoding="utf-8")
+        partial.write_text(to_json(value), encoding="utf-8")
         _sync(partial)
         try:
             os.link(partial, path)  # unlike a rename, a link fails if the name exists

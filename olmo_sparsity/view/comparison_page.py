@@ -30,13 +30,13 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     Args:
         subjects: the measurements.
         out: the HTML file.
-        overwrite: replace a file that exists.
+        overwrite: replace a page that this tool wrote.
 
     Returns:
         ``out``.
 
     Raises:
-        UserError: the file exists and ``overwrite`` is False, or the measurements cannot be compared.
+        UserError: the file must not be replaced, or the measurements cannot be compared.
     """
     pages.check_free(out, overwrite)
     comparison = compare(subjects)
@@ -58,7 +58,7 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         units_words=units_words,
         anchor_warning=anchor_warning,
     )
-    pages.write_page(out, page)
+    pages.write_page(out, page, overwrite=overwrite)
     return out
 
 

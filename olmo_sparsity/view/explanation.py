@@ -146,11 +146,10 @@ class Explanation:
         """Write ``to_html`` into a file.
 
         Raises:
-            UserError: the file exists and ``overwrite`` is False.
+            UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
         path = Path(out)
-        pages.check_free(path, overwrite)
-        pages.write_page(path, self.to_html())
+        pages.write_page(path, self.to_html(), overwrite=overwrite)
         return path
 
     def _repr_html_(self) -> str:

@@ -20,8 +20,11 @@ from markupsafe import Markup
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.storage.files import write_text
+from olmo_sparsity.storage.files import check_replaceable, write_text
 from olmo_sparsity.storage.folders import make_folder
+
+# What is in every page of ours; older ones have only the line above their title.
+OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity |<p class="over">olmo-sparsity')
 
 
 def minus(text: str) -> str:
@@ -97,15 +100,18 @@ def check_free(out: Path, overwrite: bool) -> None:
     """Check that a page may be written. Call it before any long work.
 
     Raises:
-        UserError: the file exists and ``overwrite`` is False, or it is a folder.
+        UserError: a page that this tool wrote is there and ``overwrite`` is False, or something else is.
     """
-    if out.is_dir():
-        raise UserError(f"{out}: this is a folder; --out names the HTML file to write")
-    if out.exists() and not overwrite:
-        raise UserError(f"{out}: the file exists; --overwrite replaces it, --out FILE writes another")
+    if check_replaceable(out, OWN_PAGE.search, what="page") and not overwrite:
+        raise UserError(f"{out}: the file exists; --overwrite replaces it, or choose another file")
 
 
-def write_page(out: Path, page: str) -> None:
-    """Write a page atomically, and make the folders above it."""
+def write_page(out: Path, page: str, *, overwrite: bool) -> None:
+    """Write a page atomically, and make the folders above it.
+
+    Raises:
+        UserError: what is there in the meantime must not be replaced.
+    """
     make_folder(out.parent)
+    check_free(out, overwrite)
     write_text(out, page)

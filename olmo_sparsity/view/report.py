@@ -81,7 +81,7 @@ def write_report(
     Args:
         tables: a finished influence folder.
         out: the HTML file.
-        overwrite: replace a file that exists.
+        overwrite: replace a page that this tool wrote.
         num_windows: windows to show; all, if there are no more.
         seed: of the random sample, if there are more.
 
@@ -89,12 +89,12 @@ def write_report(
         ``out``.
 
     Raises:
-        UserError: the tables are not usable, or the file exists and ``overwrite`` is False.
+        UserError: the tables are not usable, or the file must not be replaced.
     """
     if num_windows < 1:
         raise UserError(f"--windows {num_windows}: must be positive")
     pages.check_free(out, overwrite)
-    pages.write_page(out, render(read_report(tables, num_windows=num_windows, seed=seed)))
+    pages.write_page(out, render(read_report(tables, num_windows=num_windows, seed=seed)), overwrite=overwrite)
     return out
 
 

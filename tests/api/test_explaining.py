@@ -166,6 +166,7 @@ def test_the_page_is_self_contained_and_escapes_the_text(model: api.Model, tmp_p
     assert data == json.loads(json.dumps(explanation.to_json()))
     with pytest.raises(UserError, match="the file exists"):
         explanation.save_html(tmp_path / "page.html")
+    explanation.save_html(tmp_path / "page.html", overwrite=True)
     frame = explanation._repr_html_()
     assert frame.startswith("<iframe sandbox srcdoc=") and frame.count("<") == 2
 

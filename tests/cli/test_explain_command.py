@@ -64,7 +64,11 @@ def test_it_prints_one_window(
         (["--target", "dinosaur"], "target 'dinosaur': it does not occur in the text"),
         ([], "explain: give one place, either --at OFFSET or --target TEXT"),
         (["--at", "200", "--k", "50"], "influence.k = [16, 32, 50]: there are only M = 12 long-range tokens"),
-        (["--at", "200", "--html", "letter.txt"], "letter.txt: the file exists; --overwrite replaces it"),
+        (["--at", "200", "--html", "letter.txt"], "letter.txt: this is no page that olmo-sparsity wrote"),
+        (
+            ["--at", "200", "--html", "letter.txt", "--overwrite"],
+            "letter.txt: this is no page that olmo-sparsity wrote",
+        ),
         (["--at", "200", "--text", "gone.txt"], "gone.txt: no such file; --text names a file with one document"),
         (["--at", "200", "--text", "many.jsonl"], "many.jsonl: 2 documents, where one is expected"),
         (["--at", "200", "--text", "latin.txt"], "latin.txt: not UTF-8 text"),

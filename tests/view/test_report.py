@@ -374,10 +374,13 @@ def test_the_page_loads_nothing(pages: dict[str, Path], address: str) -> None:
 
 
 def test_nothing_is_overwritten_without_the_option(tables: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "mine.html").write_text("mine")
-    with pytest.raises(UserError, match="--overwrite"):
-        write_report(tables["passed"], tmp_path / "mine.html")
-    assert (tmp_path / "mine.html").read_text() == "mine"
+    page = write_report(tables["passed"], tmp_path / "page.html", num_windows=1)
+    before = page.read_bytes()
+    with pytest.raises(UserError, match="the file exists; --overwrite"):
+        write_report(tables["passed"], page, num_windows=2)
+    assert page.read_bytes() == before
+    write_report(tables["passed"], page, num_windows=2, overwrite=True)
+    assert page.read_bytes() != before
     with pytest.raises(UserError, match="folder"):
         write_report(tables["passed"], tmp_path)
     with pytest.raises(UserError, match="--windows 0"):

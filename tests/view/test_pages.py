@@ -1,0 +1,93 @@
+"""A page replaces only pages that this tool wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from made_up import made_up_tables
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.view.comparison_page import write_comparison
+from olmo_sparsity.view.pages import check_free, write_page
+from olmo_sparsity.view.report import write_report
+
+GENERATOR = '<meta name="generator" content="olmo-sparsity '
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_up_tables(tmp_path_factory.mktemp("tables") / "made-up", num_documents=6)
+
+
+def test_a_file_that_is_no_page_of_ours_is_never_replaced(tables: Path, tmp_path: Path) -> None:
+    """Neither text, weights, parts and manifests, nor somebody else's page, whatever the name, with --overwrite or without."""
+    contents = {
+        "letter.txt": b"Dear reader,\n",
+        "model.pt": b"PK\x03\x04" + bytes(200_000),
+        "manifest.json": (tables / "manifest.json").read_bytes(),
+        "part-00000.parquet": (tables / "windows" / "part-00000.parquet").read_bytes(),
+        "photo.jpg": b"\xff\xd8\xff\xe0",
+        "page.html": b"<!doctype html><html><title>About olmo-sparsity</title></html>",
+        "empty.html": b"",
+    }
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        for overwrite in (True, False):
+            with pytest.raises(
+                UserError, match=rf"{name}: this is no page that olmo-sparsity wrote, so it is not replaced"
+            ):
+                write_report(tables, path, overwrite=overwrite, num_windows=1)
+            with pytest.raises(UserError, match="this is no page"):
+                write_comparison(read_subjects([f"{tables}:kl", f"{tables}:random"]), path, overwrite=overwrite)
+        assert path.read_bytes() == content
+    assert {path.name for path in tmp_path.iterdir()} == set(contents)
+
+
+def test_links_folders_and_pipes_are_named_and_stay(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    write_page(page, f'{GENERATOR}1">', overwrite=False)
+    (tmp_path / "link.html").symlink_to(page)
+    (tmp_path / "dangling.html").symlink_to(tmp_path / "nowhere.html")
+    (tmp_path / "folder.html").mkdir()
+    os.mkfifo(tmp_path / "pipe.html")
+    for name, message in (
+        ("link.html", f"symbolic link to {page}"),
+        ("dangling.html", "symbolic link to"),
+        ("folder.html", "this is a folder, where a file is to be written"),
+        ("pipe.html", "this is a pipe or a device"),
+    ):
+        with pytest.raises(UserError, match=f"{name}: .*{message}"):
+            write_page(tmp_path / name, "new", overwrite=True)
+    assert page.read_text() == f'{GENERATOR}1">'
+    assert (tmp_path / "dangling.html").is_symlink() and (tmp_path / "pipe.html").is_fifo()
+    assert not (tmp_path / "nowhere.html").exists()
+
+
+def test_every_page_is_known_again_and_so_are_older_ones(tables: Path, tmp_path: Path) -> None:
+    """Older pages do not name the program that made them."""
+    report = write_report(tables, tmp_path / "report.html", num_windows=1)
+    comparison = write_comparison(read_subjects([f"{tables}:kl", f"{tables}:random"]), tmp_path / "comparison.html")
+    for path in (report, comparison):
+        check_free(path, overwrite=True)
+        page = path.read_text()
+        assert page.index(GENERATOR) < 1000
+        path.write_text(re.sub(f"{GENERATOR}.*\n", "", page))
+        assert GENERATOR not in path.read_text()
+        check_free(path, overwrite=True)
+        with pytest.raises(UserError, match="the file exists; --overwrite replaces it"):
+            check_free(path, overwrite=False)
+
+
+def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    check_free(page, overwrite=False)
+    page.write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="no page"):
+            write_page(page, "new", overwrite=overwrite)
+    assert page.read_text() == "mine"
