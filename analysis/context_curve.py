@@ -23,7 +23,7 @@ from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.wording import data_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.files import to_json
 
 from .line_labels import EndLabel, label_line_ends
 from .output import caption_text, save
@@ -176,10 +176,8 @@ def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     _label_ends(left, compared, change=False)
     _label_ends(right, compared, change=True)
     caption_text(figure, _words(compared), last=_anchor_warnings(compared, short_anchor_warning).strip())
-    pictures = save(figure, out, name="context-curve", one_column=1)
-    if pictures:
-        write_json(out / "context-curve.json", compared_curves_json(compared))
-    return pictures
+    numbers = (".json", to_json(compared_curves_json(compared)))
+    return save(figure, out, name="context-curve", one_column=1, numbers=numbers)
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:

@@ -31,7 +31,6 @@ from olmo_sparsity.statistics.summary import gate_of
 from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.statistics.wording_of_controls import null_kind_words
 from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
-from olmo_sparsity.storage.files import write_text
 
 from .measured import WidthOption
 from .mistakes import mistakes_in_one_line
@@ -244,10 +243,7 @@ def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     ]
     if above:
         write_above(figure, above)
-    pictures = save(figure, out, name=NAME)
-    if pictures:
-        write_text(out / f"{NAME}.csv", table(found).to_csv(index=False, lineterminator="\n"))
-    return pictures
+    return save(figure, out, name=NAME, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 
 def draw(tables: list[Path], out: Path, *, selector: str = "attention") -> list[Path]:

@@ -31,13 +31,21 @@ from olmo_sparsity.statistics.wording_of_models import (
     subject_name,
 )
 from olmo_sparsity.statistics.wording_of_units import unit_words
-from olmo_sparsity.storage.files import remove_leftovers, write_bytes, write_text
+from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
 CHARS_AN_INCH = 17
 CAPTION_LINES = 2  # below a figure; the whole text is in the metadata and in a file beside it
+# What is in the metadata of a picture of ours. In a PNG it is a chunk: four bytes of length, its kind, and its content.
+DRAWN = {
+    ".png": re.compile(
+        rb"tEXtSoftware\0Matplotlib .*?(?P<length>.{4})(?P<kind>tEXt|iTXt)(?P<chunk>Description\0(\0{4})?)", re.DOTALL
+    ),
+    ".pdf": re.compile(rb"/Producer \(Matplotlib [^)]*\)\s/Subject "),
+}
+HEADING = re.compile(r'\{\n  "\w+":|.+\n')  # the first key of a JSON object, or the columns of a CSV file
 SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 FAILED_COLOUR = "#B00020"
 GATE_FAILED_BOX = {"facecolor": FAILED_COLOUR, "edgecolor": "black", "boxstyle": "square,pad=0.4"}
@@ -129,7 +137,9 @@ def write_above(figure: Figure, sentences: Sequence[str]) -> None:
     figure.suptitle(words, fontsize=fontsize, fontweight="bold", **looks)
 
 
-def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2) -> list[Path]:
+def save(
+    figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2, numbers: Optional[tuple[str, str]] = None
+) -> list[Path]:
     """Write ``name.png`` and ``name.pdf`` and close the figure. The whole caption goes into ``name.txt`` and into their metadata.
 
     For a paper the figure is exactly as wide as the column.
@@ -139,27 +149,35 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
         out: folder to write into.
         name: name of the files.
         one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
+        numbers: ending and text of a further file, with the numbers of the figure.
 
     Returns:
         The paths of the pictures.
+
+    Raises:
+        UserError: a file that this tool did not write has one of the names.
     """
     words = str(figure.get_label())
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words},
         ".pdf": {"CreationDate": None, "Subject": words},
     }
-    paths = [out / f"{name}.{kind}" for kind in ("png", "pdf")]
     width = width_in_force()
     if width is Width.one and one_column is None:
         typer.echo(f"{name}: not legible in one column, so it is left out; use --width two", err=True)
         plt.close(figure)
         return []
+    texts = {out / f"{name}.txt": f"{words}\n"}
+    if numbers is not None:
+        texts[out / f"{name}{numbers[0]}"] = numbers[1]
+    paths = [out / f"{name}{ending}" for ending in metadata]
+    _check_own(paths, texts)
     make_folder(out)
     remove_leftovers(out)
     if width is not Width.screen:
         fit(figure, one_column or 1)
-    write_text(out / f"{name}.txt", f"{words}\n")
     box = _laid_out(figure)
+    pictures = {}
     for path in paths:
         picture = io.BytesIO()  # a disk that is full would leave an empty file without an error
         figure.savefig(
@@ -168,9 +186,46 @@ def save(figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2)
             bbox_inches=box if width is Width.screen else None,
             metadata=metadata[path.suffix],
         )
-        write_bytes(path, picture.getvalue())
+        pictures[path] = picture.getvalue()
     plt.close(figure)
+    (out / f"{name}.txt").unlink(missing_ok=True)  # so that after a kill none lies beside a picture with other words
+    for path, content in pictures.items():
+        write_bytes(path, content)
+    for path, text in texts.items():
+        write_text(path, text)
     return paths
+
+
+def _check_own(pictures: Sequence[Path], texts: dict[Path, str]) -> None:
+    """Check that the files which will be replaced are those of an earlier figure of the same name.
+
+    Pictures have a caption in their metadata. A caption is that in the PNG beside it, so one that was edited is kept. Numbers
+    have the heading of the new ones.
+
+    Raises:
+        UserError: another file has one of the names.
+    """
+    for path in pictures:
+        check_replaceable(path, DRAWN[path.suffix].search, what="figure")
+    for path, text in texts.items():
+        if path.suffix == ".txt":
+            known = {text.encode(), _caption_in(path.with_name(f"{path.stem}.png"))}
+            check_replaceable(path, known.__contains__, what="caption of this figure")
+        elif heading := HEADING.match(text):
+            known_heading = re.compile(re.escape(heading[0].encode()))
+            check_replaceable(path, known_heading.match, what="table of this figure")
+
+
+def _caption_in(picture: Path) -> Optional[bytes]:
+    """Return what ``name.txt`` holds beside a PNG; None: there is no picture with a caption."""
+    content = picture.read_bytes() if picture.is_file() else b""
+    drawn = DRAWN[".png"].search(content)
+    if drawn is None:
+        return None
+    start, end = drawn.span("chunk")
+    length = int.from_bytes(drawn["length"], "big") - (end - start)
+    words = content[end : end + length].decode("utf-8" if drawn["kind"] == b"iTXt" else "latin-1", errors="replace")
+    return f"{words}\n".encode()
 
 
 def _laid_out(figure: Figure) -> Bbox:

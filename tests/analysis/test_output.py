@@ -1,0 +1,101 @@
+"""Figures replace earlier figures, and no other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import output
+from olmo_sparsity.errors import UserError
+
+CAPTION = "Gains \u2212 losses in nats: 0.5 [0.4, 0.6]."  # the minus sign is in no Latin-1
+
+
+def figure_of(words: str) -> Figure:
+    figure, axis = plt.subplots(figsize=(2, 1))
+    axis.plot([0, 1])
+    figure.set_label(words)
+    return figure
+
+
+def save(folder: Path, words: str = CAPTION, table: str = "k,gain\n1,0.5\n", ending: str = ".csv") -> None:
+    output.save(figure_of(words), folder, name="gains", numbers=(ending, table))
+
+
+def test_an_earlier_figure_is_replaced(tmp_path: Path) -> None:
+    for words, table in ((CAPTION, "k,gain\n1,0.5\n"), ("Plain words (é).", "k,gain\n2,0.7\n"), (CAPTION, "k,gain\n")):
+        save(tmp_path, words, table)
+        assert (tmp_path / "gains.txt").read_text() == f"{words}\n"
+        assert (tmp_path / "gains.csv").read_text() == table
+    assert {path.name for path in tmp_path.iterdir()} == {"gains.png", "gains.pdf", "gains.txt", "gains.csv"}
+
+
+def test_numbers_as_json_are_known_by_their_first_key(tmp_path: Path) -> None:
+    save(tmp_path, table='{\n  "row_len": 8\n}\n', ending=".json")
+    save(tmp_path, table='{\n  "row_len": 9\n}\n', ending=".json")
+    (tmp_path / "gains.json").write_text('{\n  "mine": 1\n}\n')
+    with pytest.raises(UserError, match=r"gains\.json: this is no table of this figure"):
+        save(tmp_path, table='{\n  "row_len": 9\n}\n', ending=".json")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        (".txt", "my notes\n"),
+        (".txt", "Gains\n"),  # what a caption begins with
+        (".png", "my drawing"),
+        (".pdf", "my paper"),
+        (".csv", "mine\n1\n"),
+    ],
+)
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_another_file_of_the_name_is_kept(tmp_path: Path, ending: str, content: str, is_drawn: bool) -> None:
+    if is_drawn:
+        save(tmp_path)
+    (tmp_path / f"gains{ending}").write_text(content)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(
+        UserError, match=rf"gains\{ending}: this is no .* that olmo-sparsity wrote, so it is not replaced"
+    ):
+        save(tmp_path, "other words")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_picture_of_matplotlib_without_a_caption_is_somebody_elses(tmp_path: Path) -> None:
+    for ending in (".png", ".pdf"):
+        figure_of("").savefig(tmp_path / f"gains{ending}")
+        with pytest.raises(UserError, match=rf"gains\{ending}: this is no figure"):
+            save(tmp_path)
+        (tmp_path / f"gains{ending}").unlink()
+
+
+@pytest.mark.parametrize("num_written", range(4))
+def test_a_drawing_that_was_killed_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_written: int
+) -> None:
+    """After each of the files that it writes, in place of a figure with other words."""
+    save(tmp_path, "old words")
+    write_bytes, left = output.write_bytes, iter(range(num_written))
+
+    def or_killed(path: Path, content: bytes | str) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        write_bytes(path, content.encode() if isinstance(content, str) else content)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(output, "write_bytes", or_killed)
+        killed.setattr(output, "write_text", or_killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, "new words")
+    save(tmp_path, "newer words")
+    assert (tmp_path / "gains.txt").read_text() == "newer words\n"
+
+
+def test_a_caption_whose_picture_was_removed_is_written_again(tmp_path: Path) -> None:
+    save(tmp_path)
+    (tmp_path / "gains.png").unlink()
+    save(tmp_path)
+    assert (tmp_path / "gains.png").is_file()
