@@ -30,7 +30,7 @@ from olmo_sparsity.model.checkpoint import (
 )
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import sha256_file, write_json
+from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, sha256_file, write_json
 from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.vocabulary import read_tokenizer
@@ -64,15 +64,15 @@ def export_hf(run: Path, folder: Path, *, overwrite: bool = False) -> ExportedMo
     check_checkpoint_of_run(checkpoint, manifest)
     folder = folder.resolve()
     _check_free(folder, overwrite=overwrite)
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = partial_path(folder)
     with exclusive_lock(folder.with_name(f".{folder.name}.lock")), _no_progress_bars():
-        _remove(partial)
+        _remove_leftovers(folder)
         try:
             exported = _write(run, checkpoint, manifest=manifest, folder=folder, partial=partial)
             _check_free(folder, overwrite=overwrite)  # again: another process may have exported in the meantime
             _rename_into_place(partial, folder)
         finally:
-            _remove(partial)
+            shutil.rmtree(partial, ignore_errors=True)
     if manifest["status"] != "complete":
         logger.info(f"{run}: its training is not finished; this is {checkpoint.name}")
     return exported
@@ -201,20 +201,25 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def _rename_into_place(partial: Path, folder: Path) -> None:
-    replaced = folder.with_name(f".{folder.name}.replaced")
+    replaced = partial_path(folder)
     try:
         if (folder / "manifest.json").is_file():
-            _remove(replaced)
             os.replace(folder, replaced)
         os.replace(partial, folder)
     except OSError as error:
+        if replaced.exists():
+            os.replace(replaced, folder)
         raise UserError(f"{folder}: cannot put the exported folder there ({error.strerror})") from None
-    _remove(replaced)
+    if replaced.exists():
+        shutil.rmtree(replaced)
 
 
-def _remove(folder: Path) -> None:
-    if folder.is_dir():
-        shutil.rmtree(folder)
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed exports to a folder left beside it. The caller holds its lock, so no other process is writing."""
+    for path in folder.parent.glob(".*.partial"):
+        match = PARTIAL_NAME.fullmatch(path.name)
+        if match and match["name"] == folder.name and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ time, and the SHA-256 of every file. The folder is renamed to its name when it i
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import pickle
@@ -24,7 +25,7 @@ from olmo import config as olmo_config
 from olmo_sparsity.config.files import has_interpolation
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.files import read_json, sha256_file, write_json, write_text
+from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
 from olmo_sparsity.storage.typed import check_type
 
 logger = logging.getLogger(__name__)
@@ -103,8 +104,9 @@ def save_checkpoint(
         keep_every: checkpoints of steps that are a multiple of this remain, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_partial(folder)
-    target, partial = folder / f"step{info.step}", folder / f"step{info.step}.partial"
+    _remove_leftovers(folder)
+    target = folder / f"step{info.step}"
+    partial = partial_path(target)
     partial.mkdir()
     plain = {
         key: value.value if isinstance(value, Enum) else value for key, value in dataclasses.asdict(config).items()
@@ -135,23 +137,42 @@ def delete_old_checkpoints(folder: Path, *, keep: int, keep_every: Optional[int]
 
 def _delete_whole(checkpoint: Path) -> None:
     """Delete a checkpoint. It loses its name first, so that a kill leaves no part of it under the name."""
-    nameless = checkpoint.with_name(f"{checkpoint.name}.old.partial")
+    nameless = partial_path(checkpoint)
     os.replace(checkpoint, nameless)
-    _remove_tree(nameless)
+    _delete_nameless(nameless, checkpoint.name)
 
 
-def _remove_partial(folder: Path) -> None:
-    """Delete what a process left that was killed while it wrote or deleted a checkpoint."""
-    for leftover in folder.glob("step*.partial"):
-        _remove_tree(leftover)
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what a process left that was killed while it wrote or deleted a checkpoint. No other process is training."""
+    for path in folder.glob("*.partial"):
+        match = PARTIAL_NAME.fullmatch(path.name)
+        if match and (path.is_dir() or path.is_symlink()):
+            _delete_nameless(path, match["name"])
 
 
-def _remove_tree(folder: Path) -> None:
-    """Delete a folder; of a link to one, the link: what it leads to is somebody else's."""
+def _delete_nameless(folder: Path, name: str) -> None:
+    """Delete the files of a checkpoint that has lost its name, and their folder; of a link to one, the link.
+
+    What else is in the folder is somebody's, and stays: in ``rest-of-step500``.
+    """
     if folder.is_symlink():
         folder.unlink()
+        return
+    for path in list(folder.iterdir()):
+        if path.name in (*FILES, "train.json") or PARTIAL_NAME.fullmatch(path.name):
+            path.unlink()
+    if any(folder.iterdir()):
+        rest = _free_name(folder.with_name(f"rest-of-{name}"))
+        os.replace(folder, rest)
+        logger.info(f"{rest}: what lay in {name} and is no part of that checkpoint, which is deleted")
     else:
-        shutil.rmtree(folder)
+        folder.rmdir()
+
+
+def _free_name(path: Path) -> Path:
+    """Return a path, or if something is there the first of ``PATH-2``, ``PATH-3`` and so on where nothing is."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(free for free in itertools.chain([path], numbered) if not os.path.lexists(free))
 
 
 def _save_tensors(state: dict[str, Any], path: Path) -> None:
@@ -165,8 +186,7 @@ def _save_tensors(state: dict[str, Any], path: Path) -> None:
 
 
 def _point_latest(folder: Path, target: Path) -> None:
-    link = folder / "latest.partial"
-    link.unlink(missing_ok=True)
+    link = partial_path(folder / "latest")
     link.symlink_to(target.name)
     os.replace(link, folder / "latest")
 
@@ -251,17 +271,15 @@ def is_intact(checkpoint: Path) -> bool:
 def newest_intact_checkpoint(folder: Path) -> Optional[Path]:
     """Return the newest checkpoint whose files match their hashes, or None; ``latest`` then links to it.
 
-    Newer, damaged checkpoints are reported and renamed (``damaged-step500``), so that they are not mistaken for
-    checkpoints again. What a killed process left is deleted.
+    Newer, damaged checkpoints are reported and renamed (``damaged-step500``, or the next name that is free), so that they
+    are not mistaken for checkpoints again. What a killed process left is deleted.
     """
-    _remove_partial(folder)
+    _remove_leftovers(folder)
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify_checkpoint(checkpoint)
         except UserError as error:
-            renamed = checkpoint.with_name(f"damaged-{checkpoint.name}")
-            if renamed.exists():
-                shutil.rmtree(renamed)
+            renamed = _free_name(checkpoint.with_name(f"damaged-{checkpoint.name}"))
             os.replace(checkpoint, renamed)
             logger.warning(f"{str(error).partition(';')[0]}; skipped, and renamed to {renamed.name}")
             continue

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import PARTIAL_NAME, read_json, write_json
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _CHECKPOINT = ("config.yaml", "model.pt", "optim.pt", "train.json")
 OWN_FILES: dict[str, tuple[str, ...]] = {
     "run": (
         *("config.yaml", "tokenizer.json", "metrics.jsonl", "tensorboard/events.out.tfevents.*", "checkpoints/latest"),
-        *(f"checkpoints/{step}/{name}" for step in ("step*", "damaged-step*") for name in _CHECKPOINT),
+        *(f"checkpoints/{step}/{name}" for step in ("step[0-9]*", "damaged-step[0-9]*") for name in _CHECKPOINT),
     ),
     **{kind.name: kind.own_files for kind in KINDS.values()},
 }
@@ -38,9 +38,11 @@ def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
         busy: error message if another process holds the lock; None: wait for it.
 
     Raises:
-        UserError: the file cannot be created, or another process holds the lock and ``busy`` is given.
+        UserError: the file cannot be created or is none of ours, or another process holds the lock and ``busy`` is given.
     """
     make_folder(lock.parent)
+    if _is_foreign(lock):
+        raise UserError(f"{lock}: this file is no lock of olmo-sparsity, and a lock is to get its name; rename it")
     file_lock = FileLock(lock)
     try:
         file_lock.acquire(timeout=-1 if busy is None else 0)
@@ -53,6 +55,14 @@ def exclusive_lock(lock: Path, busy: Optional[str] = None) -> Iterator[None]:
     finally:
         lock.unlink(missing_ok=True)  # while it is still held: a waiting process notices that, and creates a new file
         file_lock.release()
+
+
+def _is_foreign(lock: Path) -> bool:
+    """Return True of a file that is no lock: that is empty or, where the file system cannot lock, begins with a process ID."""
+    try:
+        return lock.is_file() and lock.read_bytes()[:1] not in b"0123456789"
+    except OSError:  # removed in the meantime, or locking it will fail as well
+        return False
 
 
 def make_folder(folder: Path) -> None:
@@ -119,7 +129,9 @@ def _delete_own(folder: Path) -> None:
         for path in folder.glob(pattern.rpartition("/")[0]) if "/" in pattern else ():
             if path.is_symlink() and not _is_linked(path.parent, folder):
                 path.unlink()
-    own = {path for pattern in (*patterns, ".*.partial", "*/.*.partial") for path in folder.glob(pattern)}
+    own = {path for pattern in patterns for path in folder.glob(pattern)}
+    partial = {path for pattern in (".*.partial", "*/.*.partial") for path in folder.glob(pattern)}
+    own |= {path for path in partial if PARTIAL_NAME.fullmatch(path.name)}
     own = {path for path in own if not _is_linked(path.parent, folder)}
     # In reverse order, ``windows`` goes before the tables that its parts vouch for.
     for path in sorted(own, reverse=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -22,7 +24,7 @@ from olmo_sparsity.export.conversion import to_transformers, to_transformers_tok
 from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.model.checkpoint import latest_checkpoint, load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.files import read_json, sha256_file
+from olmo_sparsity.storage.files import partial_path, read_json, sha256_file
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 
@@ -144,8 +146,9 @@ def test_nothing_is_exported_if_transformers_computes_another_model(
 def test_only_an_earlier_export_is_replaced_and_only_with_overwrite(tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    (tmp_path / ".model.partial").mkdir()  # from an export that was killed
-    (tmp_path / ".model.partial" / "model.safetensors").write_text("half")
+    leftover = partial_path(folder)  # from an export that was killed
+    leftover.mkdir()
+    (leftover / "model.safetensors").write_text("half")
     export_hf(tiny_run, folder)  # an empty folder is treated as a new one
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     (folder / "config.json").write_text("changed")
@@ -172,6 +175,41 @@ def test_only_an_earlier_export_is_replaced_and_only_with_overwrite(tiny_run: Pa
         with pytest.raises(UserError, match=message):
             export_hf(tiny_run, there, overwrite=True)
     assert [path.name for path in others.iterdir()] == ["notes.txt"]
+
+
+def test_what_lies_beside_the_folder_is_kept(tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    others = [tmp_path / ".model.partial", tmp_path / ".model.replaced", partial_path(tmp_path / "another")]
+    for other in others:
+        other.mkdir()
+        (other / "notes.txt").write_text("mine")
+    partial_path(folder).symlink_to(others[0])
+    export_hf(tiny_run, folder)
+    export_hf(tiny_run, folder, overwrite=True)
+    assert all((other / "notes.txt").read_text() == "mine" for other in others)
+    (tmp_path / ".model.lock").write_text("mine")
+    with pytest.raises(UserError, match=r"\.model\.lock: this file is no lock of olmo-sparsity"):
+        export_hf(tiny_run, folder, overwrite=True)
+    assert (tmp_path / ".model.lock").read_text() == "mine"
+
+
+def test_an_export_that_cannot_be_put_in_place_keeps_the_earlier_one(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export_hf(tiny_run, tmp_path / "model").folder
+    (folder / "config.json").write_text("the earlier one")
+    replace = os.replace
+
+    def fails(source: Path, target: Path) -> None:
+        if target == folder and not (source / "config.json").read_text().startswith("the earlier"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        replace(source, target)
+
+    monkeypatch.setattr(export.os, "replace", fails)
+    with pytest.raises(UserError, match="cannot put the exported folder there"):
+        export_hf(tiny_run, folder, overwrite=True)
+    assert (folder / "config.json").read_text() == "the earlier one"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_only_a_trained_run_is_exported(messages: Messages, tiny_run: Path, tmp_path: Path) -> None:

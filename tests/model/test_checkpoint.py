@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Messages
 from olmo.model import OLMo
 
 from olmo_sparsity.errors import UserError
@@ -20,7 +21,7 @@ from olmo_sparsity.model.checkpoint import (
     newest_intact_checkpoint,
     save_checkpoint,
 )
-from olmo_sparsity.storage.files import read_json, sha256_file, write_json
+from olmo_sparsity.storage.files import partial_path, read_json, sha256_file, write_json
 
 CPU = torch.device("cpu")
 
@@ -62,7 +63,7 @@ def test_a_checkpoint_that_was_moved_and_linked_loses_its_link_only(tiny_run: Pa
     save(1)
     shutil.move(folder / "step1", tmp_path / "archive")
     (folder / "step1").symlink_to(tmp_path / "archive")
-    (folder / "step0.old.partial").symlink_to(tmp_path / "archive")  # what a process left that was killed here
+    partial_path(folder / "step0").symlink_to(tmp_path / "archive")  # what a process left that was killed here
     save(2)
     assert [path.name for path in list_checkpoints(folder)] == ["step2"]
     assert newest_intact_checkpoint(folder) == folder / "step2"
@@ -87,12 +88,40 @@ def test_a_full_disk_leaves_no_part_of_a_checkpoint(
             save(2)
     assert sorted(path.name for path in folder.iterdir()) == ["latest", "step1"]
     with monkeypatch.context() as killed:
-        killed.setattr(shutil, "rmtree", lambda path, ignore_errors=False: None if ignore_errors else fails())
+        killed.setattr(Path, "rmdir", fails)
         with pytest.raises(OSError, match="No space left"):
             save(3)
     assert [path.name for path in list_checkpoints(folder)] == ["step3"]
     assert newest_intact_checkpoint(folder) == folder / "step3"
     assert sorted(path.name for path in folder.iterdir()) == ["latest", "step3"]
+
+
+def test_what_somebody_put_beside_checkpoints_is_kept(tiny_run: Path, tmp_path: Path, messages: Messages) -> None:
+    """In a folder of the name that a damaged checkpoint gets, in a checkpoint that is deleted, and in a partial folder."""
+    folder = tmp_path / "checkpoints"
+    save = saving_the_newest(folder, tiny_run)
+    save(1)
+    (folder / "step1" / "notes.txt").write_text("of step 1")
+    for name in ("damaged-step2", "damaged-step2-2", "step7.partial", "rest-of-step1"):
+        (folder / name).mkdir()
+        (folder / name / "notes.txt").write_text(f"of {name}")
+    (folder / "latest.partial").write_text("of the latest")
+    leftover = partial_path(folder / "step2")  # of a process that was killed
+    leftover.mkdir()
+    (leftover / "model.pt").write_bytes(b"half")
+    partial_path(leftover / "config.yaml").write_text("half")
+    save(2)
+    assert (folder / "rest-of-step1-2" / "notes.txt").read_text() == "of step 1"
+    assert f"{folder}/rest-of-step1-2: what lay in step1 and is no part of that checkpoint" in messages[-1]
+    (folder / "step2" / "model.pt").write_bytes(b"short")
+    messages.clear()
+    assert newest_intact_checkpoint(folder) is None
+    assert messages[-1].endswith("renamed to damaged-step2-3")
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        *(f"damaged-step2-3/{name}" for name in ("config.yaml", "model.pt", "optim.pt", "train.json")),
+        *(f"{name}/notes.txt" for name in ("damaged-step2", "damaged-step2-2", "step7.partial", "rest-of-step1")),
+        *("latest.partial", "rest-of-step1-2/notes.txt"),
+    }
 
 
 @pytest.mark.parametrize("name", ["model.pt", "optim.pt", "config.yaml"])

@@ -10,7 +10,7 @@ from conftest import Messages
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import partial_path, read_json, write_json
 from olmo_sparsity.storage.folders import clear_folder
 from olmo_sparsity.tables.merging import merge_folders
 from olmo_sparsity.tables.parts import finalize, part_path
@@ -31,9 +31,11 @@ def made_up_folder(run: Path) -> Path:
     write(run / "tokenizer.json")
     write(run / "metrics.jsonl")
     write(run / "tensorboard" / "events.out.tfevents.1.host")
-    for step in ("step4", "damaged-step8"):
+    for step in ("step4", "damaged-step8", "damaged-step8-2"):
         for name in ("config.yaml", "model.pt", "optim.pt", "train.json"):
             write(run / "checkpoints" / step / name)
+    write(partial_path(run / "config.yaml"))
+    write(partial_path(run / "checkpoints" / "a"))
     (run / "checkpoints" / "latest").symlink_to("step4")
     (run / "figures").mkdir()
     write_json(run / "manifest.json", {"kind": "run", "status": "complete", "config": {}})
@@ -54,6 +56,7 @@ def test_what_no_command_wrote_is_left_and_named(tmp_path: Path, messages: Messa
     mine = {
         "notes.txt", "checkpoints/step4/notes.txt", "checkpoints/best.pt", "influence/first/notes.txt",
         "influence/thoughts.md", "sub/manifest.json", "figures/figure4-annotated.png",
+        ".notes.partial", "checkpoints/.film.partial", "checkpoints/steps/config.yaml",
     }  # fmt: skip
     for name in mine:
         write(run / name, '{"kind": "mine"}')
@@ -64,8 +67,8 @@ def test_what_no_command_wrote_is_left_and_named(tmp_path: Path, messages: Messa
     clear_folder(run)
     assert files(run) == {*mine, "linked", "manifest.json", "solver/seed0/config.yaml"}
     assert files(tmp_path / "elsewhere") == {"model.pt"}
-    assert messages[-1].startswith(f"{run}: left as they are, since they are no part of it: checkpoints/best.pt, ")
-    assert messages[-1].endswith(" and 3 more")
+    assert messages[-1].startswith(f"{run}: left as they are, since they are no part of it: .notes.partial, ")
+    assert messages[-1].endswith(" and 6 more")
 
 
 def test_checkpoints_behind_a_link_are_not_deleted(tmp_path: Path) -> None:
