@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from olmo_sparsity.errors import UserError
@@ -18,7 +20,6 @@ from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, Summary, summarize
 from olmo_sparsity.statistics.wording import data_words, gates_words, measured_words
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
 from olmo_sparsity.view.figure_scripts import figure_script
@@ -52,11 +53,9 @@ class Results:
             overwrite: replace another measurement in this folder.
 
         Raises:
-            UserError: the folder holds something else.
+            UserError: the folder holds something else, or another measurement and ``overwrite`` is False.
         """
         out = Path(folder)
-        if overwrite and not is_folder_of_kind(out, "influence"):
-            overwrite = False
         schema_of = schemas_of(self.manifest)
         frames = {"windows": self.windows, "selections": self.selections, **self.others}
         tables = {
@@ -66,9 +65,12 @@ class Results:
         if self.folder is not None:
             others = [name for name in tables_of(self.manifest) if name not in tables]
             tables |= {name: read_table(self.folder, name) for name in others}
-        measure_parts(
-            out, self.manifest, part_size=len(self.windows), measure_part=lambda _: tables, overwrite=overwrite
-        )
+
+        def part_of(window_ids: np.ndarray) -> dict[str, pa.Table]:  # an unfinished folder has parts of its own size
+            wanted = pc.field("window_id").isin(window_ids)
+            return {name: table.filter(wanted) for name, table in tables.items()}
+
+        measure_parts(out, self.manifest, part_size=len(self.windows), measure_part=part_of, overwrite=overwrite)
         return out
 
     def summarize(self) -> Summary:

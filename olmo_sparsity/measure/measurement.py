@@ -225,7 +225,7 @@ def measure_parts(
         share: which of the parts this process measures.
 
     Raises:
-        UserError: another process has begun another measurement in this folder.
+        UserError: the folder holds another measurement, or something else.
     """
     assert not (overwrite and share.count > 1)
     begun = _begin(folder, manifest, part_size=part_size, overwrite=overwrite)
@@ -298,7 +298,8 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
         "num_parts": -(-manifest["num_windows"] // part_size),
         "windows_per_part": part_size,
     }
-    if overwrite and is_folder_of_kind(folder, manifest["kind"]):
+    exists = is_folder_of_kind(folder, manifest["kind"])
+    if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
         write_json(folder / "manifest.json", begun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import measured_words
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
 
@@ -175,6 +177,29 @@ def test_a_saved_measurement_is_read_by_everything_else(measured: api.Results, t
     assert not (frame["quantity"] == "recovered_fraction").any()
     with pytest.raises(UserError, match="other settings"):
         api.Results(measured.windows, measured.selections, {**measured.manifest, "run_id": "x"}).save(folder)
+
+
+def test_nothing_but_a_measurement_is_written_over(measured: api.Results, tmp_path: Path) -> None:
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "draft.md").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="papers: this folder exists and is no influence folder"):
+            measured.save(folder, overwrite=overwrite)
+        with pytest.raises(UserError, match=r"draft\.md: this is a file"):
+            measured.save(folder / "draft.md", overwrite=overwrite)
+    assert [path.name for path in folder.iterdir()] == ["draft.md"]
+
+
+def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tmp_path: Path) -> None:
+    """They hold as many windows as those that it has."""
+    folder = Path(shutil.copytree(tiny_tables, tmp_path / "begun"))
+    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "status": "running"})
+    (folder / "windows" / "part-00001.parquet").unlink()
+    results = api.read_results(tiny_tables)
+    again = api.read_results(results.save(folder))
+    pd.testing.assert_frame_equal(again.windows, results.windows)
+    pd.testing.assert_frame_equal(again.selections, results.selections)
 
 
 def test_optional_tables(tiny_config: Config, tiny_run: Path, windows: api.ChosenWindows, tmp_path: Path) -> None:
