@@ -319,5 +319,7 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
 
 
 if __name__ == "__main__":
+    if Path(sys.argv[1]).exists():
+        sys.exit(f"{sys.argv[1]}: exists; name a new folder")
     is_pretrained = sys.argv[3:] == ["pretrained"]
     write_tables(Path(sys.argv[1]), int(sys.argv[2]), invented=PRETRAINED if is_pretrained else RUN)

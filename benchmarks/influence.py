@@ -38,6 +38,7 @@ from benchmarks.influence_methods import (
     random_model,
 )
 from benchmarks.influence_precision import compare_precisions
+from benchmarks.results import check_results
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.measure.batch_size import make_evaluator
@@ -273,6 +274,8 @@ def main() -> None:
     arguments = _arguments()
     device = torch.device(arguments.device)
     console = Console(width=160)
+    pictures = [f"{name}{suffix}" for name in ("methods", "scaling") for suffix in (".png", ".pdf")]
+    check_results(arguments.out, "table.json", *pictures)
     arguments.out.mkdir(parents=True, exist_ok=True)
     console.print(f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if not has_bf16_units(device):

@@ -219,10 +219,12 @@ def check_setting(out: Path, setting: dict[str, Any], *, writes: bool = True) ->
         writes: False: a new folder is left as it is.
 
     Raises:
-        UserError: it was measured in another.
+        UserError: it was measured in another, or is something else.
     """
     path = out / "setting.json"
     if not path.exists():
+        if out.is_dir() and any(out.iterdir()):
+            raise UserError(f"--out {out}: this folder holds something else than results; choose another")
         if writes:
             out.mkdir(parents=True, exist_ok=True)
             write_json(path, setting)

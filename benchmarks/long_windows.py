@@ -23,6 +23,7 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.results import check_results
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, single_losses
@@ -180,6 +181,7 @@ def main() -> None:
     parser.add_argument("--visibility", choices=["hidden", "contextual"], default="hidden")
     parser.add_argument("--mask-one-up-to", type=int, default=QUADRATIC_UP_TO)
     given = parser.parse_args()
+    check_results(given.out, "long_windows.json")
     torch.set_num_threads(1)
     if given.model is None:
         model = small_model(max(given.sizes) + given.local_len)

