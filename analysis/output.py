@@ -1,14 +1,16 @@
-"""Captions and files of figures."""
+"""The style, the captions and the files of all figures: what draws one imports this, so that all are drawn alike."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+import matplotlib
 import matplotlib.pyplot as plt
 import typer
 from matplotlib.figure import Figure
@@ -49,6 +51,24 @@ HEADING = re.compile(r'\{\n  "\w+":|.+\n')  # the first key of a JSON object, or
 SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 FAILED_COLOUR = "#B00020"
 GATE_FAILED_BOX = {"facecolor": FAILED_COLOUR, "edgecolor": "black", "boxstyle": "square,pad=0.4"}
+
+if "MPLBACKEND" not in os.environ:  # notebooks name the one that shows figures
+    matplotlib.use("Agg")
+plt.rcParams.update(
+    {
+        "figure.dpi": 110,
+        "savefig.dpi": 200,
+        "font.size": 9,
+        "text.parse_math": False,  # the text may hold dollar signs
+        "axes.titlesize": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+    }
+)
 
 
 def caption_text(

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Optional
 
-import matplotlib
-
-if "MPLBACKEND" not in os.environ:  # notebooks name the one that shows figures
-    matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -42,22 +35,6 @@ CONTEXT_WORDS = {
 }
 DODGE = 0.2  # share of the distance between neighbours on a logarithmic axis that lines side by side take, all together
 SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
-
-plt.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "savefig.dpi": 200,
-        "font.size": 9,
-        "text.parse_math": False,  # the text may hold dollar signs
-        "axes.titlesize": 9.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-        "pdf.fonttype": 42,
-        "svg.fonttype": "none",
-    }
-)
 
 
 def ordered(measurement: Measurement) -> list[str]:
