@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_config_of
 
 NEEDED = ["step", "tokens", "loss_nats"]
@@ -60,7 +60,7 @@ def read_training_run(run: Path) -> TrainingRun:
         )
     lines = _read_lines(run / "metrics.jsonl")
     config = read_config_of(run)
-    return TrainingRun(run.resolve().name, lines, config.context.row_len, config.training.steps)
+    return TrainingRun(folder_name(run), lines, config.context.row_len, config.training.steps)
 
 
 def _read_lines(path: Path) -> pd.DataFrame:

@@ -248,9 +248,9 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
     return save(figure, out, name="synthetic-bridge", one_column=1)
 
 
-def _tables(runs: list[Path], kind: str) -> list[Path]:
-    """Return the newest finished tables of one kind of the runs that have some."""
-    return [newest_finished(run, kind) for run in runs if (run / kind).is_dir()]
+def _tables(runs: list[Path], kind: str) -> dict[Path, Path]:
+    """Return the newest finished tables of one kind, by the run, of the runs that have some."""
+    return {run: newest_finished(run, kind) for run in runs if (run / kind).is_dir()}
 
 
 def draw(runs: list[Path], out: Path) -> list[Path]:
@@ -264,8 +264,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
     pictures: list[Path] = []
     # The runs of the bridge are trained on rows with tokens left out, so they are no points of Figure 1.
-    of_bridge = {folder.parents[1] for folder in bridges}
-    found = read_accuracies(folder for folder in accuracies if folder.parents[1] not in of_bridge)
+    found = read_accuracies(folder for run, folder in accuracies.items() if run not in bridges)
     parity = [one for one in found if one.setting.task == "parity"]
     steps = [one for one in parity if one.setting.scratchpad]
     lengths = {one.setting.train_lengths for one in steps}
@@ -279,7 +278,7 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
         if chosen:
             pictures += draw_figure(chosen, out)
     if bridges:
-        pictures += _draw_bridge(read_bridge(bridges), out)
+        pictures += _draw_bridge(read_bridge(bridges.values()), out)
     return pictures
 
 

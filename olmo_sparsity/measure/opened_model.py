@@ -24,7 +24,7 @@ from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import has_bf16_units, pick_device, take_own_gpu
 from olmo_sparsity.storage.files import sha256_text
-from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.corpus import list_shards
 from olmo_sparsity.text.store import TokenStore
@@ -225,7 +225,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
             f"cannot be extended; use --max-visible {config.num_positions - (anchor is not None)} or less"
         )
     return OpenedModel(
-        name=run.name,
+        name=folder_name(run),
         folder=run,
         model=load_model(latest, device, max_position=max_position),
         device=device,
@@ -262,7 +262,7 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     anchor = bos if _is_anchored(config, automatic=automatic) else None
     _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
     return OpenedModel(
-        name=run.name,
+        name=folder_name(run),
         folder=run,
         model=opened.model,
         device=opened.model.device,

@@ -12,7 +12,7 @@ from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, Va
 from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_json_once, write_text
-from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.storage.folders import folder_name, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def begin_folder(config: Config, run: Path, *, record: ModelRecord, tokenizer: T
     check_same_model(run, record)
     kept = dataclasses.replace(
         config,
-        name=run.resolve().name,
+        name=folder_name(run),
         influence=InfluenceConfig(),
         context_curve=ContextCurveConfig(),
         validation=ValidationConfig(),

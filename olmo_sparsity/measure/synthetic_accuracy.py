@@ -19,7 +19,7 @@ from olmo_sparsity.measure.shares import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences
 from olmo_sparsity.synthetic.evaluation import Responses, respond
@@ -104,7 +104,7 @@ def synthetic_manifest(
     return {
         "kind": kind,
         "run_id": run_id,
-        "run": run.name,
+        "run": folder_name(run),
         "task": settings.task,
         "scratchpad": settings.scratchpad,
         "positions": settings.positions,

@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.seeds import estimates_over_seeds
 from olmo_sparsity.statistics.summary import is_fragile
 from olmo_sparsity.statistics.trained_models import TrainedModel, trained_models
+from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.tables.reading import newest_finished, read_manifest
 
 Loss = TypeVar("Loss", float, np.ndarray)
@@ -223,7 +224,7 @@ def _seed_curves(model: _ReadModel, *, compared: _ComparedLengths) -> tuple[Seed
     for run, seed, sums in zip(model.model.runs, model.model.seeds, model.sums, strict=True):
         losses = {number: float(sums[number].sum() / sums["weights"].sum()) for number in model.visible}
         gain = _gain(losses, model.lengths, compared=compared)
-        curves.append(SeedCurve(run.name, seed, tuple(losses.values()), gain))
+        curves.append(SeedCurve(folder_name(run), seed, tuple(losses.values()), gain))
     return tuple(curves)
 
 

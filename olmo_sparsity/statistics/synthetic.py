@@ -17,8 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seeds import estimates_of_model
 from olmo_sparsity.statistics.trained_models import same_model
-from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.tables.reading import read_manifest, read_table
+from olmo_sparsity.tables.reading import read_manifest, read_table, run_of_tables
 
 # Columns that do not depend on what a model answers: equal where the same was asked.
 OF_SEQUENCES = ("window_id", "length_tokens", "sparsity", "selector", "true_ids", "planted_positions")
@@ -138,8 +137,8 @@ def _check_seeds(folders: Sequence[Path], kind: str) -> None:
     Raises:
         UserError: they are not.
     """
-    runs = [folder.parents[1] for folder in folders]  # tables may lie elsewhere, too
-    if len(runs) > 1 and all((run / "manifest.json").is_file() and is_folder_of_kind(run, "run") for run in runs):
+    runs = [run for folder in folders if (run := run_of_tables(folder, kind)) and (run / "manifest.json").is_file()]
+    if len(runs) == len(folders) > 1:  # tables may lie elsewhere, too
         same_model(runs)
     seen: dict[int, Path] = {}
     for folder in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,11 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+
+
+def folder_name(folder: Path) -> str:
+    """Return the last part of the path of a folder, also of ``.`` and ``..``, which do not name it."""
+    return os.path.basename(os.path.abspath(folder))
 
 
 def is_folder_of_kind(folder: Path, kind: str) -> bool:

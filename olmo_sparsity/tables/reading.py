@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import check_regular
-from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
@@ -265,12 +265,12 @@ def find_tables(path: Path) -> Path:
     return newest_finished(path)
 
 
-def run_of_tables(tables: Path) -> Optional[Path]:
-    """Return the folder of the run or model that an influence folder lies in; None: it lies elsewhere."""
-    path = tables if len(tables.parts) > 2 and tables.parent.name == "influence" else tables.resolve()
-    return path.parent.parent if path.parent.name == "influence" else None
+def run_of_tables(tables: Path, kind: str = "influence") -> Optional[Path]:
+    """Return the folder of the run or model that a folder of one kind lies in; None: it lies elsewhere."""
+    path = tables if len(tables.parts) > 2 and tables.parent.name == kind else tables.resolve()
+    return path.parent.parent if path.parent.name == kind else None
 
 
 def figures_folder(run: Path, tables: Path) -> Path:
     """Return the folder for the figures of an influence folder."""
-    return run / "figures" / (tables.name or tables.resolve().name)
+    return run / "figures" / folder_name(tables)

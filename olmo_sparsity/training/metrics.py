@@ -14,6 +14,7 @@ from typing import Any, Optional, TypedDict
 from olmo_sparsity.config import Config, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import write_text
+from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.typed import check_type, decode_json
 from olmo_sparsity.training.evaluation import Evaluation
 
@@ -119,7 +120,7 @@ def _wandb(run: Path, config: Config, *, run_id: str) -> Iterator[_LineWriter]:
     import wandb  # type: ignore[import-not-found,unused-ignore]
 
     with wandb.init(
-        project="olmo-sparsity", name=run.name, id=run_id, resume="allow", dir=str(run), config=to_dict(config)
+        project="olmo-sparsity", name=folder_name(run), id=run_id, resume="allow", dir=str(run), config=to_dict(config)
     ) as tracked:
         yield lambda line: tracked.log(_scalars(line), step=line["step"])
 

@@ -14,6 +14,7 @@ from olmo_sparsity.statistics.summary import FRACTIONS, Summary
 from olmo_sparsity.statistics.wording import data_words, gates_words, length_words, units_words
 from olmo_sparsity.statistics.wording_of_models import definition_words
 from olmo_sparsity.statistics.wording_of_runs import seed_intervals_words
+from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.view.console import Form, print_in, print_json
 from olmo_sparsity.view.result_table import Cell, Item, ResultTable, Sentence, estimated, keys, plain, recovered, words
 
@@ -40,7 +41,7 @@ def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.
         Sentence(gates_words(numbers.mean), is_bold=True),
         seed_table(numbers, every=every or form is Form.csv),
     ]
-    runs_of_mean = ", ".join(run.name for run in numbers.model.runs)
+    runs_of_mean = ", ".join(folder_name(run) for run in numbers.model.runs)
     print_in(form, items, summary=replace(numbers.mean, run=runs_of_mean))
 
 

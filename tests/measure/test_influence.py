@@ -45,6 +45,14 @@ def rows_of(tables: Path, table: str) -> list[dict]:
     return read_table(tables, table).to_pylist()
 
 
+def test_a_run_that_is_the_current_directory_has_its_name(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(tiny_run, tmp_path / "mine", symlinks=True))
+    tables = measure(with_settings(tiny_config, num_windows=4, k=[1], selectors=["random"]), Path())
+    assert read_json(tables / "manifest.json")["run"] == "mine"
+
+
 def test_every_number_is_its_definition(tiny_tables: Path, tiny_run: Path) -> None:
     """A window is computed again with the float64 reference, without any code of the package."""
     model = load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu"))

@@ -339,15 +339,16 @@ def test_mistakes_of_the_configuration_are_one_line(tmp_path: Path, changes: dic
     assert "\n" not in str(error.value)
 
 
-def test_the_command_line(tmp_path: Path) -> None:
-    path, run = tmp_path / "tiny.yaml", tmp_path / "run"
-    path.write_text(to_yaml(tiny("pose", hide_tokens=True)))
-    options = ["--config", str(path), "--run", str(run)]
-    result = CliRunner().invoke(app, ["synth", "eval", "tiny", *options])
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With paths of one part."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(to_yaml(tiny("pose", hide_tokens=True)))
+    options = ["--config", "tiny.yaml", "--run", "run"]
+    result = CliRunner().invoke(app, ["synth", "eval", "tiny", *options, "--out", "answers"])
     assert result.exit_code == 0, result.output
     assert "parity without a scratchpad, positions pose, K_train = 3: accuracy by length" in result.output
     assert re.search(r"k = 3: 6: [01]\.\d\d", result.output)
-    result = CliRunner().invoke(app, ["synth", "bridge", "tiny", "--run", str(run)])  # with the run's own configuration
+    result = CliRunner().invoke(app, ["synth", "bridge", "tiny", "--run", "run", "--out", "b"])  # with the run's own configuration
     assert result.exit_code == 0, result.output
     assert "12 tokens, k = 3, greedy-kl: found" in result.output
     result = CliRunner().invoke(app, ["synth", "train", "unknown"])
