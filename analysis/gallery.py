@@ -18,7 +18,7 @@ from .measured import find_tables
 from .mistakes import mistakes_in_one_line
 
 DOCS = Path("docs/images")
-# Name in docs/images/ -> path of a figure; {figures} is the folder of the figures of the run's newest measurement.
+# Name in docs/images/ -> path of a figure; {run} is the folder of the run, {figures} that of its newest measurement's figures.
 PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
     "demo-recovered-fraction": "{figures}/recovered-fraction.png",
@@ -28,8 +28,8 @@ PICTURES = {
     "demo-classes": "{figures}/classes.png",
     "demo-agreement": "{figures}/agreement.png",
     "demo-sample-size": "{figures}/sample-size.png",
-    "demo-training": "runs/demo/figures/training.png",
-    "demo-planted": "runs/demo/figures/planted.png",
+    "demo-training": "{run}/figures/training.png",
+    "demo-planted": "{run}/figures/planted.png",
     "demo-context-curve": "runs/figures/context-curve.png",
     "demo-scale": "runs/scale/figures/scale.png",
     "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
@@ -65,11 +65,11 @@ def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("r
     """Update the pictures in docs/images/."""
     with mistakes_in_one_line():
         _, figures = find_tables(run, None)
-    for name, pattern in PICTURES.items():
-        source = Path(pattern.format(figures=figures))
-        if source.is_file():
-            shutil.copyfile(source, DOCS / f"{name}.png")
-        print(f"{DOCS / name}.png", "" if source.is_file() else f"not changed: there is no {source}")
+        for name, pattern in PICTURES.items():
+            source = Path(pattern.format(run=run, figures=figures))
+            if source.is_file():
+                shutil.copyfile(source, DOCS / f"{name}.png")
+            print(f"{DOCS / name}.png", "" if source.is_file() else f"not changed: there is no {source}")
     page = figures / "report.html"
     if page.is_file() and shutil.which("chromium"):
         picture_of_page(page, DOCS / "report.png")
