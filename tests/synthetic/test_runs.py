@@ -348,7 +348,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == 0, result.output
     assert "parity without a scratchpad, positions pose, K_train = 3: accuracy by length" in result.output
     assert re.search(r"k = 3: 6: [01]\.\d\d", result.output)
-    result = CliRunner().invoke(app, ["synth", "bridge", "tiny", "--run", "run", "--out", "b"])  # with the run's own configuration
+    # With the run's own configuration.
+    result = CliRunner().invoke(app, ["synth", "bridge", "tiny", "--run", "run", "--out", "b"])
     assert result.exit_code == 0, result.output
     assert "12 tokens, k = 3, greedy-kl: found" in result.output
     result = CliRunner().invoke(app, ["synth", "train", "unknown"])
