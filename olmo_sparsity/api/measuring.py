@@ -17,12 +17,13 @@ import pyarrow as pa
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.api.results import Results
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
 from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
+from olmo_sparsity.measure.opened_model import settings_record
 from olmo_sparsity.measure.predictions import Predictions
 from olmo_sparsity.measure.scores import WindowScores
 from olmo_sparsity.measure.token_groups import TokenGroups
@@ -106,7 +107,9 @@ def _influence_entry(config: Config, windows: ChosenWindows) -> dict[str, Any]:
 
     ``sampling`` is ``given`` of windows that were not drawn, which no configuration can ask for.
     """
-    settings = {key: value for key, value in to_dict(config.influence).items() if key not in (*OF_DRAW, *OF_CORPUS)}
+    settings = {
+        key: value for key, value in settings_record(config.influence).items() if key not in (*OF_DRAW, *OF_CORPUS)
+    }
     drawn = windows.drawn
     draw = {"sampling": "given"} if drawn is None else {key: getattr(drawn, key) for key in OF_DRAW}
     return {**settings, **draw, "windows_seed": windows.seed}

@@ -90,7 +90,7 @@ class Model:
             UserError: it cannot rank; the message tells what was found.
         """
         settings = config.influence
-        key = fingerprint(settings.screen is None, settings.screen_by, settings.screen_proxy, settings.screen_precision)
+        key = fingerprint(settings.screen is None, settings.ranking, settings.screen_proxy, settings.screen_precision)
         if key not in self._proxies:
             proxy = open_proxy(config, self.opened)
             if proxy is None:

@@ -38,6 +38,7 @@ from olmo_sparsity.cli.options import (
 )
 from olmo_sparsity.cli.steps import finish_share, interruptible, train_first
 from olmo_sparsity.config import ContextCurveConfig
+from olmo_sparsity.config.measuring import RANKING_SHOWN_TO
 from olmo_sparsity.errors import UserError
 
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
@@ -73,7 +74,8 @@ def influence(
             "--screen",
             metavar="[RANKING:]N",
             help="Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: gradient, "
-            "patching, attention, hierarchy, or proxy. Default: off.",
+            f"patching, attention, hierarchy, or proxy; may be left out among at most {RANKING_SHOWN_TO} long-range tokens. "
+            "Default: off.",
         ),
     ] = None,
     precision: Annotated[

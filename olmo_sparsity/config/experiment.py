@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
-from olmo_sparsity.config.measuring import ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.measuring import (
+    DEFAULT_RANKING,
+    RANKING_SHOWN_TO,
+    SCREEN_RANKINGS,
+    ContextCurveConfig,
+    InfluenceConfig,
+    ValidationConfig,
+)
 from olmo_sparsity.config.pretrained import PretrainedConfig
 from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig, PoseConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
@@ -113,13 +120,14 @@ class Config:
         )
 
     def check_k(self) -> None:
-        """Check ``influence.k`` and ``influence.screen`` against the number of long-range tokens, or of blocks of them.
+        """Check ``influence.k`` and the keys of screening against the number of long-range tokens, or of blocks of them.
 
         This is not checked when the configuration is loaded, since training does not need it. Of words and sentences each window
         has its own number, which is at most that of tokens.
 
         Raises:
-            UserError: there are fewer long-range tokens or blocks than they ask for.
+            UserError: there are fewer long-range tokens or blocks than they ask for, or no ranking is named where none is the
+                default.
         """
         lengths, block = self.measured_lengths, block_size(self.influence.unit)
         num_groups = -(-lengths.num_long_range // (block or 1))
@@ -143,6 +151,13 @@ class Config:
             screen is None or max(self.influence.k) <= screen <= num_groups,
             f"influence.screen = {screen}: must lie between the largest k, {max(self.influence.k)}, and "
             + (f"M = {num_groups}" if block is None else f"{num_groups}, the number of blocks"),
+        )
+        require(
+            screen is None or self.influence.screen_by != "auto" or lengths.num_long_range <= RANKING_SHOWN_TO,
+            f"influence.screen = {screen}: no ranking is the default among {lengths.num_long_range} long-range tokens; name one "
+            f"with --screen RANKING:{screen} (influence.screen_by), of {', '.join(SCREEN_RANKINGS)}: {DEFAULT_RANKING} was shown "
+            f"to find the influential ones among at most {RANKING_SHOWN_TO}, and in longer windows of a real model it found "
+            "fewer of them than a blind choice (docs/speed.md)",
         )
 
 

@@ -10,6 +10,10 @@ from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
 SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
+# What ranks where no ranking is named, and the long-range tokens up to which it was shown to find the influential ones: in longer
+# windows of a real model it found fewer of them than a blind choice (docs/speed.md).
+DEFAULT_RANKING = "gradient"
+RANKING_SHOWN_TO = 32
 
 
 def _check_selectors(dotted: str, selectors: list[str]) -> None:
@@ -121,11 +125,12 @@ class InfluenceConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    screen_by: Literal["gradient", "patching", "attention", "hierarchy", "proxy"] = key(
-        "gradient",
-        "How candidates are ranked for screening. gradient: by the derivative with respect to gates on their attention, for all "
-        "at once. patching: the same with every softmax exact (attribution patching). attention: by the attention that the local "
-        "tokens would pay to each if it alone were unmasked. hierarchy: by unmasking blocks of tokens, "
+    screen_by: Literal["auto", "gradient", "patching", "attention", "hierarchy", "proxy"] = key(
+        "auto",
+        f"How candidates are ranked for screening. auto: {DEFAULT_RANKING} among at most {RANKING_SHOWN_TO} long-range tokens; "
+        "among more there is no default, and a ranking must be named. gradient: by the derivative with respect to gates on their "
+        "attention, for all at once. patching: the same with every softmax exact (attribution patching). attention: by the "
+        "attention that the local tokens would pay to each if it alone were unmasked. hierarchy: by unmasking blocks of tokens, "
         "then smaller blocks within the best. proxy: by unmasking each with screen_proxy.",
     )
     screen_proxy: Optional[str] = key(
@@ -179,6 +184,11 @@ class InfluenceConfig:
         check_unit(self.unit)
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)
+
+    @property
+    def ranking(self) -> str:
+        """How candidates are ranked for screening: ``screen_by``, or what ``auto`` stands for."""
+        return DEFAULT_RANKING if self.screen_by == "auto" else self.screen_by
 
 
 @dataclass(frozen=True)

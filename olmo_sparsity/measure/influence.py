@@ -16,7 +16,7 @@ from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.fit_entries import fit_entries
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
+from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity, settings_record
 from olmo_sparsity.measure.passes import windows_per_block
 from olmo_sparsity.measure.screening import check_proxy, make_screening, open_proxy, ranking_precision
 from olmo_sparsity.measure.shares import WHOLE, Share
@@ -210,7 +210,7 @@ def prepare_windows(
         measure_part=measure_part,
         tokens_per_window=tokens_per_window,
         manifest_entries={
-            "influence": to_dict(settings),
+            "influence": settings_record(settings),
             "num_documents": windows.num_documents,
             "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,

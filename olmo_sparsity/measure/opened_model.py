@@ -307,12 +307,17 @@ def _check_positions(
         )
 
 
+def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
+    """Return ``influence`` as manifests and fingerprints hold it: with the ranking that ``screen_by: auto`` stands for."""
+    return {**to_dict(settings), "screen_by": settings.ranking}
+
+
 def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
     """Return what fingerprints hold of ``influence``: these keys of it, or all.
 
     Keys that were added later are left out where they are null, so that what was measured before is not measured again.
     """
-    values = to_dict(settings)
+    values = settings_record(settings)
     names = values.keys() if keys is None else keys
     return {name: values[name] for name in names if values[name] is not None or name not in ADDED_KEYS}
 

@@ -37,7 +37,7 @@ class ScreeningSettings:
 
     num_candidates: int
     _: KW_ONLY
-    ranking: str = "gradient"
+    ranking: str
     ranker: Optional[Evaluator] = None
 
 
@@ -56,7 +56,7 @@ def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]
         return None
     precision = ranking_precision(config, opened)
     if settings.screen_proxy is None:
-        if settings.screen_by == "proxy" and precision == opened.precision:
+        if settings.ranking == "proxy" and precision == opened.precision:
             raise UserError(
                 f"influence.screen_by = proxy: without influence.screen_proxy the model itself ranks, in {precision}, which is "
                 "the precision of the losses and saves nothing; name a smaller model with the same tokenizer "
@@ -137,7 +137,7 @@ def make_screening(
     """Return the screening that ``config.influence`` asks for, or None where nothing is screened.
 
     Args:
-        config: ``influence.screen``, ``screen_by``, ``screen_precision``, and the lengths.
+        config: the keys of screening in ``influence``, and the lengths.
         opened: the model that is measured.
         proxy: of ``open_proxy``.
     """
@@ -155,7 +155,7 @@ def make_screening(
             precision=precision,
             anchor_id=opened.anchor_id,
         )
-    return ScreeningSettings(settings.screen, ranking=settings.screen_by, ranker=ranker)
+    return ScreeningSettings(settings.screen, ranking=settings.ranking, ranker=ranker)
 
 
 def labels_in_vocabulary(labels: torch.Tensor, size: int) -> torch.Tensor:

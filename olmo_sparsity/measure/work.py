@@ -66,9 +66,9 @@ def _tokens_of_ranking(settings: InfluenceConfig, lengths: MeasuredLengths) -> i
     """Return the tokens that ranking the candidates of a window takes."""
     assert settings.screen is not None
     local, many = lengths.local_len, lengths.num_long_range
-    if settings.screen_by == "proxy":
+    if settings.ranking == "proxy":
         return many * (local + 1)
-    if settings.screen_by == "hierarchy":
+    if settings.ranking == "hierarchy":
         sizes = block_sizes(many, settings.screen)
         first = [-(-many // size) * (local + size) for size in sizes[:1]]
         return sum(first) + sum(BRANCHES * -(-settings.screen // BRANCHES) * (local + size) for size in sizes[1:])
@@ -86,8 +86,8 @@ def num_evaluations(name: str, num_groups: int, *, settings: InfluenceConfig) ->
 
     if settings.screen is None or name not in SCREENED:
         return cost(name, num_groups)
-    if settings.screen_by == "hierarchy":
+    if settings.ranking == "hierarchy":
         ranking = num_blocks(num_groups, screened)
     else:
-        ranking = cost(name if settings.screen_by == "proxy" else "gradient", num_groups)
+        ranking = cost(name if settings.ranking == "proxy" else "gradient", num_groups)
     return cost(name, screened) + ranking

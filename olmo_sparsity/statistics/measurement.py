@@ -22,14 +22,7 @@ MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate 
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
 OF_ROW = ("loss_train_len_nats", "gain_beyond_nats")  # null where no training row is known
-NUMBERS = (
-    "loss_short_nats",
-    "loss_long_nats",
-    *OF_ROW,
-    *LONG_GAIN.values(),
-    "kl_short_nats",
-    "null_kl_short_nats",
-)
+NUMBERS = ("loss_short_nats", "loss_long_nats", *OF_ROW, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
 CLASS_COLUMNS = ("target_class", "null_target_class")
 SELECTION_COLUMNS = [
     "window_id",
@@ -182,10 +175,13 @@ class Measurement:
 
     def all_visible_share(self, key: SelectionKey) -> float:
         """Return the share of the windows that have no more than k groups, so that J_k is all long-range tokens."""
+        return float(np.average(self.num_groups_W(key.context) <= key.k, weights=self.weights_W))
+
+    def num_groups_W(self, context: str) -> np.ndarray:
+        """Return the number of long-range tokens of each window, or of groups of them, int64 [W]."""
         if self.unit == "token":
-            return float(key.k >= self.lengths.num_long_range)
-        column = "num_groups" if key.context == "real" else "null_num_groups"
-        return float(np.average(self.windows[column].to_numpy() <= key.k, weights=self.weights_W))
+            return np.full(len(self.windows), self.lengths.num_long_range)
+        return self.windows["num_groups" if context == "real" else "null_num_groups"].to_numpy(np.int64)
 
     @cached_property
     def weights_W(self) -> np.ndarray:

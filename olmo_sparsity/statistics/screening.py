@@ -27,6 +27,7 @@ class ScreeningLoss:
         k: number of chosen tokens.
         num_windows: windows of the sample, in which the exact choice was measured as well.
         recall: mean share of the exact J_k among the k chosen tokens.
+        blind_recall: what it would be if as many candidates were drawn at random: their mean share of a window's candidates.
         gain_lost_nats: mean sparse gain of the exact J_k minus that of the chosen tokens.
     """
 
@@ -35,6 +36,7 @@ class ScreeningLoss:
     k: int
     num_windows: int
     recall: Optional[Estimate]
+    blind_recall: float
     gain_lost_nats: Optional[Estimate]
 
 
@@ -62,7 +64,8 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
         return []
     units = document_units(table["doc_id"].to_pandas())
     selector_R, context_R = (table[name].to_numpy() for name in ("selector", "context"))
-    weights_R = measurement.weights_W[window_rows(measurement.windows, table["window_id"])]
+    rows_R = window_rows(measurement.windows, table["window_id"])
+    weights_R, num_screened = measurement.weights_W[rows_R], measurement.manifest["influence"]["screen"]
     columns = {name: list_rows(table[name]) for name in COLUMNS}
 
     def means(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
@@ -77,6 +80,8 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
                 values_R = np.where(is_choice_R, weights_R * values_RK[:, i], 0.0)
                 sums[_ColumnAtK(name, k)] = units.sums(values_R)
         estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
+        blind_R = np.minimum(1, num_screened / measurement.num_groups_W(context)[rows_R])
+        blind_recall = float(np.average(blind_R, weights=weights_R * is_choice_R))
         losses += [
             ScreeningLoss(
                 selector,
@@ -84,6 +89,7 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
                 k,
                 num_windows,
                 recall=estimate_of[_ColumnAtK("recall", k)],
+                blind_recall=blind_recall,
                 gain_lost_nats=estimate_of[_ColumnAtK("gain_lost_nats", k)],
             )
             for k in measurement.ks

@@ -152,18 +152,23 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
     """
     columns = (
         *keys("selector", "context", "k"),
-        *plain(f"recall, {losses[0].num_windows:,} windows"),
+        *plain(f"recall, {losses[0].num_windows:,} windows", "recall of a blind choice"),
         *in_nats("sparse gain lost"),
     )
     largest = max(loss.k for loss in losses)
     rows = [
-        (*words(loss.selector, loss.context, str(loss.k)), estimated(loss.recall, 3), estimated(loss.gain_lost_nats, 4))
+        (
+            *words(loss.selector, loss.context, str(loss.k)),
+            estimated(loss.recall, 3),
+            rounded(loss.blind_recall, ".3f"),
+            estimated(loss.gain_lost_nats, 4),
+        )
         for loss in losses
         if every or (loss.k == largest and loss.context == "real")
     ]
     caption = (
         f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, measured on "
-        "a random sample of the windows."
+        "a random sample of the windows; of a blind choice: what as many candidates at random would hold of it."
     )
     return ResultTable("screening", columns, tuple(rows), "screening", caption)
 

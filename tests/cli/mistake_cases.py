@@ -223,6 +223,12 @@ NUMBERS = [
     Case(f"{INFLUENCE} --screen 0", "--screen 0: must be a number of tokens, such as 64"),
     Case(f"{INFLUENCE} influence.screen=0", "influence.screen = 0: must be at least 1 and at most 16,777,216, or null"),
     Case(f"{INFLUENCE} --screen 1", "influence.screen = 1: must lie between the largest k, 2, and M = 12"),
+    Case(
+        "influence --model nope --k 2 --screen 9 --full-len 97",  # before the model is opened, which takes long
+        "influence.screen = 9: no ranking is the default among 33 long-range tokens; name one with --screen RANKING:9",
+    ),
+    Case("influence --model nope --k 2 --screen 9 --full-len 96", "nope"),
+    Case("influence --model nope --k 2 --screen gradient:9 --full-len 97", "nope"),
     Case(f"{INFLUENCE} --local-len 0", "influence.local_len = 0: must be at least 1"),
     Case(f"{INFLUENCE} --local-len 20", "influence.full_len = 20: must be larger than influence.local_len = 20"),
     Case(f"{INFLUENCE} --full-len 1e3", "influence: invalid value for '--full-len'"),

@@ -60,15 +60,17 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         assert names.setdefault(run_id(config, run), name) == name
 
 
-def test_measurements_from_before_there_was_min_preceding_keep_their_fingerprint(
-    tiny_config: Config, tiny_run: Path
+@pytest.mark.parametrize("screen", [None, 9])
+def test_measurements_of_earlier_versions_keep_their_fingerprint(
+    screen: int | None, tiny_config: Config, tiny_run: Path
 ) -> None:
-    opened = open_model(tiny_config, tiny_run)
-    settings = {key: value for key, value in to_dict(tiny_config.influence).items() if key != "min_preceding"}
-    parts = identity(tiny_config, opened), opened.text.store.tokens_sha256, opened.text.store.split
-    assert influence_run_id(tiny_config, opened) == fingerprint(
-        SCHEMA_VERSION, {**settings, **dict.fromkeys(RESOLVED)}, *parts
-    )
+    """There was no ``min_preceding``, and ``screen_by`` was ``gradient`` where none was named."""
+    config = changed(tiny_config, "influence", screen=screen, screen_precision="fp32")
+    opened = open_model(config, tiny_run)
+    settings = {key: value for key, value in to_dict(config.influence).items() if key != "min_preceding"}
+    settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
+    parts = identity(config, opened), opened.text.store.tokens_sha256, opened.text.store.split
+    assert influence_run_id(config, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
 
 
 def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:

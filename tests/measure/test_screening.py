@@ -255,6 +255,16 @@ def test_a_proxy_ranks_and_the_model_decides(config: Config, tmp_path: Path) -> 
     assert "screen_proxy" not in read_json(exact / "manifest.json")
 
 
+def test_a_ranking_that_is_not_named_is_recorded_and_what_named_it_is_found_again(
+    config: Config, tmp_path: Path
+) -> None:
+    automatic, named = (with_settings(config, screen_proxy=None, screen_by=by) for by in ("auto", "gradient"))
+    folder = measure(automatic, tmp_path / "run")
+    manifest = (folder / "manifest.json").read_bytes()
+    assert read_json(folder / "manifest.json")["influence"]["screen_by"] == "gradient"
+    assert measure(named, tmp_path / "run") == folder and (folder / "manifest.json").read_bytes() == manifest
+
+
 def test_machines_that_rank_in_other_precisions_do_not_share_a_folder(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

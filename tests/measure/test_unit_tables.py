@@ -23,6 +23,7 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.agreement import agreement
 from olmo_sparsity.statistics.breakdowns import by_distance
 from olmo_sparsity.statistics.measurement import SelectionKey, load
+from olmo_sparsity.statistics.screening import screening
 from olmo_sparsity.statistics.subjects import pairing_of
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.statistics.wording import units_words
@@ -32,6 +33,7 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.view.summary_tables import screening_table
 
 FULL, M = 20, 12
 SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "greedy-kl"]
@@ -109,6 +111,24 @@ def test_recall_of_screening_is_between_0_and_1(word_tables: Path) -> None:
     rows = rows_of(word_tables, "screening")
     assert rows
     assert all(0 <= recall <= 1 for row in rows for recall in row["recall"])
+
+
+def test_the_recall_of_a_blind_choice_is_the_share_of_the_candidates_of_a_window(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    config = settings_of(tiny_config, unit="word", selectors=["unmask-one"], screen=4, screen_sample=1.0)
+    tables = measure(config, tiny_run, out=tmp_path / "words")
+    windows = rows_of(tables, "windows")  # all of them are in the sample
+    losses = screening(tables, load(tables))
+    assert {loss.context for loss in losses} == {"real", "null"}
+    for loss in losses:
+        column = "group_first" if loss.context == "real" else "null_group_first"
+        shares = [min(1, 4 / len(window[column])) for window in windows]
+        assert loss.blind_recall == pytest.approx(np.average(shares, weights=[w["weight"] for w in windows]))
+        assert 4 / M < loss.blind_recall < 1
+    table = screening_table(losses, read_json(tables / "manifest.json")["influence"], every=True)
+    column = [column.name for column in table.columns].index("recall of a blind choice")
+    assert [row[column].value for row in table.rows] == [loss.blind_recall for loss in losses]
 
 
 def test_statistics_are_of_the_tables(word_tables: Path) -> None:

@@ -327,7 +327,7 @@ def measured(evaluator: Evaluator, *, train_len: Optional[int] = None, **changes
         for context, tokens in (("real", tokens_WT), ("null", null_WT))
     }
     settings = InfluenceConfig(k=[1, 2, 4], selectors=["unmask-one", "kl", "gradient", "random"], **changes)
-    screening = None if settings.screen is None else ScreeningSettings(settings.screen)
+    screening = None if settings.screen is None else ScreeningSettings(settings.screen, ranking="gradient")
     return measure_windows(evaluator, batches, settings=settings, train_len=train_len, screening=screening)
 
 

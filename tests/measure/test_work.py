@@ -57,6 +57,7 @@ def config(corpus_file: Path, tiny_config: Config, tmp_path_factory: pytest.Temp
         k=[1, 4],
         resampled_draws=0,
         screen=16,
+        screen_by="gradient",
         screen_sample=0.01,
     )
     return dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(folder / "model")), influence=settings)

@@ -153,7 +153,7 @@ def test_screening_evaluates_the_best_of_a_cheap_ranking(by: str) -> None:
 def test_the_gradient_that_screens_for_kl_is_that_of_the_divergence() -> None:
     """The scores of ``kl`` do not depend on the target."""
     model = build(NORMED).eval()
-    screened = make_scores(model, num=8, screening=ScreeningSettings(5))
+    screened = make_scores(model, num=8, screening=ScreeningSettings(5, ranking="gradient"))
 
     def divergence(at: slice, logits: torch.Tensor) -> torch.Tensor:
         log_p = screened.reference_WV[at].clone()
@@ -197,7 +197,7 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
     low = Evaluator(model.in_dtype(torch.bfloat16), LOCAL)
     for screener, times in ((None, 1), (low, 2)):
         asked.clear()
-        one = make_scores(model, num=8, screening=ScreeningSettings(5, ranker=screener))
+        one = make_scores(model, num=8, screening=ScreeningSettings(5, ranking="gradient", ranker=screener))
         assert one.gradient_WI.shape == one.loss_single_WI.shape == (8, M)
         assert len(asked) == times
         assert (low in asked) == (screener is low)
@@ -206,7 +206,7 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
 def test_the_recall_of_screening_is_that_of_the_sample() -> None:
     model = build(NORMED).eval()
     settings = InfluenceConfig(k=[1, 4], selectors=["unmask-one", "kl", "random"], screen=5, screen_sample=0.4)
-    one = make_scores(model, num=60, screening=ScreeningSettings(5))
+    one = make_scores(model, num=60, screening=ScreeningSettings(5, ranking="gradient"))
     measured = measure_context(one, settings)
     found = check_screening(one, measured, settings=settings)
     exact = measure_context(make_scores(model, num=60), settings)
