@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Messages
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
@@ -21,6 +22,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.opened_model import open_model
+from olmo_sparsity.measure.solver import trained_solver
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import verification
 from olmo_sparsity.text.preparation import prepare
@@ -126,6 +128,17 @@ def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manif
     named = dataclasses.replace(tiny_config, pretrained=PretrainedConfig(str(run / "checkpoints" / "latest")))
     shutil.copy(bos_run / "config.yaml", run)
     assert open_model(named, tmp_path / "results").anchor is None
+
+
+def test_a_whole_checkpoint_of_another_solver(tiny_config: Config, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        settings = dataclasses.replace(tiny_config.validation, seed=seed, solver_steps=1)
+        config = dataclasses.replace(tiny_config, validation=settings)
+        trained_solver(config, tmp_path, device=torch.device("cpu"))
+    shutil.rmtree(tmp_path / "seed1-steps1" / "checkpoints")
+    shutil.copytree(tmp_path / "seed0-steps1" / "checkpoints", tmp_path / "seed1-steps1" / "checkpoints", symlinks=True)
+    with pytest.raises(UserError, match="saved this checkpoint, not this run"):
+        trained_solver(config, tmp_path, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
