@@ -42,12 +42,12 @@ def _heatmap(figure: Figure, axis: Axes, *, names: list[str], values: np.ndarray
     figure.colorbar(image, ax=axis, shrink=0.8)
 
 
-def _matrices(pairs: list[Agreement], names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(pairs: list[Agreement], names: list[str], *, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return overlap and rank correlation, [names, names] each; NaN on and above the diagonal, and where undefined."""
     overlap, correlation = np.full((2, len(names), len(names)), np.nan)
     for pair in pairs:
         column, row = sorted(names.index(name) for name in pair.selectors)
-        share = pair.overlap[-1].share
+        share = pair.overlap_at(k).share
         if share is not None:
             overlap[row, column] = share.mean
         if pair.rank_correlation is not None:
@@ -55,9 +55,9 @@ def _matrices(pairs: list[Agreement], names: list[str]) -> tuple[np.ndarray, np.
     return overlap, correlation
 
 
-def _words(pairs: list[Agreement], names: list[str], *, screened: bool) -> str:
+def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) -> str:
     words = "Each pair of selectors on the same windows, real context; means over windows."
-    estimates = [e for pair in pairs for e in (pair.overlap[-1].share, pair.rank_correlation) if e is not None]
+    estimates = [e for pair in pairs for e in (pair.overlap_at(k).share, pair.rank_correlation) if e is not None]
     bounds = [(estimate.mean, estimate.bounds) for estimate in estimates]
     widths = [max(b[1] - mean, mean - b[0]) for mean, b in bounds if b is not None]
     if len(widths) == len(estimates):
@@ -80,20 +80,20 @@ def _words(pairs: list[Agreement], names: list[str], *, screened: bool) -> str:
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``agreement``; nothing if only one selector was measured."""
     measurement = measured.measurement
-    names, k, unit = ordered(measurement), measurement.ks[-1], measurement.unit
+    names, k, unit = ordered(measurement), measured.summary.end_ks[-1], measurement.unit
     pairs = agreement(measured.tables, measurement)
     if not pairs:
         return []
-    overlap, correlation = _matrices(pairs, names)
+    overlap, correlation = _matrices(pairs, names, k=k)
     size = max(2.6, 0.5 * len(names))
     figure, axes = plt.subplots(1, 2, figsize=(2 * size + 2.4, size + 0.6), layout="constrained")
-    chance = pairs[0].overlap[-1].chance
+    chance = pairs[0].overlap_at(k).chance
     _heatmap(figure, axes[0], names=names, values=overlap, low=0.0, cmap="viridis")
     what = "positions" if unit == "token" else unit_words(unit)
     axes[0].set_title(f"common {what} among the {k} chosen\n(share; two random choices: {chance:.2f})")
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
-    caption(figure, measured.summary, words=_words(pairs, names, screened=measurement.setup.screening is not None))
+    caption(figure, measured.summary, words=_words(pairs, names, k=k, screened=measurement.setup.screening is not None))
     return save(figure, out, name="agreement", one_column=1)
 
 

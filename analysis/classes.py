@@ -131,7 +131,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``classes``."""
     measurement = measured.measurement
     classes = by_class(measurement, measured.summary)
-    k, selectors = measurement.ks[-1], main_selectors(measurement)
+    k, selectors = measured.summary.end_ks[-1], main_selectors(measurement)
     figure, axes = plt.subplots(
         1,
         4,

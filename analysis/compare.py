@@ -50,8 +50,8 @@ def _name(row: ComparisonRow) -> str:
 def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows of gains that the figure shows.
 
-    These are the gains of all windows, and at the smallest and the largest k alike the gain over `random` of selectors that do
-    not see the target, and real minus luck of those that do.
+    These are the gains of all windows, and at the smallest and the largest shown k alike the gain over `random` of selectors that
+    do not see the target, and real minus luck of those that do.
     """
     return [
         row

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
-from olmo_sparsity.statistics.measurement import CONTEXTS, Measurement
+from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .measured import Measured, script
@@ -45,19 +45,10 @@ def _make_logarithmic(axis: Axes, bins: tuple[DistanceBin, ...]) -> None:
     axis.minorticks_off()
 
 
-def shown_k(measurement: Measurement) -> int:
-    """Return the k of the figure: the largest measured one.
-
-    On a logarithmic axis it is at most half of the long-range tokens if there is one: a choice of nearly all lies everywhere.
-    """
-    most = measurement.lengths.num_long_range // 2 if has_log_distances(measurement.lengths) else measurement.ks[-1]
-    return max((k for k in measurement.ks if k <= most), default=measurement.ks[0])
-
-
 def draw(measured: Measured, out: Path) -> list[Path]:
     """Draw ``distance``: the share of the k most influential tokens in each bin of distances."""
     measurement = measured.measurement
-    k, is_log = shown_k(measurement), has_log_distances(measurement.lengths)
+    k, is_log = measured.summary.end_ks[-1], has_log_distances(measurement.lengths)
     # The distances of controls are known without a measurement.
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
     bins_of = {(e.selector, e.context): e.bins for e in by_distance(measured.tables, measurement) if e.k == k}

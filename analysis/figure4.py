@@ -1,4 +1,4 @@
-"""Figure 4: sparse gain against long gain, window by window; one panel for each k, the controls below the real context.
+"""Figure 4: sparse gain against long gain, window by window; a panel for each k (``few_ks``), controls below the real context.
 
 The control of a selector that sees the target is the resampled target, a label for which the long context cannot matter: the
 picture of luck. The null context stands below.
@@ -23,6 +23,7 @@ from matplotlib.patheffects import withStroke
 
 from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
 from olmo_sparsity.statistics.wording import interval, no_fraction_words, recovered_words
 
@@ -130,17 +131,18 @@ def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, dr
 
 
 def _rows_of(measured: Measured, selector: str, *, drawn: DrawnTargets) -> dict[str, list[Cloud]]:
-    """Return the rows of panels by their context, one panel for each k."""
+    """Return the rows of panels by their context, one panel for each of ``few_ks``, or in one column of a paper for its ends."""
     measurement, summary = measured.measurement, measured.summary
+    ks = summary.end_ks if width_in_force() is Width.one else few_ks(summary.ks, summary.num_units)
     rows: dict[str, list[Cloud]] = {}
     for context in ("real", "resampled", "null"):
         if context == "resampled":
             if selector not in drawn.sparse_gain_KWD:
                 continue
-            selections = [summary.at(selector, "real", k) for k in measurement.ks]
+            selections = [summary.at(selector, "real", k) for k in ks]
             rows[context] = [_cloud_of_draws(measurement, selection, drawn=drawn) for selection in selections]
         else:
-            selections = [summary.at(selector, context, k) for k in measurement.ks]
+            selections = [summary.at(selector, context, k) for k in ks]
             rows[context] = [_cloud_of_context(measurement, selection, summary=summary) for selection in selections]
     return rows
 
@@ -225,8 +227,6 @@ def figure_of(tables: Path, selector: str) -> Figure:
 
 def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) -> Figure:
     rows = _rows_of(measured, selector, drawn=drawn)
-    if width_in_force() is Width.one:  # two columns have room for the smallest and the largest k
-        rows = {context: [clouds[0], *clouds[1:][-1:]] for context, clouds in rows.items()}
     num_ks = len(rows["real"])
     frame = _frame_of(rows)
     figure, axes = plt.subplots(

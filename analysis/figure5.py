@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.tables.reading import read_window
 
@@ -141,8 +142,9 @@ def _chosen_window(measurement: Measurement) -> int:
 def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
     rows = read_window(measured.tables, "selections", window_id=window["window_id"])
     (chosen,) = (row for row in rows if (row["selector"], row["context"]) == (selector, "real"))
-    index = max(i for i, k in enumerate(chosen["k"]) if k <= MAX_K or i == 0)
-    k, unit = chosen["k"][index], measured.measurement.unit
+    few = few_ks(chosen["k"], measured.summary.num_units)
+    k, unit = max(k for k in few if k <= MAX_K or k == few[0]), measured.measurement.unit
+    index = chosen["k"].index(k)
     if unit == "token":
         influential, ranks = (
             chosen["positions"][:k],

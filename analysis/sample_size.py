@@ -108,7 +108,7 @@ def _draw_gains(
 
 
 def _draw_recovered_fraction(axis: Axes, summaries: Sequence[Summary], *, selectors: list[str]) -> None:
-    sizes, k = [summary.num_windows for summary in summaries], summaries[-1].ks[-1]
+    sizes, k = [summary.num_windows for summary in summaries], summaries[-1].end_ks[-1]
     fractions = [
         (LOOKS[name], [summary.at(name, "real", k).recovered_fraction for summary in summaries]) for name in selectors
     ]
@@ -139,7 +139,7 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     measurement, selectors = measured.measurement, main_selectors(measured.measurement)
     summaries = by_sample_size(measurement)
     unseen, seen = blind(measurement, selectors), seeing(measurement, selectors)
-    sizes, ks = [summary.num_windows for summary in summaries], measurement.ks
+    sizes, ks = [summary.num_windows for summary in summaries], summaries[-1].end_ks
     figure, axes = plt.subplots(2, 3, figsize=(10.8, 6.2), sharex=True, layout="constrained")
     (gates, fraction, smallest), (first, last, minus_luck) = axes
     _draw_gates(gates, summaries)

@@ -161,8 +161,8 @@ def _draw_windows(axis: Axes, rungs: list[Rung], *, name: str, title: str) -> No
 
 
 def _draw_selectors(axis: Axes, rungs: list[Rung], *, name: str, selectors: Sequence[str], title: str) -> None:
-    """Draw a number of selectors at the smallest k (open, dashed) and at the largest (filled, solid)."""
-    ks = rungs[0].numbers.mean.ks
+    """Draw a number of selectors at the smallest shown k (open, dashed) and at the largest (filled, solid)."""
+    ks = rungs[0].numbers.mean.end_ks
     looks: dict[int, dict[str, Any]] = {ks[0]: SMALLEST_K, ks[-1]: {"linestyle": "-"}}
     lines = [(selector, k, look) for selector in selectors for k, look in looks.items()]
     for (selector, k, look), place in zip(lines, _places(len(lines), rungs), strict=True):
@@ -264,9 +264,11 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     if reacting is None:
         axes[1, 2].axis("off")
     else:
-        _draw_prediction(axes[1, 2], rungs, selector=reacting, k=summary.ks[-1])
+        _draw_prediction(axes[1, 2], rungs, selector=reacting, k=summary.end_ks[-1])
     _set_axes(axes, rungs)
-    caption_text(figure, _words(rungs), handles=_legend(selectors, ks=summary.ks, has_prediction=reacting is not None))
+    caption_text(
+        figure, _words(rungs), handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None)
+    )
     return save(figure, out, name="scale")
 
 

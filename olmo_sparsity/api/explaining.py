@@ -48,7 +48,7 @@ def explain(
         target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
         selectors: whose choices to explain; `random` is measured beside them.
         k: numbers of visible tokens, or groups of them, rising; the largest is shown. None: those of the model's configuration,
-            as far as there are so many long-range tokens.
+            as far as they leave some long-range tokens out.
         seed: of `random`, of the null context and of the resampled targets; None: that of the configuration.
         source: name of the text.
         unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
@@ -67,7 +67,7 @@ def explain(
     check_unit(unit)
     if k is None:
         num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
-        k = [size for size in settings.k if size <= num_groups] or [1]
+        k = [size for size in settings.k if size < num_groups] or [1]
     config = with_settings(
         model,
         selectors=list(dict.fromkeys([*selectors, "random"])),

@@ -134,7 +134,7 @@ def read_results(folder: str | Path) -> Results:
 
 
 def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
-    """Draw Figure 4: the sparse gain against the long gain, window by window, a panel for each k.
+    """Draw Figure 4: the sparse gain against the long gain, window by window, a panel for each k up to a quarter of all.
 
     Args:
         results: a measurement, or the folder of one (an influence folder, or a run).

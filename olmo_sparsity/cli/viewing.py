@@ -232,7 +232,10 @@ def show(
         typer.Option("--selector", help="Whose choice to show. Default: one that does not see the target."),
     ] = None,
     k: Annotated[
-        Optional[int], typer.Option("--k", help="How many tokens to unmask. Default: the largest measured k.")
+        Optional[int],
+        typer.Option(
+            "--k", help="How many tokens to unmask. Default: the largest measured k up to a quarter of all, or up to 8."
+        ),
     ] = None,
     context: Annotated[
         ContextName, typer.Option("--context", help="real, or null for foreign text.")

@@ -52,6 +52,10 @@ class Agreement:
     rank_correlation: Optional[Estimate]
     num_windows_left_out: int
 
+    def overlap_at(self, k: int) -> Overlap:
+        """Return the overlap at one of the measured k."""
+        return next(overlap for overlap in self.overlap if overlap.k == k)
+
 
 @dataclass(frozen=True)
 class _PairKey:

@@ -11,6 +11,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import Differences, paired_difference, unpaired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
+from olmo_sparsity.statistics.shown_ks import shown_ks
 from olmo_sparsity.statistics.subjects import CHOSEN, Pairing, Subject, pairing_of
 from olmo_sparsity.statistics.summary import FRACTIONS, MAIN_SELECTORS, SelectionSummary, Summary, summarize
 from olmo_sparsity.statistics.sums import Key, SelectionNumber
@@ -202,14 +203,15 @@ def _value(entry: SelectionSummary, name: str) -> Optional[Estimate]:
 
 
 def _main_quantities(key: SelectionKey, keys: list[SelectionKey], summaries: list[Summary]) -> set[str]:
-    """Return the headline of a selection: of the main selectors, at the smallest and at the largest k; else none.
+    """Return the headline of a selection: of the main selectors, at the smallest and at the largest shown k; else none.
 
     Subjects may be compared by selectors of which some see the target and others do not. They have no headline in common, so
     the sparse gain is shown, too.
     """
-    ks, selectors = [other.k for other in keys], {other.selector for other in keys}
+    ks, selectors = sorted({other.k for other in keys}), {other.selector for other in keys}
+    some = shown_ks(ks, min(summary.num_units for summary in summaries))
     shown = selectors.intersection((*MAIN_SELECTORS, CHOSEN)) or selectors
-    if key.selector not in shown or key.k not in (min(ks), max(ks)):
+    if key.selector not in shown or key.k not in (some[0], some[-1]):
         return set()
     kinds = {summary.sees_target(key.selector) for summary in summaries}
     names = {name for sees_target in kinds for name in HEADLINE[sees_target]}
@@ -217,6 +219,6 @@ def _main_quantities(key: SelectionKey, keys: list[SelectionKey], summaries: lis
 
 
 def main_rows(comparison: Comparison) -> list[ComparisonRow]:
-    """Return the rows that answer most questions: the losses and gains of all windows, and at the smallest and the largest k
-    alike R(k) and gain over random of selectors that do not see the target, real minus luck of those that do."""
+    """Return the rows that answer most questions: the losses and gains of all windows, and at the smallest and the largest
+    shown k alike R(k) and gain over random of selectors that do not see the target, real minus luck of those that do."""
     return [row for row in comparison.rows if row.is_main]

@@ -24,17 +24,8 @@ SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMIC
 OF_ROW = ("loss_train_len_nats", "gain_beyond_nats")  # null where no training row is known
 NUMBERS = ("loss_short_nats", "loss_long_nats", *OF_ROW, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
 CLASS_COLUMNS = ("target_class", "null_target_class")
-SELECTION_COLUMNS = [
-    "window_id",
-    "selector",
-    "context",
-    "draw",
-    "sees_target",
-    "num_evaluations",
-    "k",
-    "gain_sparse_nats",
-    "kl_sparse_nats",
-]
+AT_EVERY_K = ("gain_sparse_nats", "kl_sparse_nats")
+SELECTION_COLUMNS = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations", "k", *AT_EVERY_K]
 
 Estimand = Literal["targets", "documents", "given"]
 NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
@@ -184,6 +175,11 @@ class Measurement:
         return self.windows["num_groups" if context == "real" else "null_num_groups"].to_numpy(np.int64)
 
     @cached_property
+    def num_units(self) -> float:
+        """Mean number of long-range tokens of a window, or of groups; rounded, so that it is whole where all are equal."""
+        return round(float(np.average(self.num_groups_W("real"), weights=self.weights_W)), 6)
+
+    @cached_property
     def weights_W(self) -> np.ndarray:
         """The weight of each window in every mean, float64 [W]."""
         return self.windows["weight"].to_numpy(np.float64)
@@ -263,7 +259,7 @@ def load(folder: Path) -> Measurement:
         windows = windows.drop(columns=list(OF_ROW))
     single_luck_W = windows.pop("single_luck_nats")
     of_groups = ("num_tokens",) if has_groups else ()
-    gathered = _Gathered(len(windows), columns=("gain_sparse_nats", "kl_sparse_nats", *of_groups))
+    gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *of_groups))
     lucks = _Gathered(len(windows), columns=("gain_sparse_nats",))
     sees_target: dict[str, bool] = {}
     costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each

@@ -79,7 +79,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
 
     Args:
         numbers: of the model.
-        every: also give every k, not only the smallest and the largest, and D(k) with what belongs beside it: that of `random`,
+        every: also give every k, not only the shown ones, and D(k) with what belongs beside it: that of `random`,
             under the null context, and of mimicry.
     """
     mean = numbers.mean
@@ -90,7 +90,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
             values = [summary.of_windows(name) for summary in summaries]
             rows.append(SeedRow(words, name, None, None, None, values[0], tuple(values[1:])))
     for selection in mean.selections:
-        if every or selection.k in mean.end_ks:
+        if every or selection.k in mean.shown_ks:
             rows += _rows_of_selection(selection, numbers.of_seeds, every=every)
     return rows
 

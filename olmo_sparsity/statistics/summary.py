@@ -17,15 +17,9 @@ from olmo_sparsity.statistics.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, effective_sparsity
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import (
-    Estimand,
-    Lengths,
-    Measurement,
-    NullContext,
-    SelectionKey,
-    SelectorInfo,
-)
+from olmo_sparsity.statistics.measurement import Estimand, Lengths, Measurement, NullContext, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.shown_ks import shown_ks
 from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
@@ -45,14 +39,9 @@ WINDOW_ESTIMATES = (
 )
 # The estimates of a selection, in the order in which they are listed.
 ESTIMATES = (
-    "gain_sparse_nats",
-    "recovered_fraction",
-    "gain_over_random_nats",
-    "excess_gain_nats",
-    "luck_nats",
-    "real_minus_luck_nats",
-    "prediction_recovered",
-)
+    "gain_sparse_nats", "recovered_fraction", "gain_over_random_nats", "excess_gain_nats", "luck_nats",
+    "real_minus_luck_nats", "prediction_recovered",
+)  # fmt: skip
 FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
 ROBUST_RATIO = 3  # long gain over its standard error: below it R(k) is fragile
 
@@ -148,6 +137,7 @@ class Summary:
         null_context: what the long-range tokens of the null context are to be.
         null_contexts: the number of windows of each kind of null context, some of which another kind may have replaced.
         unit: what is unmasked, ranked and counted: ``token``, ``word``, ``sentence`` or ``block:N``.
+        num_units: mean number of long-range tokens of a window, or of groups of them.
         num_windows, num_documents: number of windows, and of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
@@ -174,6 +164,7 @@ class Summary:
     null_context: NullContext
     null_contexts: dict[str, int]
     unit: str
+    num_units: float
     num_windows: int
     num_documents: int
     overlap_percent: Optional[float]
@@ -279,9 +270,14 @@ class Summary:
         return sorted({selection.k for selection in self.selections})
 
     @property
+    def shown_ks(self) -> list[int]:
+        """The k of short tables (``shown_ks``), rising."""
+        return shown_ks(self.ks, self.num_units)
+
+    @property
     def end_ks(self) -> list[int]:
-        """The smallest and the largest measured k, once if they are the same."""
-        return sorted({self.ks[0], self.ks[-1]})
+        """The smallest and the largest of ``shown_ks``, once if they are the same: the k of sentences and headlines."""
+        return sorted({self.shown_ks[0], self.shown_ks[-1]})
 
 
 def gate_of(gain: Estimate) -> Gate:
@@ -353,6 +349,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         null_context=measurement.null_context,
         null_contexts=measurement.manifest.get("null_contexts") or {},
         unit=measurement.unit,
+        num_units=measurement.num_units,
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),

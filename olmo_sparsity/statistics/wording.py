@@ -224,14 +224,33 @@ def length_words(lengths: Lengths) -> str:
 
 def blind_caption(summary: Summary) -> str:
     """Return what a reader of the table of selectors that do not see the target must know."""
-    units, of_units = unit_words(summary.unit), units_words(summary)
+    units, notes = unit_words(summary.unit), (units_words(summary), all_tokens_words(summary))
     return (
-        "Means at the smallest and the largest k alike. These selectors choose without the target, so their gain over random has "
+        f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
         "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
         f"the long context that k {units} reproduce, useful or not; no evidence that the context helps. null "
         f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
         "imitate the real prediction. cost: evaluations of the model for the scores of one window."
-        + (f" {of_units}" if of_units else "")
+        + "".join(f" {note}" for note in notes if note)
+    )
+
+
+def shown_ks_words(summary: Summary) -> str:
+    """Return which of the measured k a table shows: ``the smallest and the largest k``, or the numbers."""
+    ks, shown = summary.ks, summary.shown_ks
+    if set(shown) == {ks[0], ks[-1]}:
+        return "the smallest and the largest k"
+    return f"k = {', '.join(map(str, shown))} (of {len(ks)} measured)"
+
+
+def all_tokens_words(summary: Summary) -> str:
+    """Return that the k shown is all long-range tokens, in one sentence; empty where a smaller one is shown."""
+    k = summary.shown_ks[0]
+    if summary.at(summary.selectors[0], "real", k).all_visible_share < 1:
+        return ""
+    return (
+        f"k = {k} is all of the long-range tokens, so by definition every selector chooses the same, and R(k) and D(k) are 1; "
+        "measure smaller k."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Optional
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
+from olmo_sparsity.statistics.shown_ks import FEW
 from olmo_sparsity.statistics.summary import PredictionRecovered, SelectionSummary, Summary
 from olmo_sparsity.statistics.wording import (
     NO_LONG_GAIN,
@@ -20,7 +21,6 @@ from olmo_sparsity.statistics.wording import (
 from olmo_sparsity.statistics.wording_of_controls import null_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
-FEW = 0.25  # of the long-range tokens: chosen ones that are more than this share of them are not few
 MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
 CLAIM = "The paper claims that few tokens give back what the long context is worth, and that this explains length generalization."
@@ -92,8 +92,8 @@ def value_words(summary: Summary) -> str:
 
 
 def blind_words(summary: Summary, selector: str) -> str:
-    """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest k
-    alike: gain over random, also under the null context, and R(k), also of random, where the gate passed."""
+    """Return what a selector that does not see the target finds, in one sentence that treats the smallest and the largest
+    shown k alike: gain over random, also under the null context, and R(k), also of random, where the gate passed."""
     clauses = []
     for k in summary.end_ks:
         entry, chosen = summary.at(selector, "real", k), counted_words(summary.unit, k)
@@ -139,7 +139,7 @@ def random_ones_words(k: int) -> str:
 
 def seeing_words(summary: Summary, selector: str) -> str:
     """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
-    and the largest k alike."""
+    and the largest shown k alike."""
     clauses = []
     for k in summary.end_ks:
         entry = summary.at(selector, "real", k)

@@ -39,7 +39,7 @@ def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
 def comparison_words(comparison: Comparison) -> list[str]:
     """Return what a comparison shows, a sentence each: which gates passed, and what is higher or lower than in the first
     measurement, of the long gain, the gain beyond the training row, and the headline of one selector at the smallest and the
-    largest k."""
+    largest shown k."""
     first, *later = comparison.labels
     summaries = {subject.label: subject.summary for subject in comparison.subjects}
     sentences = [gates_of_models_words(summaries)]

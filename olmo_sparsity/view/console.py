@@ -125,7 +125,7 @@ def _print_lines(text: str) -> None:
 
 
 def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) -> None:
-    """Print one measurement: losses, both gates, and each selector at the smallest and the largest k.
+    """Print one measurement: losses, both gates, and each selector at the shown k.
 
     Args:
         tables: an influence folder.
@@ -171,7 +171,9 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     if summary.seeing_selectors:
         items.append(seeing_table(summary, pairs))
     if losses:
-        items.append(screening_table(losses, measurement.manifest["influence"], every=every))
+        items.append(
+            screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)
+        )
     elif measurement.is_screened:
         items.append(Sentence(no_sample_words(measurement.manifest["influence"])))
     if every:
@@ -186,7 +188,7 @@ def _every_table(measurement: Measurement, summary: Summary, *, pairs: list[Agre
         figure4_table(summary),
         *([effective_sparsity_table(summary)] if summary.gate_passed else []),
         class_table(by_class(measurement, summary), summary),
-        agreement_table(pairs),
+        agreement_table(pairs, k=summary.end_ks[-1]),
     ]
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
@@ -164,7 +165,7 @@ def _read_window(
         measured = ", ".join(measurement.selectors)
         raise UserError(f"--selector {selector}: not measured in {tables}; the measured selectors are {measured}")
     max_k = measurement.ks[-1]
-    k = max_k if k is None else k
+    k = few_ks(measurement.ks, measurement.num_units)[-1] if k is None else k
     if not 0 <= k <= max_k:
         raise UserError(f"--k {k}: must lie between 0 and {max_k}, the largest measured k")
     (excerpt,) = read_excerpts(tables, [window_id])

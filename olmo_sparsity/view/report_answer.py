@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from olmo_sparsity.records.selectors import in_legend_order
 from olmo_sparsity.statistics.summary import Gate, Summary
 from olmo_sparsity.statistics.wording import (
+    all_tokens_words,
     data_words,
     fragile_words,
     interval,
@@ -26,7 +27,7 @@ from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 @dataclass(frozen=True)
 class HeadlineTable:
-    """The headline numbers of several selectors, at the smallest and the largest k alike.
+    """The headline numbers of several selectors, at the shown k alike.
 
     Attributes:
         caption: which selectors it holds.
@@ -67,7 +68,14 @@ def answer(summary: Summary, first: str) -> Answer:
     """
     blind, seeing = (in_legend_order(names) for names in (summary.blind_selectors, summary.seeing_selectors))
     data = f"{data_words(summary)}; {length_words(summary.lengths)}"
-    notes = [units_words(summary), fragile_words(summary), measured_words(summary), data, overlap_words(summary)]
+    notes = [
+        units_words(summary),
+        all_tokens_words(summary),
+        fragile_words(summary),
+        measured_words(summary),
+        data,
+        overlap_words(summary),
+    ]
     return Answer(
         gates=[(summary.gate, short_gate_words(summary)), (summary.beyond_gate, short_beyond_gate_words(summary))],
         warning=anchor_warning(summary.setup),
@@ -80,7 +88,7 @@ def answer(summary: Summary, first: str) -> Answer:
 def _blind_table(summary: Summary, names: list[str]) -> HeadlineTable:
     """R(k), where the gate passed, and the gain over random of the selectors that do not see the target."""
     head, rows = ["selector"], [[name] for name in names]
-    for k in summary.end_ks:
+    for k in summary.shown_ks:
         entries = [summary.at(name, "real", k) for name in names]
         if summary.gate_passed:
             head.append(f"R({k})")
@@ -95,7 +103,7 @@ def _blind_table(summary: Summary, names: list[str]) -> HeadlineTable:
 def _seeing_table(summary: Summary, names: list[str]) -> HeadlineTable:
     """Sparse gain, luck and their difference of the selectors that see the target."""
     head, rows = ["selector"], [[name] for name in names]
-    for k in summary.end_ks:
+    for k in summary.shown_ks:
         head += [f"sparse gain, k = {k}, nats", f"luck, k = {k}, nats", f"real minus luck, k = {k}, nats"]
         for row in rows:
             entry = summary.at(row[0], "real", k)

@@ -135,7 +135,7 @@ def page_json(report: Report) -> Json:
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
         # The selector whose choice among foreign tokens is the mimicry floor of D(k).
         "imitators": {
-            name: summary.prediction_recovered(name, measurement.ks[-1]).mimicry_selector
+            name: summary.prediction_recovered(name, summary.end_ks[-1]).mimicry_selector
             for name in measurement.selectors
         },
         "words": {
@@ -145,6 +145,7 @@ def page_json(report: Report) -> Json:
         },
         "units": {"one": one, "many": units},
         "ks": measurement.ks,
+        "first_k": summary.end_ks[-1],
         "shown_first": shown_first(measurement),
         "score_steps": SCORE_STEPS,
         "all_scores": report.has_all_scores,

@@ -9,7 +9,14 @@ from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption, units_words
+from olmo_sparsity.statistics.wording import (
+    EVERY_CAPTION,
+    SEEING_CAPTION,
+    all_tokens_words,
+    blind_caption,
+    classes_caption,
+    units_words,
+)
 from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Cell,
@@ -69,11 +76,11 @@ def _overlap_cells(summary: Summary, selector: str, *, k: int, pairs: list[Agree
     if not _overlap_columns(summary):
         return ()
     pair = next((pair for pair in pairs if set(pair.selectors) == {selector, REFERENCE}), None)
-    return (estimated(None if pair is None else next(o.share for o in pair.overlap if o.k == k), 2),)
+    return (estimated(None if pair is None else pair.overlap_at(k).share, 2),)
 
 
 def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
-    """Return the headline: selectors that do not see the target, at the smallest and the largest k.
+    """Return the headline: selectors that do not see the target, at the shown k.
 
     Args:
         summary: the numbers.
@@ -90,7 +97,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
     )
     rows = []
     for name in summary.blind_selectors:
-        for k in summary.end_ks:
+        for k in summary.shown_ks:
             entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
             of_d = (prediction.real, prediction.random, prediction.null, prediction.mimicry)
             rows.append(
@@ -108,7 +115,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
 
 
 def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
-    """Return the selectors that see the target, at the smallest and the largest k: what is left after luck.
+    """Return the selectors that see the target, at the shown k: what is left after luck.
 
     Args:
         summary: the numbers.
@@ -125,7 +132,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
     )
     rows = []
     for name in summary.seeing_selectors:
-        for k in summary.end_ks:
+        for k in summary.shown_ks:
             entry = summary.at(name, "real", k)
             rows.append(
                 (
@@ -139,15 +146,17 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
                     *_overlap_cells(summary, name, k=k, pairs=pairs),
                 )
             )
-    return ResultTable("seeing", columns, tuple(rows), "selectors that see the target", SEEING_CAPTION)
+    caption = " ".join(filter(None, (SEEING_CAPTION, all_tokens_words(summary))))
+    return ResultTable("seeing", columns, tuple(rows), "selectors that see the target", caption)
 
 
-def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, every: bool) -> ResultTable:
-    """Return what screening lost: a row a screened selector at the largest k; with ``every`` at every k and in both contexts.
+def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, shown_k: int, every: bool) -> ResultTable:
+    """Return what screening lost: a row a screened selector at one k; with ``every`` at every k and in both contexts.
 
     Args:
         losses: of ``screening``.
         settings: the section ``influence`` of the manifest.
+        shown_k: that k.
         every: give all rows.
     """
     columns = (
@@ -155,7 +164,6 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
         *plain(f"recall, {losses[0].num_windows:,} windows", "recall of a blind choice"),
         *in_nats("sparse gain lost"),
     )
-    largest = max(loss.k for loss in losses)
     rows = [
         (
             *words(loss.selector, loss.context, str(loss.k)),
@@ -164,7 +172,7 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, ev
             estimated(loss.gain_lost_nats, 4),
         )
         for loss in losses
-        if every or (loss.k == largest and loss.context == "real")
+        if every or (loss.k == shown_k and loss.context == "real")
     ]
     caption = (
         f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, measured on "
@@ -244,7 +252,7 @@ def effective_sparsity_table(summary: Summary) -> ResultTable:
 
 
 def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
-    """Return one row a class of targets, with the first selector of either kind at the smallest and the largest k.
+    """Return one row a class of targets, with the first selector of either kind at the smallest and the largest shown k.
 
     Args:
         classes: of ``by_class``.
@@ -282,12 +290,12 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
     return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, len(classes)))
 
 
-def agreement_table(pairs: list[Agreement]) -> ResultTable:
-    """Return one row for each two selectors, at the largest k."""
+def agreement_table(pairs: list[Agreement], *, k: int) -> ResultTable:
+    """Return one row for each two selectors, at one k."""
     columns = (*keys("selector", "other selector", "k"), *plain("overlap", "by chance", "rank correlation"))
     rows = []
     for pair in pairs:
-        overlap = pair.overlap[-1]
+        overlap = pair.overlap_at(k)
         rows.append(
             (
                 *words(*pair.selectors, str(overlap.k)),

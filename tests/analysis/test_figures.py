@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from drawn_figures import FIGURES, MODULES, mean, measured, only, words_on
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 from PIL import Image
-from planted_lengths import planted_length
 
 from analysis import agreement, distance, figure5, output, style
 from benchmarks.generated_tables import PRETRAINED, write_tables
@@ -195,11 +196,24 @@ def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: P
     assert sum(b.uniform for b in bins) == pytest.approx(1) and sum(mean(b.share) for b in bins) == pytest.approx(1)
 
 
-def test_distances_are_not_those_of_nearly_all_tokens(tables: Path) -> None:
-    assert distance.shown_k(planted_length(2048).measurement) == 512  # of 1, 2, 4, ... 1,024 and all 1,984
-    assert distance.shown_k(planted_length(128, ks=[1, 32, 64]).measurement) == 32
-    assert distance.shown_k(planted_length(128, ks=[48, 64]).measurement) == 48  # there is no smaller one
-    assert distance.shown_k(load(tables)) == 8  # of 12 tokens, on a linear axis
+def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Path, figures: list[Figure]) -> None:
+    """There every overlap, R(k) and D(k) is 1 by definition. The curves against k have every k."""
+    tables = tmp_path / "many"
+    write_tables(tables, 60, invented=dataclasses.replace(PRETRAINED, ks=[1, 2, 4, 8, 16, 32, 64]))
+    drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
+    shown: dict[str, set[int]] = {}
+    for name, draw in FIGURES.items():
+        draw(drawn, tmp_path)
+        axes = [axis for figure in figures for axis in figure.axes]
+        titles = " ".join(axis.get_title() + axis.get_title(loc="left") for axis in axes)
+        found = re.findall(r"(?:\bk = |\bR\(|the )(\d+)(?:\)| chosen| most)?(?=\s|,|$)", titles)
+        shown[name] = {int(k) for k in found}
+        figures.clear()
+    assert shown["figure4"] == {1, 2, 4, 8, 16}
+    assert shown["figure5"] == {8}
+    assert shown["sample-size"] == {1, 16}
+    for name in ("agreement", "classes", "distance"):
+        assert shown[name] == {16}, name
 
 
 def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:

@@ -8,7 +8,7 @@ const FILTERS = ["search", "gain-from", "gain-to", "excess-from", "excess-to", "
 function addressOf(data, state) {
   const view = new URLSearchParams();
   if (state.selector !== data.shown_first) view.set("selector", state.selector);
-  if (state.k !== data.ks.at(-1)) view.set("k", state.k);
+  if (state.k !== data.first_k) view.set("k", state.k);
   if (state.context !== "real") view.set("context", state.context);
   if (state.range !== "own") view.set("range", state.range);
   for (const id of FILTERS) {
@@ -38,7 +38,7 @@ function setView(data, state, view) {
     return /^\d{1,15}$/.test(text) && Number(text) <= most ? Number(text) : otherwise;
   };
   state.selector = among("selector", data.selectors.map((s) => s.name), data.shown_first);
-  state.k = whole("k", data.ks.at(-1), data.ks.at(-1));
+  state.k = whole("k", data.ks.at(-1), data.first_k);
   state.context = among("context", Object.keys(CONTEXTS), "real");
   state.range = among("range", ["own", "shared"], "own");
   state.page = Math.max(0, whole("page", 1e9, 1) - 1);

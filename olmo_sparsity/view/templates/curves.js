@@ -152,9 +152,9 @@ function series({ y }, points, name, { dash = null, open = false, strong = false
   return group;
 }
 
-/** Returns the numbers of a chart at the largest k in words, for screen readers. */
+/** Returns the numbers of a chart at one k in words, for screen readers. */
 function lastNumbers(data, names, { quantity, contexts, fraction }) {
-  const k = data.ks.at(-1);
+  const k = data.first_k;
   const number = (name, context) =>
     `${interval(entryOf(data.summary.selections, name, context, k)[quantity], fraction ? 2 : 3)} (${context})`;
   const said = names.map((name) => `${name} ${contexts.map((context) => number(name, context)).join(", ")}`);

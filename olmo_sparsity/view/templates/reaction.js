@@ -86,11 +86,12 @@ function fractionChart(data, width, quantity, title, subtitle, lines) {
     const points = of[number].filter((e) => e[quantity]).map((e) => [area.x(Math.log2(e.k)) + shift, e[quantity]]);
     return series(area, points, line.name, line);
   });
-  const said = lines.map((line, number) => `${line.words} ${interval(of[number].at(-1)[quantity])}`).join("; ");
+  const shown = data.ks.indexOf(data.first_k);
+  const said = lines.map((line, number) => `${line.words} ${interval(of[number][shown][quantity])}`).join("; ");
   return picture(
     title,
     subtitle,
-    `At k = ${data.ks.at(-1)}: ${said}. The table below has every k.`,
+    `At k = ${data.first_k}: ${said}. The table below has every k.`,
     width,
     area.height,
     [axesOfK(data, area, title.split(", ")[0].toLowerCase()), ...levelLines(area, true, null), ...drawn],

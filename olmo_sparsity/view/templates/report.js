@@ -10,7 +10,7 @@ const PAGE_NOTE =
 
 const state = {
   selector: DATA.shown_first,
-  k: DATA.ks.at(-1),
+  k: DATA.first_k,
   context: "real",
   range: "own", // of the axes of Figure 4
   page: 0,
