@@ -108,8 +108,8 @@ AnchorOption = Annotated[
     Optional[AnchorName],
     typer.Option(
         "--anchor",
-        help="A first token that every token sees. Default (auto): bos for a run, or a checkpoint of one, trained with one, "
-        "and for any other pretrained model whose tokenizer adds one or under contextual.",
+        help="A first token that every token sees. Default (auto): bos for a run, or a checkpoint or an export of one, trained "
+        "with one, and for any other pretrained model whose tokenizer adds one or under contextual.",
         show_default=False,
     ),
 ]

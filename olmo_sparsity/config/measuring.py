@@ -103,9 +103,9 @@ class InfluenceConfig:
     anchor: Literal["auto", "bos", "none"] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
-        "or where there is none the one that ends them. none: no such token. auto: bos for a run, or a checkpoint of one, "
-        "whose rows were trained with it (context.bos), and for any other pretrained model whose tokenizer adds one or whose "
-        "visibility is contextual; otherwise none.",
+        "or where there is none the one that ends them. none: no such token. auto: bos for a run, or a checkpoint or an "
+        "export of one, whose rows were trained with it (context.bos), and for any other pretrained model whose tokenizer adds "
+        "one or whose visibility is contextual; otherwise none.",
     )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
@@ -115,8 +115,8 @@ class InfluenceConfig:
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",
-        "Precision of all losses. auto: fp32; of a pretrained model on a GPU with units for it, bf16. bf16 is faster on devices "
-        "that compute in it; `make bench` shows how far its losses are off.",
+        "Precision of all losses. auto: fp32; of a pretrained model from elsewhere on a GPU with units for it, bf16. bf16 is "
+        "faster on devices that compute in it; `make bench` shows how far its losses are off.",
     )
     screen: Optional[int] = key(
         None,

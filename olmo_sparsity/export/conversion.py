@@ -14,7 +14,8 @@ together. OLMoE does, and with a single expert its MLP is dense: the routing wei
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Optional
 
 import torch
 import transformers
@@ -22,6 +23,7 @@ from olmo.config import LayerNormType
 from tokenizers import Tokenizer
 
 from olmo_sparsity.model.olmo import OLMoWithPositions
+from olmo_sparsity.model.pretrained import ROWS_HAVE_BOS
 
 
 def _without_mean(weight: torch.Tensor, dim: int) -> torch.Tensor:
@@ -92,7 +94,7 @@ def _as_single_expert(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     return result
 
 
-def _settings(model: OLMoWithPositions, *, mlp_width: int, tied: bool) -> dict[str, Any]:
+def _settings(model: OLMoWithPositions, *, mlp_width: int, tied: bool, rows_have_bos: Optional[bool]) -> dict[str, Any]:
     """Return what the configuration classes of all architectures share."""
     config = model.config
     return {
@@ -105,19 +107,28 @@ def _settings(model: OLMoWithPositions, *, mlp_width: int, tied: bool) -> dict[s
         "max_position_embeddings": config.max_sequence_length,
         "rope_parameters": {"rope_type": "default", "rope_theta": float(config.rope_theta)},
         "tie_word_embeddings": tied,
-        "bos_token_id": None,
+        # A BOS of this package is the token that ends documents.
+        "bos_token_id": config.eos_token_id if rows_have_bos else None,
         "eos_token_id": config.eos_token_id,
         "pad_token_id": config.pad_token_id,
         "dtype": "float32",
+        ROWS_HAVE_BOS: rows_have_bos,
     }
 
 
-def to_transformers(model: OLMoWithPositions) -> Any:
+def to_transformers(model: OLMoWithPositions, *, rows_have_bos: Optional[bool] = None) -> Any:
     """Return an equivalent ``transformers`` model: fp32, in evaluation mode, with a copy of the weights.
+
+    Its configuration says whether rows of training began with a BOS, in a key of its own (``ROWS_HAVE_BOS``): a configuration
+    without ``bos_token_id`` is also what a model has of which this is not known.
 
     Its vocabulary is that of the tokenizer, without the padding of the embedding. At the same position IDs both models
     compute the same logits up to rounding. Beyond ``config.max_sequence_length``, where ours raises an error, the returned
     model extrapolates.
+
+    Args:
+        model: the model.
+        rows_have_bos: whether EOS stood before every row of training, as a BOS; None: not known.
     """
     config = model.config
     rms, affine = config.layer_norm_type == LayerNormType.rms, bool(config.layer_norm_with_affine)
@@ -128,7 +139,8 @@ def to_transformers(model: OLMoWithPositions) -> Any:
     weights = _named_weights(model, for_rms_norms=for_rms_norms)
     if tied:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    settings = _settings(model, mlp_width=weights["model.layers.0.mlp.down_proj.weight"].shape[1], tied=tied)
+    mlp_width = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
+    settings = _settings(model, mlp_width=mlp_width, tied=tied, rows_have_bos=rows_have_bos)
     converted: Any
     if config.attention_layer_norm:
         weights = _as_single_expert(weights)
@@ -148,23 +160,40 @@ def to_transformers(model: OLMoWithPositions) -> Any:
         converted = transformers.OlmoForCausalLM(transformers.OlmoConfig(**settings))
     converted.load_state_dict(weights)
     converted.generation_config = transformers.GenerationConfig(
-        eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+        **{key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     )
     return converted.eval()
 
 
-def to_transformers_tokenizer(tokenizer: Tokenizer, *, eos_id: int, max_position: int) -> Any:
+def _bos_in_front(token: str, token_id: int) -> dict[str, Any]:
+    """Return the post-processor, as JSON of a tokenizer, that puts a token in front of a text.
+
+    ``processors.TemplateProcessing`` parses its templates, so that some tokens, such as ``a b``, cannot be named there.
+    """
+    first = [{"SpecialToken": {"id": token, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
+    }
+
+
+def to_transformers_tokenizer(tokenizer: Tokenizer, *, eos_id: int, rows_have_bos: bool, max_position: int) -> Any:
     """Return a ``transformers`` tokenizer that gives a text the IDs that it had in training.
 
-    It adds no special tokens, and reads a special token that is written out in a text as ordinary text
-    (``split_special_tokens``). EOS is also the padding token; padding is on the left.
+    It adds no special token, but where ``rows_have_bos`` EOS as a BOS in front, and reads a special token that is written out in
+    a text as ordinary text (``split_special_tokens``). EOS is also the padding token; padding is on the left.
     """
-    copied = Tokenizer.from_str(tokenizer.to_str())
-    if copied.num_special_tokens_to_add(False) > 0:
-        copied.post_processor = None
-    eos_token = copied.id_to_token(eos_id)
+    eos_token = str(tokenizer.id_to_token(eos_id))
+    content = json.loads(tokenizer.to_str())
+    if rows_have_bos:
+        content["post_processor"] = _bos_in_front(eos_token, eos_id)
+    elif tokenizer.num_special_tokens_to_add(False) > 0:
+        content["post_processor"] = None
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=copied,
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)),
+        bos_token=eos_token if rows_have_bos else None,
         eos_token=eos_token,
         pad_token=eos_token,
         padding_side="left",

@@ -83,14 +83,17 @@ def _write(run: Path, checkpoint: Path, *, manifest: dict[str, Any], folder: Pat
     model = load_model(checkpoint, torch.device("cpu"))
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     eos_id, max_position = model.config.eos_token_id, model.config.max_sequence_length
+    config, loss_nats = read_config_of(run), manifest.get("validation_loss_nats")
+    rows_have_bos = config.context.bos
     make_folder(partial)
-    to_transformers(model).save_pretrained(partial)
-    to_transformers_tokenizer(tokenizer, eos_id=eos_id, max_position=max_position).save_pretrained(partial)
+    to_transformers(model, rows_have_bos=rows_have_bos).save_pretrained(partial)
+    to_transformers_tokenizer(
+        tokenizer, eos_id=eos_id, rows_have_bos=rows_have_bos, max_position=max_position
+    ).save_pretrained(partial)
     for weights in partial.glob("*.safetensors"):
         shutil.copymode(partial / "config.json", weights)  # safetensors lets nobody else read its files
-    exported = _load_and_compare(partial, model, tokenizer=tokenizer, folder=folder)
+    exported = _load_and_compare(partial, model, tokenizer=tokenizer, rows_have_bos=rows_have_bos, folder=folder)
     info = read_checkpoint_info(checkpoint)
-    config, loss_nats = read_config_of(run), manifest.get("validation_loss_nats")
     eos_token = str(tokenizer.id_to_token(eos_id))
     card = model_card(exported, config, info=info, loss_nats=loss_nats, eos_token=eos_token)
     (partial / "README.md").write_text(card, encoding="utf-8")
@@ -114,7 +117,9 @@ def _manifest(exported: ExportedModel, info: CheckpointInfo, *, name: str, parti
     }
 
 
-def _load_and_compare(partial: Path, model: OLMoWithPositions, *, tokenizer: Tokenizer, folder: Path) -> ExportedModel:
+def _load_and_compare(
+    partial: Path, model: OLMoWithPositions, *, tokenizer: Tokenizer, rows_have_bos: bool, folder: Path
+) -> ExportedModel:
     """Load the written files as a user would, and compare model and tokenizer with those of the run.
 
     Raises:
@@ -127,7 +132,7 @@ def _load_and_compare(partial: Path, model: OLMoWithPositions, *, tokenizer: Tok
             f"nothing was exported: transformers {transformers.__version__} computes another model from the written files "
             f"(logits differ by {difference:.3g}; at most {MAX_DIFFERENCE} is allowed)"
         )
-    _compare_tokenizers(partial, model, tokenizer=tokenizer)
+    _compare_tokenizers(partial, model, tokenizer=tokenizer, rows_have_bos=rows_have_bos)
     return ExportedModel(
         folder=folder,
         architecture=type(loaded).__name__,
@@ -160,8 +165,8 @@ def _largest_difference(model: OLMoWithPositions, loaded: Any) -> tuple[float, i
     )  # unlike Python's, torch's max keeps NaN
 
 
-def _compare_tokenizers(partial: Path, model: OLMoWithPositions, *, tokenizer: Tokenizer) -> None:
-    """Compare the tokenizers on random tokens, special tokens, and spaces.
+def _compare_tokenizers(partial: Path, model: OLMoWithPositions, *, tokenizer: Tokenizer, rows_have_bos: bool) -> None:
+    """Compare the tokenizers on random tokens, special tokens, and spaces, and in what stands in front of a text.
 
     Raises:
         UserError: they differ.
@@ -172,8 +177,10 @@ def _compare_tokenizers(partial: Path, model: OLMoWithPositions, *, tokenizer: T
     eos_token = str(tokenizer.id_to_token(eos_id))
     text = f"{tokenizer.decode(sampled, skip_special_tokens=False)} It's  {eos_token} 12.5 naïve\n\n"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    expected = (ids, tokenizer.decode(ids, skip_special_tokens=False), eos_id)
-    if (loaded(text, verbose=False)["input_ids"], loaded.decode(ids), loaded.eos_token_id) != expected:
+    row, bos_id = ([eos_id, *ids], eos_id) if rows_have_bos else (ids, None)
+    expected = (row, tokenizer.decode(ids, skip_special_tokens=False), eos_id, bos_id)
+    found = (loaded(text, verbose=False)["input_ids"], loaded.decode(ids), loaded.eos_token_id, loaded.bos_token_id)
+    if found != expected:
         raise UserError(
             f"nothing was exported: transformers {transformers.__version__} makes another tokenizer from the written files"
         )

@@ -93,9 +93,7 @@ def model_card(
     if context.bos:
         row_len += 1
         begins = f" The first of them is {_code(eos_token)}, at position 0."
-        beginning = (
-            f"no token is added before or after it. Begin every text with {_code(eos_token)}, as rows of training did"
-        )
+        beginning = f"{_code(eos_token)} in front of it, as in front of every row, and no other token is added"
     steps = f"{info.step:,} of {config.training.steps:,} steps"
     loss = f"; validation loss {loss_nats:.3f} nats" if loss_nats is not None else ""
     expert = "; with a single expert it is a dense model" if "Olmoe" in exported.architecture else ""
@@ -126,8 +124,9 @@ from those of the trained model by at most {exported.largest_logit_difference:.2
 - The model was trained on rows of {row_len} tokens, {positions}{begins}
 - Position IDs from {max_position} on were never trained. transformers accepts them, but do not trust the output.
 - The model never saw more than {row_len} tokens at once.
-- The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens. To hide
-  tokens, remove them and pass the `position_ids` of the others: these may have gaps.
+- The run measures it with a local context of {context.local_len} and a full context of {context.full_len} tokens, as does
+  `olmo-sparsity influence --model FOLDER --local-len {context.local_len} --full-len {context.full_len}`. To hide tokens, remove
+  them and pass the `position_ids` of the others: these may have gaps.
 
 ## Tokens
 

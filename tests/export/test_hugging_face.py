@@ -100,6 +100,40 @@ def test_the_command(tiny_run: Path, tmp_path: Path) -> None:
     assert "auto_map" not in (folder / "config.json").read_text()
 
 
+@pytest.mark.parametrize("has_bos", [False, True], ids=["no BOS", "BOS"])
+@torch.no_grad()
+def test_an_export_carries_the_bos_of_its_run(has_bos: bool, tiny_run: Path, bos_run: Path, tmp_path: Path) -> None:
+    """In the configurations of model and generation, and in front of every text; that rows had none is said, too."""
+    run = bos_run if has_bos else tiny_run
+    folder = export_hf(run, tmp_path / "model").folder
+    theirs, loaded = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    eos = theirs.config.eos_token_id
+    bos = eos if has_bos else None
+    assert (theirs.config.bos_token_id, theirs.generation_config.bos_token_id, loaded.bos_token_id) == (bos, bos, bos)
+    assert theirs.config.rows_have_bos is has_bos
+    plain = read_tokenizer(run / "tokenizer.json").encode("river stone", add_special_tokens=False).ids
+    prompt = loaded("river stone", return_tensors="pt")
+    assert prompt["input_ids"].tolist() == [[eos, *plain] if has_bos else plain]
+    model = load_model(run / "checkpoints" / "latest", torch.device("cpu"))
+    expected = rollout(model, prompt["input_ids"], 4)
+    assert torch.equal(theirs.generate(**prompt, max_new_tokens=4)[:, : expected.shape[1]], expected)
+    theirs.save_pretrained(tmp_path / "again")  # as when it is put on a hub
+    assert read_json(tmp_path / "again" / "config.json")["rows_have_bos"] is has_bos
+
+
+@pytest.mark.parametrize("has_bos", [False, True], ids=["no BOS", "BOS"])
+def test_nothing_is_exported_if_the_tokenizer_has_another_bos(
+    has_bos: bool, tiny_run: Path, bos_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(*arguments: Any, rows_have_bos: bool, **named: Any) -> object:
+        return to_transformers_tokenizer(*arguments, rows_have_bos=not rows_have_bos, **named)
+
+    monkeypatch.setattr(export, "to_transformers_tokenizer", other)
+    with pytest.raises(UserError, match="makes another tokenizer"):
+        export_hf(bos_run if has_bos else tiny_run, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_exported_if_transformers_computes_another_model(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,14 +143,14 @@ def test_nothing_is_exported_if_transformers_computes_another_model(
     export_hf(tiny_run, tmp_path / "model")
     before = hashes()
 
-    def last_layer_a_little_off(model: OLMoWithPositions) -> object:
+    def last_layer_a_little_off(model: OLMoWithPositions, **named: Any) -> object:
         model.transformer.blocks[-1].ff_out.weight[0, 0] += 0.02
-        changed = to_transformers(model)
+        changed = to_transformers(model, **named)
         model.transformer.blocks[-1].ff_out.weight[0, 0] -= 0.02
         return changed
 
-    def not_a_number(model: OLMoWithPositions) -> object:
-        changed: Any = to_transformers(model)
+    def not_a_number(model: OLMoWithPositions, **named: Any) -> object:
+        changed: Any = to_transformers(model, **named)
         changed.lm_head.weight.data[3, 0] = torch.nan  # one logit of each token
         return changed
 

@@ -62,7 +62,8 @@ def test_the_model_card_tells_of_the_first_token_of_training(bos_config: Config)
     assert f"trained on rows of {length + 1} tokens" in card and "The first of them is `end`, at position 0." in card
     assert f"Position IDs from {bos_config.num_positions} on were never trained" in card
     assert f"never saw more than {length + 1} tokens at once" in card
-    assert "Begin every text with `end`" in card
+    assert "the token IDs that it had in training: `end` in front of it, as in front of every row" in card
+    assert "olmo-sparsity influence --model FOLDER --local-len 8 --full-len 20" in card
     ordinary = card_of(replace(bos_config, pose=PoseConfig(num_chunks=1)))
     assert f"without PoSE: position IDs are 0 to {length}." in ordinary
     assert f"Position IDs from {length + 1} on were never trained" in ordinary

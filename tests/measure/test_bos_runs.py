@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import reference
 import torch
+from conftest import write_corpus
 
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
+from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.opened_model import open_model
@@ -105,6 +107,57 @@ def test_a_checkpoint_as_a_pretrained_model_has_the_anchor_of_its_run(
         assert opened.anchor == of_run.anchor
         asked = open_model(with_settings(named, anchor="none"), tmp_path / "results")
         assert asked.anchor is None
+
+
+@pytest.fixture(scope="module")
+def other_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents that no run was trained on, so that a run leaves none of them out."""
+    return write_corpus(tmp_path_factory.mktemp("other") / "words.jsonl", 400, seed=7)
+
+
+def measured_as_exported(config: Config, export: Path, **influence: object) -> Config:
+    """Return the configuration of a measurement of an export with the lengths of its run; nothing of the run is known in it."""
+    named = dataclasses.replace(config, pretrained=PretrainedConfig(str(export)), context=ContextConfig(8, 20))
+    return with_settings(named, **influence)
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "contextual"])
+@pytest.mark.parametrize("has_bos", [False, True], ids=["no BOS", "BOS"])
+def test_an_export_has_the_numbers_of_its_run_with_no_option(
+    visibility: str,
+    has_bos: bool,
+    bos_config: Config,
+    bos_run: Path,
+    tiny_config: Config,
+    tiny_run: Path,
+    other_text: Path,
+    tmp_path: Path,
+) -> None:
+    """Of the same text: the same windows, anchor, losses and chosen tokens."""
+    config, run = (bos_config, bos_run) if has_bos else (tiny_config, tiny_run)
+    options = {"visibility": visibility, "data": str(other_text), "num_windows": 12, "selectors": ["kl", "attention"]}
+    export = export_hf(run, tmp_path / "hf").folder
+    of_run = measure(with_settings(config, **options), run, out=tmp_path / "of-run")
+    of_export = measure(measured_as_exported(tiny_config, export, **options), tmp_path / "results")
+    anchors = [read_json(folder / "manifest.json")["anchor"] for folder in (of_run, of_export)]
+    assert anchors[0] == anchors[1] and (anchors[0] is not None) == has_bos
+    pairs = [
+        list(zip(*(read_table(folder, table).to_pylist() for folder in (of_run, of_export)), strict=True))
+        for table in ("windows", "selections")
+    ]
+    for ours, theirs in pairs[0]:
+        assert ours["token_ids"] == theirs["token_ids"]
+        for name in ("loss_short_nats", "loss_long_nats"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-5)
+    for ours, theirs in pairs[1]:
+        assert (ours["selector"], ours["context"]) == (theirs["selector"], theirs["context"])
+        assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+        chosen, also = ([ours["scores"][position] for position in of["positions"]] for of in (ours, theirs))
+        assert chosen == pytest.approx(also, abs=1e-5)  # the same tokens, but for scores that rounding may swap
+        if ours["positions"] == theirs["positions"]:
+            assert ours["loss_sparse_nats"] == pytest.approx(theirs["loss_sparse_nats"], abs=1e-5)
+    alike = [ours["positions"] == theirs["positions"] for ours, theirs in pairs[1]]
+    assert sum(alike) > len(alike) / 2
 
 
 def test_where_the_configuration_of_a_checkpoints_run_cannot_be_read_its_bos_is_not_known(

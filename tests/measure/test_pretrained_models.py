@@ -21,6 +21,7 @@ from tiny_pretrained import BOS, MAX_POSITION, save_llama
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure import fit_entries, opened_model
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.fit import FitCheck, check_longest_row
@@ -29,7 +30,6 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -250,26 +250,25 @@ def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(
     assert lengths == [30] and "rows are checked up to 30 tokens" in caplog.text
 
 
-def test_a_gpu_without_units_for_bf16_measures_in_fp32(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_precision_of_a_model_on_a_gpu(
+    config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a pretrained model the precision is not named; the device is only said to be a GPU."""
-    asked = []
-
-    def open_on_cpu(settings: PretrainedConfig, *, device: torch.device, precision: str) -> PretrainedModel:
-        asked.append((device.type, precision))
-        return open_pretrained(settings, device=torch.device("cpu"), precision=precision)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pretrained, "open_pretrained", open_on_cpu)
-    monkeypatch.setattr(opened_model, "pick_device", lambda _: torch.device("cuda"))
-    for has_units in (False, True):
-        monkeypatch.setattr(opened_model, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        opened = opened_model.open_model(config, tmp_path / "run")
-        assert opened.precision == ("bf16" if has_units else "fp32")
-        assert opened.record is not None and opened.record.dtype == ("bfloat16" if has_units else "float32")
-    monkeypatch.setattr(opened_model, "pick_device", lambda _: torch.device("cpu"))
-    assert opened_model.open_model(config, tmp_path / "run").precision == "fp32"  # whatever its units
-    assert asked == [("cuda", "fp32"), ("cuda", "bf16"), ("cpu", "fp32")]
+    """bf16 where there are units for it; of a checkpoint and an export of a run as of the run. A CPU stands in for the GPU."""
+    load, open_checkpoint, cpu = pretrained._load, pretrained.open_checkpoint, torch.device("cpu")
+    monkeypatch.setattr(pretrained, "_load", lambda *given, device, **named: load(*given, device=cpu, **named))
+    monkeypatch.setattr(pretrained, "open_checkpoint", lambda path, device: open_checkpoint(path, cpu))
+    of_run = tiny_run / "checkpoints" / "latest", export_hf(tiny_run, tmp_path / "hf").folder
+    for device, has_units, precision in (("cuda", False, "fp32"), ("cuda", True, "bf16"), ("cpu", True, "fp32")):
+        monkeypatch.setattr(opened_model, "pick_device", lambda _, device=device: torch.device(device))
+        monkeypatch.setattr(pretrained, "has_bf16_units", lambda _, has_units=has_units: has_units)
+        for model, expected in ((config.pretrained.model, precision), *((str(path), "fp32") for path in of_run)):
+            named = dataclasses.replace(config, pretrained=PretrainedConfig(model))
+            opened = opened_model.open_model(named, tmp_path / "run")
+            assert opened.record is not None
+            assert (opened.precision, opened.record.dtype) == (
+                expected,
+                {"bf16": "bfloat16", "fp32": "float32"}[expected],
+            )
 
 
 def test_validation_plants_needles_only(config: Config, results: Path) -> None:

@@ -367,6 +367,22 @@ def test_without_the_hub_there_is_one_line(error: Exception, message: str, monke
     assert "\n" not in str(caught.value)
 
 
+def test_an_export_of_a_run_says_whether_its_rows_had_a_bos(bos_run: Path, llama: Path, tmp_path: Path) -> None:
+    """A model from elsewhere does not say it. A value of another type is refused in one line."""
+    folder = export_hf(bos_run, tmp_path / "exported").folder
+    found = opened(folder)
+    assert (found.rows_have_bos, found.adds_bos, found.bos_text) == (True, True, found.eos_token)
+    assert opened(llama).rows_have_bos is None
+    content = json.loads((folder / "config.json").read_text())
+    for value, expected in ((None, None), (False, False)):
+        (folder / "config.json").write_text(json.dumps({**content, "rows_have_bos": value}))
+        assert opened(folder).rows_have_bos is expected
+    for wrong in ("yes", 1, [True]):
+        (folder / "config.json").write_text(json.dumps({**content, "rows_have_bos": wrong}))
+        with pytest.raises(UserError, match=r"exported: config\.json: rows_have_bos = .*: must be true or false$"):
+            opened(folder)
+
+
 @torch.no_grad()
 def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(tiny_run: Path, tmp_path: Path) -> None:
     checkpoint = tiny_run / "checkpoints" / "latest"
@@ -384,6 +400,8 @@ def test_a_checkpoint_of_this_package_is_the_model_of_its_run_and_of_its_export(
     assert (exported.bos_id, exported.adds_bos, exported.eos_token) == (found.bos_id, False, found.eos_token)
     text = "the river of a garden"
     assert exported.tokenizer.encode(text).ids == found.tokenizer.encode(text).ids
+
+    assert (found.rows_have_bos, exported.rows_have_bos) == (False, False)
 
     with pytest.raises(UserError, match="an OLMo checkpoint is loaded on one device"):
         opened(checkpoint, device_map="auto")
