@@ -46,7 +46,9 @@ ANCHOR_CHECK = {
     "num_windows": 64,
     "loss_short_nats": {"bos": 3.865, "none": 3.2},
     "loss_long_nats": {"bos": 3.2912, "none": 2.5493},
+    "standard_error_short_nats": 0.2345,
     "standard_error_nats": 0.1234,
+    "lower_with": {"short": "none", "long": "none"},
 }
 CONTEXTUAL: dict[str, Any] = {
     **PRETRAINED,

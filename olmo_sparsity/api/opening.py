@@ -76,7 +76,7 @@ class Model:
         if known:
             self._fit.update(refreshed_fit_entries(self.config, self.opened, windows, known=known))
         else:
-            self._fit.update(fit_entries(self.config, self.opened, windows))
+            self._fit.update(fit_entries(self.config, self.opened, windows, given=True))
         return dict(self._fit)
 
     def proxy(self, config: Config, windows: Windows) -> Optional[PretrainedModel]:

@@ -7,18 +7,15 @@ measurement uses (``olmo_sparsity.measure.fit_checks``).
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal, Optional
+from dataclasses import replace
+from typing import Optional
 
 import torch
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.fit_checks import CheckedWindows, FitCheck, telling_windows
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
 
 logger = logging.getLogger(__name__)
@@ -76,48 +73,6 @@ CHECKS: list[Explained] = [
 ]
 
 
-@dataclass(frozen=True)
-class Bos:
-    """The token with which a model's texts begin.
-
-    Attributes:
-        token_id: its ID.
-        text: as the tokenizer writes it.
-    """
-
-    token_id: int
-    text: str
-
-
-@dataclass(frozen=True)
-class AnchorCheck:
-    """Mean losses of the same windows with a BOS in front and without.
-
-    Attributes:
-        chosen: with which the model is measured.
-        text: the BOS, as the tokenizer writes it.
-        num_windows: how many windows.
-        loss_short_nats: with the local tokens alone, for ``bos`` and ``none``.
-        loss_long_nats: with all tokens, for ``bos`` and ``none``.
-        standard_error_nats: of the difference of the two means with all tokens, window by window; None: there is one window.
-    """
-
-    chosen: Literal["bos", "none"]
-    text: str
-    num_windows: int
-    loss_short_nats: dict[str, float]
-    loss_long_nats: dict[str, float]
-    standard_error_nats: Optional[float]
-
-
-@dataclass(frozen=True)
-class FitRecord:
-    """What was measured of a model that fits, for manifests. ``anchor`` is None where there was no BOS to compare with."""
-
-    checks: list[FitCheck]
-    anchor: Optional[AnchorCheck]
-
-
 @torch.no_grad()
 def check_fit(
     model: CausalModel,
@@ -127,20 +82,17 @@ def check_fit(
     local_len: int,
     dtype: torch.dtype,
     anchor_id: Optional[int],
-    bos: Optional[Bos] = None,
     batch_tokens: int = 4096,
-) -> FitRecord:
-    """Check that a model can be measured, and compare its losses with and without a BOS.
+) -> list[FitCheck]:
+    """Check that a model can be measured, and return what was found.
 
     Args:
         model: the model.
-        tokens_WT: windows with their targets, T = full_len + 1, on the model's device. The checks use the first few of them,
-            the comparison all.
+        tokens_WT: windows with their targets, T = full_len + 1, on the model's device. The first few of them are used.
         name: of the model, for messages.
         local_len: L, local tokens of a window.
         dtype: of the weights.
         anchor_id: the token in front of the windows, or None.
-        bos: the token to compare with none; None: nothing is compared.
         batch_tokens: largest number of tokens in one forward pass.
 
     Raises:
@@ -166,14 +118,7 @@ def check_fit(
                 f"{'least' if check.at_least else 'most'} {check.limit:.3g})"
             )
         checks.append(check)
-    if bos is None or row_len > model.max_position:
-        return FitRecord(checks, anchor=None)
-    return FitRecord(
-        checks,
-        anchor=compare_anchors(
-            model, tokens_WT, bos=bos, chosen=anchor_id, local_len=local_len, batch_tokens=batch_tokens
-        ),
-    )
+    return checks
 
 
 @torch.no_grad()
@@ -242,50 +187,3 @@ def _as_misfit(name: str, check: str) -> Iterator[None]:
         raise UserError(
             f"{name} cannot be measured: it cannot be run to measure the {check} ({type(error).__name__}: {first_line[:160]})"
         ) from error
-
-
-@torch.no_grad()
-def compare_anchors(
-    model: CausalModel,
-    tokens_WT: torch.Tensor,
-    *,
-    bos: Bos,
-    chosen: Optional[int],
-    local_len: int,
-    batch_tokens: int = 4096,
-) -> AnchorCheck:
-    """Return the mean losses with and without a BOS, with the local tokens alone and with all tokens.
-
-    Args:
-        model: the model.
-        tokens_WT: windows with their targets, on the model's device.
-        bos: the token to compare with none.
-        chosen: the token with which the model is measured, or None.
-        local_len: L, local tokens of a window.
-        batch_tokens: largest number of tokens in one forward pass.
-    """
-    full_len = tokens_WT.shape[1] - 1
-    short_W, long_W = (
-        {
-            choice: _losses(model, tokens_WT, length=length, anchor_id=anchor_id, batch_tokens=batch_tokens)
-            for choice, anchor_id in (("bos", bos.token_id), ("none", None))
-        }
-        for length in (local_len, full_len)
-    )
-    difference_W = long_W["bos"] - long_W["none"]
-    return AnchorCheck(
-        chosen="none" if chosen is None else "bos",
-        text=bos.text,
-        num_windows=len(tokens_WT),
-        loss_short_nats={choice: float(losses_W.mean()) for choice, losses_W in short_W.items()},
-        loss_long_nats={choice: float(losses_W.mean()) for choice, losses_W in long_W.items()},
-        standard_error_nats=float(difference_W.std()) / math.sqrt(len(difference_W)) if len(difference_W) > 1 else None,
-    )
-
-
-def _losses(
-    model: CausalModel, tokens_WT: torch.Tensor, *, length: int, anchor_id: Optional[int], batch_tokens: int
-) -> torch.Tensor:
-    """Return the losses of the targets where the last ``length`` tokens before them are visible, and the anchor; fp64 [W]."""
-    evaluator = Evaluator(model, length, path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id)
-    return surprisal(short_log_probs(evaluator, tokens_WT[:, :-1]), tokens_WT[:, -1]).double()

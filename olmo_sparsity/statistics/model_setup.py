@@ -11,7 +11,10 @@ from olmo_sparsity.records.selectors import SCREENED
 
 Visibility = Literal["hidden", "contextual"]
 AnchorChoice = Literal["bos", "none"]
-CLEARLY = 2  # standard errors by which one choice must be better than the other
+ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
+# Standard errors by which the loss with all tokens visible must be lower. Earlier versions looked once, at that loss alone, and
+# their manifests do not say what this decides.
+CLEARLY = 2
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,44 @@ class Anchor:
 
 @dataclass(frozen=True)
 class AnchorCheck:
-    """The mean loss with all tokens visible under both choices of the first token, on the same few windows.
+    """Mean losses of the same windows with a BOS in front and without.
 
     Attributes:
-        loss_long_nats: of each choice.
-        text: the anchor that was tried.
-        num_windows: number of windows.
-        standard_error_nats: of the difference of the two losses, window by window; None: it is not known.
+        chosen: with which the model was measured.
+        text: the BOS, as the tokenizer writes it.
+        num_windows: how many windows.
+        loss_short_nats: with the local tokens alone, of each choice.
+        loss_long_nats: with all tokens, of each choice.
+        standard_error_short_nats: of the difference of the two means with the local tokens alone; None: it is not known.
+        standard_error_nats: the same with all tokens.
+        lower_with: the choice with which each mean is lower; None: these windows do not decide it. Without ``short``: earlier
+            versions did not ask.
     """
 
-    loss_long_nats: dict[AnchorChoice, float]
+    chosen: AnchorChoice
     text: str
     num_windows: int
+    loss_short_nats: dict[AnchorChoice, float]
+    loss_long_nats: dict[AnchorChoice, float]
+    standard_error_short_nats: Optional[float]
     standard_error_nats: Optional[float]
+    lower_with: dict[ComparedLength, Optional[AnchorChoice]]
+
+    @property
+    def other(self) -> AnchorChoice:
+        """The choice with which the model was not measured."""
+        return "none" if self.chosen == "bos" else "bos"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more windows would change nothing: a mean is lower with the other choice, or both with the chosen one."""
+        found = set(self.lower_with.values())
+        return self.other in found or None not in found
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether neither mean is known to be lower with either choice."""
+        return not any(self.lower_with.values())
 
 
 @dataclass(frozen=True)
@@ -110,24 +138,10 @@ class ModelSetup:
         """``bos`` if there is an anchor, else ``none``."""
         return "none" if self.anchor is None else "bos"
 
-    @property
-    def better_anchor_choice(self) -> Optional[AnchorChoice]:
-        """The other choice of the first token, if the mean loss with all tokens visible is lower under it; else None.
-
-        Lower by more than two standard errors: among few windows the means differ by chance.
-        """
-        if self.anchor_check is None or self.anchor_check.standard_error_nats is None:
-            return None
-        losses, chosen = self.anchor_check.loss_long_nats, self.anchor_choice
-        other: AnchorChoice = "none" if chosen == "bos" else "bos"
-        lower_by = losses[chosen] - losses[other]
-        return other if lower_by > CLEARLY * self.anchor_check.standard_error_nats else None
-
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
         """Read the setup from the manifest of a folder of tables."""
         model, anchor = manifest.get("model"), manifest.get("anchor")
-        check = (manifest.get("fit") or {}).get("anchor")
         return cls(
             model=model
             and MeasuredModel(
@@ -135,12 +149,30 @@ class ModelSetup:
             ),
             visibility=manifest.get("visibility", "hidden"),
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
-            anchor_check=check
-            and AnchorCheck(
-                check["loss_long_nats"], check["text"], check["num_windows"], check.get("standard_error_nats")
-            ),
+            anchor_check=_anchor_check((manifest.get("fit") or {}).get("anchor"), "bos" if anchor else "none"),
             screening=_screening(manifest),
         )
+
+
+def _anchor_check(entry: Optional[dict[str, Any]], chosen: AnchorChoice) -> Optional[AnchorCheck]:
+    if entry is None:
+        return None
+    error, losses = entry.get("standard_error_nats"), entry["loss_long_nats"]
+    lower_with = entry.get("lower_with")
+    if lower_with is None:
+        difference = losses["bos"] - losses["none"]
+        is_clear = error is not None and abs(difference) > CLEARLY * error
+        lower_with = {"long": ("bos" if difference < 0 else "none") if is_clear else None}
+    return AnchorCheck(
+        chosen=chosen,
+        text=entry["text"],
+        num_windows=entry["num_windows"],
+        loss_short_nats=entry.get("loss_short_nats", {}),
+        loss_long_nats=losses,
+        standard_error_short_nats=entry.get("standard_error_short_nats"),
+        standard_error_nats=error,
+        lower_with=lower_with,
+    )
 
 
 def _screening(manifest: dict[str, Any]) -> Optional[Screening]:

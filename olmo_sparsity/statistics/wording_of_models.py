@@ -123,19 +123,40 @@ def _short_model(model: MeasuredModel) -> str:
 
 
 def anchor_warning(setup: ModelSetup) -> str:
-    """Return that the other choice of the first token has clearly the lower loss, in one sentence; empty where it has not."""
-    better, check = setup.better_anchor_choice, setup.anchor_check
-    if better is None or check is None:
+    """Return that a mean loss is clearly lower with the other choice of the first token, or that neither choice is known to be
+    better, in one sentence; empty where the chosen one is, or where one document cannot tell."""
+    check = setup.anchor_check
+    if check is None or check.standard_error_nats is None:
         return ""
-    with_it, without = (f"{check.loss_long_nats[choice]:.4f} nats" for choice in ("bos", "none"))
-    by = f'with the anchor "{check.text}"' if better == "bos" else "without an anchor"
+    of_length = {
+        "short": ("with the local tokens alone", check.loss_short_nats, check.standard_error_short_nats),
+        "long": ("with all tokens visible", check.loss_long_nats, check.standard_error_nats),
+    }
+    by = f'with the anchor "{check.text}"' if check.other == "bos" else "without an anchor"
+    lower, alike = [], []
+    for length, choice in check.lower_with.items():
+        visible, losses, error = of_length[length]
+        with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
+        of_difference = f"standard error of the difference {error:.4f}"
+        if choice == check.other:
+            lower.append(
+                f"the mean loss {visible} is lower {by} ({with_it} nats with it, {without} nats without it, "
+                f"{check.num_windows:,} windows; {of_difference})"
+            )
+        alike.append(f"{with_it} and {without} nats {visible} ({of_difference})")
+    if lower:
+        return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}."
+    if not check.is_undecided:
+        return ""
     return (
-        f"WARNING: this measurement is not of the better first token: the mean loss with all tokens visible is lower {by} "
-        f"({with_it} with it, {without} without it, {check.num_windows:,} windows; standard error of the difference "
-        f"{check.standard_error_nats:.4f})."
+        f'Whether the anchor "{check.text}" makes the better first token was not decided after {check.num_windows:,} windows: '
+        f"the mean loss with it and without is {', '.join(alike)}."
     )
 
 
 def short_anchor_warning(setup: ModelSetup) -> str:
-    """Return the warning about the first token in a few words, for where its numbers have no room; empty where there is none."""
-    return "WARNING: not of the better first token." if anchor_warning(setup) else ""
+    """Return ``anchor_warning`` in a few words, for where its numbers have no room; empty where there is none."""
+    words = anchor_warning(setup)
+    if words.startswith("WARNING"):
+        return "WARNING: not of the better first token."
+    return "The better first token was not decided." if words else ""

@@ -103,6 +103,9 @@ class AnchorCheck(AnchorLosses, total=False):
     """The same, with what earlier manifests lack."""
 
     standard_error_nats: Optional[float]
+    loss_short_nats: dict[str, float]
+    standard_error_short_nats: Optional[float]
+    lower_with: dict[str, Optional[str]]
 
 
 class Fit(TypedDict, total=False):

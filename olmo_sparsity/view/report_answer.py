@@ -46,7 +46,7 @@ class Answer:
 
     Attributes:
         gates: both gates, each passed, failed or not applicable, in words; their numbers are in ``sentences``.
-        warning: that another first token gives a lower loss; empty where it does not.
+        warning: that another first token gives a lower loss, or that this was not decided; else empty.
         sentences: what the evidence says about the paper's claim (``evidence_sentences``).
         tables: the headline numbers of all selectors.
         notes: what the numbers are means of, and what limits them.

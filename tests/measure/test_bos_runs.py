@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,19 @@ import reference
 import torch
 from conftest import write_corpus
 
-from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig
+from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig, ValidationConfig
+from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
+from olmo_sparsity.measure import fit_entries
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.opened_model import open_model
+from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
+from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
@@ -158,6 +165,42 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
             assert ours["loss_sparse_nats"] == pytest.approx(theirs["loss_sparse_nats"], abs=1e-5)
     alike = [ours["positions"] == theirs["positions"] for ours, theirs in pairs[1]]
     assert sum(alike) > len(alike) / 2
+
+
+@pytest.mark.parametrize("measurement", [measure, measure_context_curve, validate])
+def test_an_export_that_lost_its_bos_is_warned_about(
+    measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
+) -> None:
+    """As earlier versions wrote it. It takes more windows than are measured, and these stay the first ones."""
+    export = export_hf(bos_run, tmp_path / "hf").folder
+    content = json.loads((export / "config.json").read_text())
+    del content["rows_have_bos"]
+    (export / "config.json").write_text(json.dumps({**content, "bos_token_id": None}))
+    tokenizer = read_tokenizer(bos_run / "tokenizer.json")
+    to_transformers_tokenizer(
+        tokenizer, eos_id=content["eos_token_id"], rows_have_bos=False, max_position=21
+    ).save_pretrained(export)
+    config = measured_as_exported(tiny_config, export, data=str(other_text), num_windows=20)
+    config = dataclasses.replace(config, validation=ValidationConfig(num_windows=2, selectors=["kl"], k=[1]))
+    manifest = read_json(measurement(config, tmp_path / "results") / "manifest.json")
+    check = manifest["fit"]["anchor"]
+    assert (manifest["anchor"], check["chosen"]) == (None, "none")
+    assert check["lower_with"]["short"] == "bos" and check["num_windows"] > manifest["num_windows"]
+    words = anchor_warning(ModelSetup.from_manifest(manifest))
+    assert words.startswith("WARNING: ") and 'local tokens alone is lower with the anchor "<|endoftext|>"' in words
+
+
+def test_windows_that_are_drawn_for_the_first_token_change_none_that_are_measured(
+    bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = measured_as_exported(tiny_config, export_hf(bos_run, tmp_path / "hf").folder, data=str(other_text))
+    more = measure(config, tmp_path / "results", out=tmp_path / "more")
+    monkeypatch.setattr(fit_entries, "num_compared_windows", lambda _: (4, 4))
+    no_more = measure(config, tmp_path / "results", out=tmp_path / "no-more")
+    first, second = (read_json(folder / "manifest.json") for folder in (more, no_more))
+    assert first["fit"]["anchor"]["num_windows"] > 4 == second["fit"]["anchor"]["num_windows"]
+    assert first["windows_sha256"] == second["windows_sha256"] and first["run_id"] == second["run_id"]
+    assert read_table(more, "windows").equals(read_table(no_more, "windows"))
 
 
 def test_where_the_configuration_of_a_checkpoints_run_cannot_be_read_its_bos_is_not_known(

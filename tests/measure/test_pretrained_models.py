@@ -25,7 +25,7 @@ from olmo_sparsity.export.hugging_face import export_hf
 from olmo_sparsity.measure import fit_entries, opened_model
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.fit import FitCheck, check_longest_row
-from olmo_sparsity.measure.fit_entries import num_fit_windows
+from olmo_sparsity.measure.fit_entries import num_compared_windows
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model import pretrained
@@ -111,7 +111,7 @@ def test_the_folder_and_the_manifest_say_what_was_measured(tables: Path, results
         "local_len": LOCAL, "full_len": FULL, "train_len": None, "max_position": MAX_POSITION, "num_long_range": M,
     }  # fmt: skip
     assert manifest["fit"]["anchor"]["chosen"] == "bos"
-    assert manifest["fit"]["anchor"]["num_windows"] == 30
+    assert manifest["fit"]["anchor"]["num_windows"] > 30  # more than are measured
     assert (manifest["precision"], manifest["run"]) == ("fp32", "llama")
     assert not {"checkpoint", "pose"} & set(manifest)
     assert tables.name.startswith("words-jsonl-measured-8of20-bos-n30-")
@@ -360,6 +360,20 @@ def test_a_run_with_an_anchor_needs_a_position_for_it(tiny_config: Config, tiny_
     assert (manifest["visibility"], manifest["anchor"]["text"]) == ("contextual", "<|endoftext|>")
 
 
-@pytest.mark.parametrize(("full_len", "number"), [(20, 64), (256, 64), (257, 63), (1024, 16), (2048, 8), (8128, 8)])
-def test_the_check_of_a_model_reads_about_as_many_tokens_at_every_length(full_len: int, number: int) -> None:
-    assert num_fit_windows(full_len) == number
+@pytest.mark.parametrize(
+    ("full_len", "first", "most"),
+    [(16, 64, 2048), (128, 64, 256), (256, 64, 128), (257, 63, 127), (2048, 8, 16), (4096, 8, 8), (8128, 8, 8)],
+)
+def test_the_first_tokens_are_compared_on_about_as_many_tokens_at_every_length(
+    full_len: int, first: int, most: int
+) -> None:
+    assert num_compared_windows(full_len) == (first, most)
+
+
+def test_without_room_for_a_bos_the_first_tokens_are_not_compared(
+    config: Config, corpus_file: Path, tmp_path: Path
+) -> None:
+    texts = [json.loads(line)["text"] for line in corpus_file.open()]
+    short = save_llama(tmp_path / "llama", texts, max_position=FULL)
+    asked = with_settings(dataclasses.replace(config, pretrained=PretrainedConfig(str(short))), anchor="none")
+    assert read_json(measure(asked, tmp_path / "run") / "manifest.json")["fit"]["anchor"] is None

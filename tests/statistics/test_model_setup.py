@@ -29,6 +29,7 @@ from olmo_sparsity.statistics.wording_of_models import (
     VISIBILITY_WORDS,
     anchor_warning,
     setup_difference_words,
+    short_anchor_warning,
     subject_name,
     subject_names,
     subject_words,
@@ -41,13 +42,16 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return summarize(load(made_up_tables(tmp_path_factory.mktemp("pretrained") / "tables", setup=CONTEXTUAL)))
 
 
-def checked(chosen: str, *, with_anchor: float, without: float) -> ModelSetup:
-    """Return the setup of a measurement with or without the anchor, whose check found these losses with all tokens visible."""
+def checked(chosen: str, **changes: Any) -> ModelSetup:
+    """Return the setup of a measurement with or without the anchor, whose check of the first token found this."""
     manifest: dict[str, Any] = copy.deepcopy(CONTEXTUAL)
     manifest["anchor"] = CONTEXTUAL["anchor"] if chosen == "bos" else None
-    losses = {"bos": with_anchor, "none": without}
-    manifest["fit"]["anchor"] = {**ANCHOR_CHECK, "chosen": chosen, "loss_long_nats": losses}
+    check = {**ANCHOR_CHECK, "chosen": chosen, **changes}
+    manifest["fit"]["anchor"] = {key: value for key, value in check.items() if value != "left out"}
     return ModelSetup.from_manifest(manifest)
+
+
+EARLIER = {"lower_with": "left out", "standard_error_short_nats": "left out"}  # in manifests of earlier versions
 
 
 def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor() -> None:
@@ -105,42 +109,71 @@ def test_a_model_given_by_its_path_is_named_by_the_end_of_it() -> None:
     assert subject_names([("c", run), ("r", setup_of("x/c"))]) == ["c", "x/c"]
 
 
+SHORT = "the mean loss with the local tokens alone is lower"
+LONG = "the mean loss with all tokens visible is lower"
+
+
 @pytest.mark.parametrize(
-    ("chosen", "with_anchor", "without", "by"),
+    ("chosen", "short", "long", "said"),
     [
-        ("bos", 3.2912, 2.5493, "lower without an anchor"),
-        ("none", 2.5493, 3.2912, 'lower with the anchor "<bos>"'),
-        ("bos", 2.5493, 3.2912, ""),
-        ("none", 3.2912, 2.5493, ""),
-        ("bos", 3.0, 3.0, ""),
+        ("bos", "none", "none", (SHORT, LONG)),
+        ("bos", "none", None, (SHORT,)),
+        ("bos", "none", "bos", (SHORT,)),
+        ("bos", None, "none", (LONG,)),
+        ("none", "bos", None, (SHORT,)),
+        ("none", "bos", "bos", (SHORT, LONG)),
+        ("bos", "bos", "bos", ()),
+        ("bos", "bos", None, ()),
+        ("none", None, "none", ()),
     ],
 )
-def test_the_anchor_is_warned_about_where_the_other_choice_has_the_lower_loss(
-    chosen: str, with_anchor: float, without: float, by: str
+def test_the_anchor_is_warned_about_where_a_mean_is_lower_with_the_other_choice(
+    chosen: str, short: Optional[str], long: Optional[str], said: tuple[str, ...]
 ) -> None:
-    setup = checked(chosen, with_anchor=with_anchor, without=without)
+    setup = checked(chosen, lower_with={"short": short, "long": long})
     words = anchor_warning(setup)
-    assert bool(words) == bool(by)
-    if by:
-        assert (
-            by in words and words.count(". ") == 0 and "64 windows; standard error of the difference 0.1234)." in words
-        )
-        assert f"{with_anchor:.4f} nats with it, {without:.4f} nats without it" in words
+    by = "without an anchor" if chosen == "bos" else 'with the anchor "<bos>"'
+    of = {
+        SHORT: f"{SHORT} {by} (3.8650 nats with it, 3.2000 nats without it, 64 windows; standard error of the difference 0.2345)",
+        LONG: f"{LONG} {by} (3.2912 nats with it, 2.5493 nats without it, 64 windows; standard error of the difference 0.1234)",
+    }
+    expected = (
+        "WARNING: this measurement is not of the better first token: " + ", and ".join(of[one] for one in said) + "."
+    )
+    assert words == (expected if said else "")
+    assert short_anchor_warning(setup) == ("WARNING: not of the better first token." if said else "")
     assert setup_json(setup)["anchor_warning"] == (words or None)
 
 
-@pytest.mark.parametrize(("standard_error", "warned"), [(0.0, True), (0.049, True), (0.051, False), (None, False)])
-def test_a_difference_within_two_standard_errors_is_no_warning(standard_error: Optional[float], warned: bool) -> None:
-    setup = checked("bos", with_anchor=3.1, without=3.0)
-    assert setup.anchor_check is not None
-    check = dataclasses.replace(setup.anchor_check, standard_error_nats=standard_error)
-    assert bool(anchor_warning(dataclasses.replace(setup, anchor_check=check))) == warned
+@pytest.mark.parametrize("chosen", ["bos", "none"])
+def test_that_nothing_was_decided_is_said_with_the_number_of_windows(chosen: str) -> None:
+    setup = checked(chosen, lower_with={"short": None, "long": None}, num_windows=2048)
+    words = anchor_warning(setup)
+    assert words == (
+        'Whether the anchor "<bos>" makes the better first token was not decided after 2,048 windows: the mean loss with it '
+        "and without is 3.8650 and 3.2000 nats with the local tokens alone (standard error of the difference 0.2345), 3.2912 and "
+        "2.5493 nats with all tokens visible (standard error of the difference 0.1234)."
+    )
+    assert short_anchor_warning(setup) == "The better first token was not decided."
+    assert setup_json(setup)["anchor_warning"] == words
 
 
-def test_a_manifest_without_the_standard_error_is_read() -> None:
-    check = {key: value for key, value in ANCHOR_CHECK.items() if key != "standard_error_nats"}
-    setup = ModelSetup.from_manifest({**CONTEXTUAL, "fit": {"checks": [], "anchor": check}})
-    assert setup.anchor_check is not None and setup.anchor_check.standard_error_nats is None
+@pytest.mark.parametrize(
+    ("standard_error", "begins"),
+    [(0.0, "WARNING"), (0.049, "WARNING"), (0.051, "Whether"), (None, ""), ("left out", "")],
+)
+def test_in_earlier_manifests_two_standard_errors_of_the_loss_with_all_tokens_decide(
+    standard_error: Any, begins: str
+) -> None:
+    """They looked once, and at that loss alone. Where the error is not known, as of one window, nothing is said."""
+    losses = {"bos": 3.1, "none": 3.0}
+    setup = checked("bos", loss_long_nats=losses, standard_error_nats=standard_error, **EARLIER)
+    words = anchor_warning(setup)
+    assert bool(words) == bool(begins) and words.startswith(begins)
+    assert "local tokens alone" not in words
+    better = checked("none", loss_long_nats=losses, standard_error_nats=standard_error, **EARLIER)
+    assert anchor_warning(better).startswith("Whether" if begins == "Whether" else "")
+    assert not anchor_warning(better).startswith("WARNING")
 
 
 def test_without_a_check_there_is_no_warning() -> None:
