@@ -75,9 +75,6 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
             return MISTAKE
         line = _usage_line(error)
     except BrokenPipeError:
-        # The rest of the output goes nowhere. Otherwise Python would fail again when it flushes at its end.
-        with suppress(OSError, ValueError):  # it is no file, or closed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     except OSError as error:
         if error.errno is None:
@@ -92,10 +89,21 @@ def run(app: Callable[..., Any], arguments: Optional[Sequence[str]] = None) -> i
             line = f"not enough memory ({reason[:200]}); use smaller batches or a smaller model"
         else:
             raise
+    finally:
+        _drop_unwritten()
     if cause is not None:
         logger.debug("the line below comes from here:", exc_info=cause)
     _print_line(f"error: {line}")
     return MISTAKE
+
+
+def _drop_unwritten() -> None:
+    """Let output that cannot be written go nowhere. Otherwise Python would fail again when it flushes at its end."""
+    with suppress(ValueError):  # closed, or no file
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_line(line: str) -> None:
