@@ -5,16 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-# Read when numpy and torch are imported: workers share the cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
+import clean_environment  # noqa: F401  # before whatever reads the environment
 import numpy as np
 import pytest
 import torch
@@ -32,6 +28,7 @@ typer.main.get_command = cache(typer.main.get_command)  # before typer.testing t
 
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
 LONG = [
+    "test_fresh_processes.py",
     "training/test_processes.py",
     "docs/test_commands.py",
     "analysis/test_figures.py",
@@ -64,6 +61,23 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of garbage collection: it stays, and commands that are forked share it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current directory of all tests, so that none depends on what the checkout holds."""
+    folder = tmp_path_factory.mktemp("empty")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def stays_empty(empty_folder: Path) -> Iterator[None]:
+    """Fail a test that leaves something in the directory that all tests share."""
+    yield
+    left = [path.name for path in empty_folder.iterdir()]
+    assert not left, f"this test has written {left} into the current directory; change to tmp_path first"
 
 
 class Messages(logging.Handler):
