@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
+from quick_pictures import QUICK
 from shown_commands import PAGES, ROOT, shown_commands
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
@@ -99,10 +99,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(config_files, "config_folder", lambda: configs)
-        # Every figure is drawn, but neither laid out nor made a picture of: tests of the figures look at their files.
-        patch.setattr(Figure, "draw_without_rendering", lambda _: None)
-        patch.setattr(Figure, "get_tightbbox", lambda _: Bbox.unit())
-        patch.setattr(Figure, "savefig", lambda _, file, **options: file.write(b"drawn"))
+        for name, quick in QUICK.items():  # tests of the figures look at their files
+            patch.setattr(Figure, name, quick)
         for run in ("runs/demo", "runs/demo-no-pose"):  # what the first page leaves behind
             must_run(f"influence --config configs/{Path(run).name}.yaml")
         yield folder

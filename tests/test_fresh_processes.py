@@ -1,0 +1,147 @@
+"""Every target of the Makefile, every script and every figure, started as users start them, on small data.
+
+A module of ``analysis`` that is imported after others finds what those have set up. So each is started in a process of its own
+here, with paths of one part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from small_checkout import SmallCheckout, opened_small_checkout
+from started_commands import ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+LADDER = "LADDER=configs/scale/cpu-d64.yaml"
+# Target -> further arguments of make, and what it makes.
+TARGETS = {
+    "demo": ("", "runs/demo/figures/training.pdf runs/demo/figures/*/figure4-kl.png runs/demo/figures/*/report.html"),
+    "evidence": (
+        "",
+        "runs/demo/figures/planted.png runs/demo/figures/*/figure4-lasso.png runs/figures/context-curve.json",
+    ),
+    "sweep": (LADDER, "runs/scale/cpu-d64/influence/*/manifest.json runs/scale/figures/scale.png"),
+    "seeds": (
+        f"{LADDER} 'SEEDS=0 1'",
+        "runs/demo-seed1/influence/*/manifest.json runs/scale/cpu-d64-seed1/config.yaml",
+    ),
+    "figures-synthetic": (
+        "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
+        " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
+    ),
+    "lengths": ("'LENGTHS=128 130' DATA=long.jsonl", "runs/lengths/figures/effective-sparsity.csv"),
+    "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
+    "gallery": ("-o figures -o report", "docs/images/demo-training.png"),
+}
+NOT_STARTED = {
+    "figures": "make demo starts it",
+    "report": "make demo starts it",
+    "curve": "make evidence starts it",
+    "bench": "installs peers and takes minutes; test_makefile.py has its commands",
+    "gpu-check": "benchmarks/test_gpu_check.py runs its module",
+    "mutants": "runs the tests many times",
+    "browser": "installs a program",
+    "docs": "installs and runs mkdocs; docs/test_pages.py checks the pages",
+    "lock": "asks the package index",
+    "test": "is what runs now",
+    "check": "is what runs now",
+    "format": "changes the checkout",
+    "clean": "deletes the environment",
+}
+# Script -> (variables, arguments).
+SCRIPTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "influence-torchrun.sh": ({"PROCESSES": "2"}, ("--run", "demo", "--k", "3", "training.threads=1")),
+    "influence-slurm-array.sh": (
+        {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1"}, ("--run", "demo", "--k", "5"),
+    ),
+}  # fmt: skip
+STARTED_BY = {
+    "find_tables.py": "make real",
+    "fetch_smollm2.py": "scripts/test_fetch_smollm2.py, since it downloads",
+    "train-slurm.sh": "training/test_processes.py",
+}
+# Figure -> (folder of the checkout that it is started in, its arguments); the others are drawn from the demo.
+DEMO = ("runs", ("--run", "demo"))
+FIGURES = {
+    "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
+    "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
+    "effective_sparsity": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
+    "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
+    "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
+}
+STARTED = sorted(
+    path.stem for path in (ROOT / "analysis").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallCheckout]:
+    with opened_small_checkout(tmp_path_factory.mktemp("small")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def made(checkout: SmallCheckout) -> Callable[[str], None]:
+    """A function that makes a target once."""
+
+    @cache
+    def make(target: str) -> None:
+        done = checkout.make(target, *shlex.split(TARGETS[target][0]))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return make
+
+
+def test_every_target_is_started_or_not_for_a_reason() -> None:
+    (listed,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed.split()) == sorted([*TARGETS, *NOT_STARTED])
+    assert {path.name for path in (ROOT / "scripts").iterdir() if path.is_file()} == {*SCRIPTS, *STARTED_BY}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets(target: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
+    made(target)
+    for pattern in TARGETS[target][1].split():
+        assert list(checkout.folder.glob(pattern)), pattern
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
+    made("demo")
+    variables, arguments = SCRIPTS[script]
+    runs = checkout.folder / "runs"
+    done = checkout.run(str(ROOT / "scripts" / script), *arguments, cwd=runs, **variables)
+    assert done.returncode == 0, done.stderr
+    k = arguments[arguments.index("--k") + 1]
+    assert list(runs.glob(f"demo/influence/*-{k}-seed0-*/manifest.json"))
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None], tmp_path: Path) -> None:
+    """Each draws, in the style in which ``olmo-sparsity figures`` draws."""
+    for target in ("demo", "evidence", "seeds", "figures-synthetic", "lengths"):
+        made(target)
+    folder, arguments = FIGURES.get(name, DEMO)
+    cwd = checkout.folder / folder
+    (tmp_path / "sitecustomize.py").write_text("import quick_pictures\n\nquick_pictures.draw_quickly()\n")
+    out = cwd / "docs" / "images" if name == "gallery" else cwd / "drawn" / name
+    out.mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-m", f"analysis.{name}", *arguments, *(() if name == "gallery" else ("--out", f"drawn/{name}"))],
+        cwd=cwd, capture_output=True, text=True,
+        env={**os.environ, "PATH": "", "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT / "tests", ROOT)))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pictures = list(out.glob("*.png"))
+    style = (checkout.folder / "runs" / "demo" / "figures" / "training.png").read_text()
+    assert pictures and {picture.read_text() for picture in pictures} == {style}
