@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from quick_pictures import style_of
 from small_checkout import SmallCheckout, opened_small_checkout
 from started_commands import ROOT
 
@@ -143,5 +144,5 @@ def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pictures = list(out.glob("*.png"))
-    style = (checkout.folder / "runs" / "demo" / "figures" / "training.png").read_text()
-    assert pictures and {picture.read_text() for picture in pictures} == {style}
+    style = style_of(checkout.folder / "runs" / "demo" / "figures" / "training.png")
+    assert pictures and {style_of(picture) for picture in pictures} == {style}
