@@ -39,7 +39,7 @@ def order_by_blocks(
 ) -> np.ndarray:
     """Return where each candidate stands in the ranking, lower first, equal within a block; fp64 [W, M], inf behind the last.
 
-    Of equal blocks the nearer comes first, as of candidates (``olmo_sparsity.measure.scores.rank``).
+    Of equal blocks the nearer comes first, as of candidates (``olmo_sparsity.records.selectors.rank``).
 
     Args:
         evaluate: returns a value for candidates that are unmasked together; lower is better.

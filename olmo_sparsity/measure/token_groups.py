@@ -71,7 +71,7 @@ class TokenGroups:
         return self.with_missing(sums_WI)
 
     def chosen(self, ranked_WI: np.ndarray, number: int) -> np.ndarray:
-        """Return the first groups of a ranking (``scores.rank``), int64 [W, number]; -1 where a window has no more."""
+        """Return the first groups of a ranking (``records.selectors.rank``), int64 [W, number]; -1 where a window has no more."""
         chosen_WS = ranked_WI[:, :number]
         chosen_WS = np.where(chosen_WS < self.num_groups_W[:, None], chosen_WS, NO_GROUP)
         missing = number - chosen_WS.shape[1]
