@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.wording_of_units import unit_words
+from olmo_sparsity.wording.units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save

@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import FRAGILE, multiplicity_words, no_fraction_words
+from olmo_sparsity.wording.gates import multiplicity_words, no_fraction_words
+from olmo_sparsity.wording.numbers import FRAGILE
 
 from .measured import Measured, script
 from .output import caption, save

@@ -16,8 +16,10 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, measured_words, units_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
+from olmo_sparsity.wording.setup import anchor_warning, measured_words
+from olmo_sparsity.wording.units import units_words
 
 from .output import caption_text, save, write_above
 from .runs import looks_of_runs, script_of_runs
@@ -63,7 +65,7 @@ def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
 def _words(comparison: Comparison) -> str:
     first, *later = comparison.labels
     pairings = "; ".join(
-        f"{label} minus {first}: {pairing.words}" for label, pairing in zip(later, comparison.pairings, strict=True)
+        f"{label} minus {first}: {words}" for label, words in zip(later, pairings_words(comparison), strict=True)
     )
     failed = [
         f"{subject.label}: {'; '.join(failed_gates(subject.summary))}. "
@@ -81,7 +83,7 @@ def _words(comparison: Comparison) -> str:
     warnings = "".join(
         f"{subject.label}: {words} "
         for subject in comparison.subjects
-        for words in (subject.warning, anchor_warning(subject.summary.setup))
+        for words in (luck_warning(subject), anchor_warning(subject.summary.setup))
         if words
     )
     units = units_words(comparison.subjects[0].summary)
@@ -100,8 +102,8 @@ def _lines_above(comparison: Comparison) -> list[str]:
         for subject in comparison.subjects
         if (of_subject := [sentence.partition(":")[0] for sentence in failed_gates(subject.summary)])
     ]
-    for label, pairing in zip(later, comparison.pairings, strict=True):
-        said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in pairing.words]
+    for label, of_pairing in zip(later, pairings_words(comparison), strict=True):
+        said = [words for words in ("NOT PAIRED", "NOT THE SAME SETTING") if words in of_pairing]
         if said:
             lines.append(f"{label} minus {first}: {', '.join(said)}")
     return lines

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import CONTEXTS
-from olmo_sparsity.statistics.wording_of_units import unit_words
+from olmo_sparsity.wording.units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save

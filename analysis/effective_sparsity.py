@@ -28,9 +28,8 @@ from olmo_sparsity.statistics.sparsity_by_length import (
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.summary import gate_of
-from olmo_sparsity.statistics.wording import interval
-from olmo_sparsity.statistics.wording_of_controls import null_kind_words
-from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
 
 from .measured import WidthOption
 from .mistakes import mistakes_in_one_line
@@ -237,7 +236,7 @@ def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
     above = [
-        f"{model.name}: VALIDITY GATE FAILED at full_len {', '.join(failed)}"
+        f"{model.name}: GATE FAILED at full_len {', '.join(failed)}"
         for model in found.models
         if (failed := _failed_lengths(model))
     ]

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.statistics.shown_ks import few_ks
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.tables.reading import read_window
+from olmo_sparsity.wording.units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save

@@ -17,24 +17,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from olmo_sparsity.statistics.model_setup import subject_name
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import (
-    data_words,
-    failed_gates,
-    gates_words,
-    length_words,
-    measured_words,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_models import (
-    anchor_warning,
-    short_anchor_warning,
-    short_setup_words,
-    subject_name,
-)
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.wording.gates import failed_gates, gates_words
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
+    data_words,
+    length_words,
+    measured_words,
+    short_anchor_warning,
+)
+from olmo_sparsity.wording.units import unit_words, units_words
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -119,7 +114,7 @@ def _measured_in_short(summary: Summary) -> str:
     if not (summary.gate_passed and summary.beyond_gate_passed):
         beyond = summary.beyond_gate.replace("not-applicable", "does not apply")
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
-    subject = f"{subject_name(summary.run, summary.setup)} ({short_setup_words(summary.setup)})"
+    subject = f"{subject_name(summary.run, summary.setup)} ({summary.setup.label})"
     warning = short_anchor_warning(summary.setup)
     unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
     return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words, short_anchor_warning
 from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 
 from .output import caption_text, save
 from .runs import script_of_runs

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording_of_units import unit_words
+from olmo_sparsity.wording.units import unit_words
 
 from .measured import Measured, script
 from .output import caption, save

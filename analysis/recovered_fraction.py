@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import FRAGILE
-from olmo_sparsity.statistics.wording_of_units import k_words
+from olmo_sparsity.wording.numbers import FRAGILE
+from olmo_sparsity.wording.units import k_words
 
 from .measured import Measured, script
 from .output import caption, save

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import by_sample_size
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import FRAGILE
-from olmo_sparsity.statistics.wording_of_units import unit_words
+from olmo_sparsity.wording.numbers import FRAGILE
+from olmo_sparsity.wording.units import unit_words
 
 from .measured import Measured, script
 from .output import FAILED_COLOUR, caption, save

@@ -23,10 +23,12 @@ from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.trained_models import trained_models
-from olmo_sparsity.statistics.wording import data_words, interval, length_words, units_words
-from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
-from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words, seed_intervals_words
 from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.wording.curves import seed_intervals_words
+from olmo_sparsity.wording.gates import gates_of_models_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import data_words, definition_words, length_words, subject_words
+from olmo_sparsity.wording.units import units_words
 
 from .output import caption_text, save
 from .runs import script_of_runs

@@ -9,9 +9,12 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
+from olmo_sparsity.statistics.measurement import Measurement
+from olmo_sparsity.statistics.subjects import pairing_of
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.wording.comparison import pairing_words
 
 LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
 M, KS = 12, [1, 2, 8]
@@ -217,3 +220,8 @@ def _chosen_by(rng: np.random.Generator) -> dict[str, np.ndarray]:
     scores = rng.integers(0, 9, M).astype(float)
     positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
     return {"scores": scores, "positions": positions, "distance_tokens": 20 - positions}
+
+
+def related_words(first: Measurement, second: Measurement) -> str:
+    """Return the sentence that says how two measurements relate."""
+    return pairing_words(first, second, pairing_of(first, second))

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
-from olmo_sparsity.statistics.as_json import selection_json
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, Summary, summarize
-from olmo_sparsity.statistics.wording import data_words, gates_words, measured_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
+from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
+from olmo_sparsity.wording.gates import gates_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_words
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ class ComparedSubject:
     label: str
     tables: Path
     selector: Optional[str]
-    warning: str
     summary: Summary
 
 
@@ -125,7 +124,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         rows += _rows_of_selection(key, summaries, differences=differences, main=_main_quantities(key, keys, summaries))
     return Comparison(
         tuple(
-            ComparedSubject(subject.label, subject.tables, subject.selector, subject.warning, summary)
+            ComparedSubject(subject.label, subject.tables, subject.selector, summary)
             for subject, summary in zip(subjects, summaries, strict=True)
         ),
         tuple(pairings),

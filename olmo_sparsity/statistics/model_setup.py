@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, Optional
@@ -138,6 +139,12 @@ class ModelSetup:
         """``bos`` if there is an anchor, else ``none``."""
         return "none" if self.anchor is None else "bos"
 
+    @property
+    def label(self) -> str:
+        """The definition of visible, whether there is an anchor, and whether candidates were screened: ``hidden, no anchor``."""
+        screened = "" if self.screening is None else ", screened"
+        return f"{self.visibility}, {'no anchor' if self.anchor is None else 'anchor'}{screened}"
+
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
         """Read the setup from the manifest of a folder of tables."""
@@ -187,3 +194,19 @@ def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
         precision=manifest.get("screen_precision"),
         proxy_sha256=manifest.get("screen_proxy", {}).get("weights_sha256"),
     )
+
+
+def subject_name(run: str, setup: ModelSetup) -> str:
+    """Return the short name of the pretrained model, or the name of the run."""
+    return run if setup.model is None else setup.model.short_name
+
+
+def subject_names(subjects: Sequence[tuple[str, ModelSetup]]) -> list[str]:
+    """Return the names of several runs or models, as (name of the run, setup); of models with one short name, as they were
+    given."""
+    names = [subject_name(run, setup) for run, setup in subjects]
+    given = [run if setup.model is None else setup.model.name for run, setup in subjects]
+    return [
+        long if len({one for other, one in zip(names, given, strict=True) if other == name}) > 1 else name
+        for name, long in zip(names, given, strict=True)
+    ]

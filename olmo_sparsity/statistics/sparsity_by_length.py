@@ -22,8 +22,7 @@ from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
-from olmo_sparsity.statistics.model_setup import ModelSetup, Screening
-from olmo_sparsity.statistics.wording_of_models import subject_name, subject_names
+from olmo_sparsity.statistics.model_setup import ModelSetup, Screening, subject_name, subject_names
 from olmo_sparsity.tables.reading import read_table
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)

@@ -10,8 +10,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.wording_of_models import setup_difference_words, short_setup_words, subject_names
-from olmo_sparsity.statistics.wording_of_units import different_units_words
+from olmo_sparsity.statistics.model_setup import subject_names
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
@@ -34,13 +33,6 @@ class Subject:
     selector: Optional[str]
     measurement: Measurement
 
-    @property
-    def warning(self) -> str:
-        """A warning for a subject that is compared by a selector that sees the target, else empty."""
-        if self.selector is None or not self.measurement.selectors[CHOSEN].sees_target:
-            return ""
-        return f"{self.selector} sees the target: its sparse gain and R(k) include selection luck."
-
 
 @dataclass(frozen=True)
 class Pairing:
@@ -49,12 +41,18 @@ class Pairing:
     Attributes:
         paired: True if they are the same windows, so that differences are taken window by window.
         same_tokens: False if the tokenizers are known to differ: nats of different tokens are not compared.
-        words: the same in a sentence.
+        same_text: False if the token files are not the same.
+        same_lengths: True if the local and the full context are as long.
+        num_windows: number of windows of the first subject and of the later one.
+        num_shared_documents: number of documents that both have windows of.
     """
 
     paired: bool
     same_tokens: bool
-    words: str
+    same_text: bool
+    same_lengths: bool
+    num_windows: tuple[int, int]
+    num_shared_documents: int
 
 
 def read_subjects(texts: list[str]) -> list[Subject]:
@@ -115,8 +113,7 @@ def _labels(texts: list[str], subjects: list[Subject]) -> list[str]:
         for name, subject in zip(of_models, subjects, strict=True)
     ]
     names = [
-        f"{name}, {short_setup_words(setup)}" if names.count(name) > 1 else name
-        for name, setup in zip(names, setups, strict=True)
+        f"{name}, {setup.label}" if names.count(name) > 1 else name for name, setup in zip(names, setups, strict=True)
     ]
     return names if len(set(names)) == len(names) else texts
 
@@ -136,41 +133,15 @@ def same_windows(first: Measurement, second: Measurement) -> bool:
 
 
 def pairing_of(first: Measurement, second: Measurement) -> Pairing:
-    """Return whether two measurements are paired, and the sentence to print about it."""
-    ending = different_units_words(first.unit, second.unit)
-    ending += setup_difference_words(first.setup, second.setup) + _different_rows(first, second)
-    if first.null_context != second.null_context:
-        ending += (
-            f"; the null context differs ({first.null_context}, {second.null_context}), so the long gain under it and the excess "
-            "gain are other quantities"
-        )
-    if same_windows(first, second):
-        words = f"paired, window by window: both hold the same {len(first.windows):,} windows"
-        return Pairing(True, True, words + ending)
-    shared = len(set(first.windows["doc_id"]) & set(second.windows["doc_id"]))
-    words = (
-        f"NOT PAIRED: {len(first.windows):,} and {len(second.windows):,} windows that are not the same; {shared:,} documents are "
-        "in both, and intervals are wider than with the same windows"
+    """Return whether two measurements are paired, and what they have in common."""
+    return Pairing(
+        paired=same_windows(first, second),
+        same_tokens=not _have_other_tokenizers(first, second),
+        same_text=first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"),
+        same_lengths=_same_lengths(first, second),
+        num_windows=(len(first.windows), len(second.windows)),
+        num_shared_documents=len(set(first.windows["doc_id"]) & set(second.windows["doc_id"])),
     )
-    same_tokens = not _have_other_tokenizers(first, second)
-    if not same_tokens:
-        words += "; the tokenizers differ, so that nothing in nats is compared"
-    elif first.manifest.get("tokens_sha256") != second.manifest.get("tokens_sha256"):
-        words += "; text or tokenizer differ, and nats of different tokens are not comparable"
-    if not _same_lengths(first, second):
-        words += "; the lengths differ, so long gains belong to different contexts"
-    return Pairing(False, same_tokens, words + _different_means(first, second) + ending)
-
-
-def _different_means(first: Measurement, second: Measurement) -> str:
-    """Return a warning, as the end of a sentence, where the means over windows that are not the same have no common meaning."""
-    one, other = first.estimand, second.estimand
-    if one == other != "given":
-        return ""
-    if one == other:
-        return "; each mean is over its own given windows, so the means are not the same quantity"
-    names = {"given": "given windows"}
-    return f"; means over {names.get(one, one)} and over {names.get(other, other)} are not the same quantity"
 
 
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
@@ -188,13 +159,3 @@ def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
     if None in hashes:
         return bool(models[0]) is not bool(models[1])
     return hashes[0] != hashes[1]
-
-
-def _different_rows(first: Measurement, second: Measurement) -> str:
-    """Return a warning, as the end of a sentence, where the gains beyond the training row begin at different lengths."""
-    a, b = first.lengths.train_len, second.lengths.train_len
-    if a == b:
-        return ""
-    if a is None or b is None:
-        return "; only one of them has a known training row, so gains beyond the row are not compared"
-    return f"; training rows have {a} and {b} tokens, so gains beyond them begin at different lengths"

@@ -5,23 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from olmo_sparsity.statistics.as_json import comparison_row_json
 from olmo_sparsity.statistics.comparison import Comparison, compare
 from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.wording import (
-    beyond_gate_words,
-    data_words,
-    fragile_words,
-    gate_words,
-    length_words,
-    measured_words,
-    overlap_words,
-    units_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view import pages
+from olmo_sparsity.view.as_json import comparison_row_json
+from olmo_sparsity.wording.comparison import comparison_words, luck_warning, pairings_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.numbers import verdict
+from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
+from olmo_sparsity.wording.units import units_words
 
 
 def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = False) -> Path:
@@ -46,7 +38,8 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         scripts=("draw.js", "saving.js", "compare.js"),
         data=_page_data(comparison),
         subjects=comparison.subjects,
-        pairings=comparison.pairings,
+        pairings=list(zip(comparison.pairings, pairings_words(comparison), strict=True)),
+        luck_warning=luck_warning,
         verdicts=comparison_words(comparison),
         gate_words=gate_words,
         beyond_gate_words=beyond_gate_words,

@@ -10,7 +10,16 @@ from typing import Any
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.as_json import (
+from olmo_sparsity.statistics.breakdowns import by_class
+from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.statistics.detection import Detection, detection
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.model_setup import ModelSetup, subject_name
+from olmo_sparsity.statistics.screening import screening
+from olmo_sparsity.statistics.subjects import Subject
+from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.view.as_json import (
     agreement_json,
     class_json,
     comparison_json,
@@ -19,36 +28,6 @@ from olmo_sparsity.statistics.as_json import (
     screening_json,
     summary_json,
 )
-from olmo_sparsity.statistics.breakdowns import by_class
-from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
-from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.detection import Detection, detection
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.screening import screening
-from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.statistics.wording import (
-    beyond_gate_words,
-    data_words,
-    fragile_words,
-    gate_words,
-    gates_words,
-    length_words,
-    measured_words,
-    overlap_words,
-    units_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_evidence import harm_words
-from olmo_sparsity.statistics.wording_of_models import (
-    anchor_warning,
-    setup_words,
-    short_anchor_warning,
-    short_setup_words,
-    subject_name,
-)
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Item,
     ResultTable,
@@ -76,6 +55,20 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
+from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.evidence import harm_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words, gates_words
+from olmo_sparsity.wording.numbers import verdict
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
+    data_words,
+    length_words,
+    measured_words,
+    overlap_words,
+    setup_words,
+    short_anchor_warning,
+)
+from olmo_sparsity.wording.units import unit_words, units_words
 
 INTERVALS = "means [95% interval by bootstrap over documents]"
 
@@ -115,7 +108,7 @@ def _note(summary: Summary) -> str:
     setup = summary.setup
     units = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
     lengths = length_words(summary.lengths).partition(";")[0]
-    measured = f"{subject_name(summary.run, setup)}: visibility {short_setup_words(setup)}{units}; {lengths}."
+    measured = f"{subject_name(summary.run, setup)}: visibility {setup.label}{units}; {lengths}."
     return " ".join(filter(None, (measured, short_anchor_warning(setup), gates_words(summary))))
 
 
@@ -292,11 +285,11 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             Sentence(f"  {data_words(summary)}; {length_words(summary.lengths)}"),
             Sentence(f"  {gates_words(summary)}"),
         ]
-        warnings = (units_words(summary), overlap_words(summary), anchor_warning(summary.setup), subject.warning)
+        warnings = (units_words(summary), overlap_words(summary), anchor_warning(summary.setup), luck_warning(subject))
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     first, *later = comparison.labels
-    for label, pairing in zip(later, comparison.pairings, strict=True):
-        items.append(Sentence(f"{label} minus {first}: {pairing.words}.", is_bold=True))
+    for label, words_of_pairing in zip(later, pairings_words(comparison), strict=True):
+        items.append(Sentence(f"{label} minus {first}: {words_of_pairing}.", is_bold=True))
     print_items([*items, _comparison_table(comparison, every=every)], results_console())
 
 

@@ -14,15 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.statistics.as_json import setup_json
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
-from olmo_sparsity.statistics.wording_of_models import setup_words
-from olmo_sparsity.statistics.wording_of_units import unit_words
-from olmo_sparsity.statistics.wording_of_windows import GATE_NOT_ASSESSED, GATE_WORDS, gains_caption
 from olmo_sparsity.view import pages
+from olmo_sparsity.view.as_json import setup_json
 from olmo_sparsity.view.excerpts import Excerpt
 from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking
+from olmo_sparsity.wording.captions import gains_caption
+from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
+from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
+from olmo_sparsity.wording.units import unit_words
 
 HEAT_STEPS = 9  # shades of a score
 FRAME_HEIGHT = 640  # of the page in a notebook, in pixels

@@ -17,10 +17,10 @@ from rich.text import Text
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.shown_ks import few_ks
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
-from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
+from olmo_sparsity.wording.setup import anchor_warning, setup_words
+from olmo_sparsity.wording.units import counted_words, unit_words
 
 WIDTH = 100
 LONGEST_BAR = 40

@@ -6,23 +6,11 @@ from dataclasses import dataclass
 
 from olmo_sparsity.records.selectors import in_legend_order
 from olmo_sparsity.statistics.summary import Gate, Summary
-from olmo_sparsity.statistics.wording import (
-    all_tokens_words,
-    data_words,
-    fragile_words,
-    interval,
-    length_words,
-    measured_words,
-    overlap_words,
-    recovered_words,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_evidence import (
-    evidence_sentences,
-    short_beyond_gate_words,
-    short_gate_words,
-)
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
+from olmo_sparsity.wording.evidence import evidence_sentences
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.numbers import interval, recovered_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
+from olmo_sparsity.wording.units import all_tokens_words, units_words
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,10 @@ def answer(summary: Summary, first: str) -> Answer:
         overlap_words(summary),
     ]
     return Answer(
-        gates=[(summary.gate, short_gate_words(summary)), (summary.beyond_gate, short_beyond_gate_words(summary))],
+        gates=[
+            (summary.gate, gate_words(summary, short=True)),
+            (summary.beyond_gate, beyond_gate_words(summary, short=True)),
+        ],
         warning=anchor_warning(summary.setup),
         sentences=evidence_sentences(summary, first),
         tables=[table(summary, names) for table, names in ((_blind_table, blind), (_seeing_table, seeing)) if names],

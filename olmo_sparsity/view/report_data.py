@@ -10,7 +10,12 @@ from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
-from olmo_sparsity.statistics.as_json import (
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.model_setup import subject_name
+from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
+from olmo_sparsity.text.target_classes import CLASSES
+from olmo_sparsity.view.as_json import (
     Json,
     class_json,
     definition_columns,
@@ -18,13 +23,6 @@ from olmo_sparsity.statistics.as_json import (
     selection_json,
     summary_json,
 )
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
-from olmo_sparsity.statistics.wording import NO_PREDICTION, fragile_words, no_fraction_sentence, no_fraction_words
-from olmo_sparsity.statistics.wording_of_models import subject_name
-from olmo_sparsity.statistics.wording_of_units import unit_words
-from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.excerpts import (
     Choice,
     Excerpt,
@@ -32,6 +30,9 @@ from olmo_sparsity.view.excerpts import (
     read_excerpts,
     shown_first,
 )
+from olmo_sparsity.wording.captions import NO_PREDICTION
+from olmo_sparsity.wording.gates import fragile_words, no_fraction_sentence, no_fraction_words
+from olmo_sparsity.wording.units import unit_words
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10

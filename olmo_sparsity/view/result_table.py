@@ -8,7 +8,7 @@ from typing import Optional, Union
 from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import interval, recovered_words, smallest_k_words
+from olmo_sparsity.wording.numbers import interval, recovered_words, smallest_k_words
 
 
 @dataclass(frozen=True)

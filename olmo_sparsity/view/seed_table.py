@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.statistics.as_json import seed_summary_json
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import FRACTIONS, Summary
-from olmo_sparsity.statistics.wording import data_words, gates_words, length_words, units_words
-from olmo_sparsity.statistics.wording_of_models import definition_words
-from olmo_sparsity.statistics.wording_of_runs import seed_intervals_words
 from olmo_sparsity.storage.folders import folder_name
+from olmo_sparsity.view.as_json import seed_summary_json
 from olmo_sparsity.view.console import Form, print_in, print_json
 from olmo_sparsity.view.result_table import Cell, Item, ResultTable, Sentence, estimated, keys, plain, recovered, words
+from olmo_sparsity.wording.curves import seed_intervals_words
+from olmo_sparsity.wording.gates import gates_words
+from olmo_sparsity.wording.setup import data_words, definition_words, length_words
+from olmo_sparsity.wording.units import units_words
 
 
 def print_seeds(runs: Sequence[Path], *, every: bool = False, form: Form = Form.text) -> None:

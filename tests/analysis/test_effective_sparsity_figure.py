@@ -109,7 +109,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     ):
         assert expected in words
     above = figure._suptitle  # what nobody may miss
-    assert above is not None and above.get_text() == "someone/Smaller: VALIDITY GATE FAILED at full_len 128, 256"
+    assert above is not None and above.get_text() == "someone/Smaller: GATE FAILED at full_len 128, 256"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 

@@ -74,7 +74,7 @@ def test_without_a_gate_there_is_no_recovered_fraction(
     for axis in (figures[0].axes[0], figures[1].axes[3]):
         assert "R(k)" in axis.get_title()
         assert not axis.lines
-        assert axis.texts[0].get_text().replace("\n", " ").startswith("gate failed: the windows show no gain")
+        assert axis.texts[0].get_text().replace("\n", " ").startswith("gate failed: the windows show no clear gain")
     assert all(axis.lines for axis in [*figures[0].axes[1:], *figures[1].axes[:3]])
 
 

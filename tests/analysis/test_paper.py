@@ -87,6 +87,6 @@ def test_a_comparison_is_drawn(tables: dict[str, Path], tmp_path: Path, width: W
     paths = compare.draw([tables["passed"], tables["failed"]], tmp_path)
     assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
     words = (tmp_path / "compare.txt").read_text()
-    assert "failed: VALIDITY GATE FAILED: the windows show no gain" in words
+    assert "failed: GATE FAILED: the windows show no clear gain" in words
     assert "passed: VALIDITY" not in words
     assert "paired, window by window" in words

@@ -32,13 +32,12 @@ from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import short_positions_words
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.view.console import print_detection
+from olmo_sparsity.wording.setup import anchor_warning, short_positions_words
 
 
 def with_windows_of_many_documents(config: Config, **influence: Any) -> Config:

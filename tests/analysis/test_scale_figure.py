@@ -22,9 +22,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import difference_over_seeds
-from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.wording.numbers import interval
 
 SIZES = [400_000.0, 1_200_000.0, 3_600_000.0]
 

@@ -19,10 +19,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import measured_words
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
+from olmo_sparsity.wording.setup import measured_words
 
 NATS = 1e-5  # forward passes of another size round differently
 SCREENED = ["influence.screen=9", "influence.screen_sample=1.0", "influence.save_candidates=true"]

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from made_up import related_words
 
 from olmo_sparsity import api
 from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.subjects import pairing_of, read_subjects
+from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import data_words
 from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.report import write_report
+from olmo_sparsity.wording.setup import data_words
 
 DRAW = ["influence.sampling=documents", "influence.min_preceding=40", "influence.targets=word-start"]
 GIVEN = "mean over the given windows"
@@ -111,10 +112,10 @@ def test_means_over_given_windows_are_compared_with_a_warning(given: Path, tiny_
     page = write_comparison(subjects, tmp_path / "compare.html").read_text(encoding="utf-8")
     assert "means over targets and over given windows are not the same quantity" in page and GIVEN in page
     first, same = load(given), load(given)
-    assert pairing_of(first, same).words.startswith("paired")
+    assert related_words(first, same).startswith("paired")
     fewer = same.restrict(slice(0, 4))
-    assert "each mean is over its own given windows" in pairing_of(first, fewer).words
-    assert "given" not in pairing_of(load(tiny_tables), load(tiny_tables).restrict(slice(0, 4))).words
+    assert "each mean is over its own given windows" in related_words(first, fewer)
+    assert "given" not in related_words(load(tiny_tables), load(tiny_tables).restrict(slice(0, 4)))
 
 
 def test_another_choice_of_null_contexts_is_another_measurement(

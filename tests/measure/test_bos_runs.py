@@ -27,12 +27,12 @@ from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
+from olmo_sparsity.wording.setup import anchor_warning
 
 LOCAL, FULL, M = 8, 20, 12
 

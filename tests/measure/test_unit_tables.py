@@ -12,6 +12,7 @@ import pytest
 import reference
 import torch
 from drawn_figures import FIGURES, measured, words_on
+from made_up import related_words
 from matplotlib.figure import Figure
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -24,16 +25,15 @@ from olmo_sparsity.statistics.agreement import agreement
 from olmo_sparsity.statistics.breakdowns import by_distance
 from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.screening import screening
-from olmo_sparsity.statistics.subjects import pairing_of
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import units_words
-from olmo_sparsity.statistics.wording_of_evidence import evidence_sentences
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.summary_tables import screening_table
+from olmo_sparsity.wording.evidence import evidence_sentences
+from olmo_sparsity.wording.units import units_words
 
 FULL, M = 20, 12
 SELECTORS = ["unmask-one", "kl", "random", "nearest", "mask-one", "greedy", "greedy-kl"]
@@ -213,9 +213,9 @@ def test_the_unit_is_part_of_the_setting(
     words, tokens = load(word_tables), load(tiny_tables)
     assert read_json(word_tables / "manifest.json")["influence"]["unit"] == "word"
     assert words.manifest["run_id"] != tokens.manifest["run_id"]
-    said = pairing_of(words, tokens).words
+    said = related_words(words, tokens)
     assert "NOT THE SAME SETTING: k counts words in one and tokens in the other" in said
-    assert "NOT THE SAME SETTING" not in pairing_of(tokens, tokens).words
+    assert "NOT THE SAME SETTING" not in related_words(tokens, tokens)
 
 
 def test_blocks_of_one_token_are_tokens(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

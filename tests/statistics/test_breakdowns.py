@@ -13,12 +13,12 @@ from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics import bootstrap
 from olmo_sparsity.statistics.agreement import agreement
-from olmo_sparsity.statistics.as_json import agreement_json, class_json, distance_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import summarize
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.view.as_json import agreement_json, class_json, distance_json, summary_json
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables, related_words
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.as_json import comparison_json
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.comparison import compare, main_rows
 from olmo_sparsity.statistics.differences import paired_difference, unpaired_difference
@@ -21,20 +20,15 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import (
-    beyond_gate_words,
-    gate_words,
-    gates_words,
-    measured_words,
-    overlap_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_evidence import harm_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words
-from olmo_sparsity.statistics.wording_of_runs import comparison_words
+from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison, print_summary
 from olmo_sparsity.view.pages import minus
+from olmo_sparsity.wording.comparison import comparison_words, luck_warning, pairings_words
+from olmo_sparsity.wording.evidence import harm_words
+from olmo_sparsity.wording.gates import beyond_gate_words, gate_words, gates_words
+from olmo_sparsity.wording.numbers import verdict
+from olmo_sparsity.wording.setup import anchor_warning, measured_words, overlap_words, setup_words
 
 
 def named(folder: Path, run: str, **settings: Any) -> str:
@@ -67,7 +61,7 @@ def test_the_same_windows_are_paired(folders: dict[str, str]) -> None:
     json.dumps(comparison_json(numbers), allow_nan=False)
     assert numbers.labels == ["pose", "weaker"]
     (pairing,) = numbers.pairings
-    assert pairing.paired and "same 90 windows" in pairing.words
+    assert pairing.paired and "same 90 windows" in pairings_words(numbers)[0]
     a, b = load(Path(folders["pose"])), load(Path(folders["weaker"]))
     expected, summaries = paired_difference(a, b), [summarize(a), summarize(b)]
     assert [subject.summary for subject in numbers.subjects] == summaries
@@ -91,8 +85,8 @@ def test_other_windows_are_not_paired_and_the_output_states_it(folders: dict[str
     numbers = compare(subjects)
     (pairing,) = numbers.pairings
     assert not pairing.paired
-    assert "NOT PAIRED" in pairing.words
-    assert "60 documents are in both" in pairing.words
+    assert "NOT PAIRED" in pairings_words(numbers)[0]
+    assert "60 documents are in both" in pairings_words(numbers)[0]
     with pytest.raises(ValueError, match="different windows"):
         paired_difference(subjects[0].measurement, subjects[1].measurement)
 
@@ -133,7 +127,7 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
     ):
         numbers = compare([first, second])
         assert numbers.pairings[0].same_tokens is same_tokens
-        assert ("the tokenizers differ" in numbers.pairings[0].words) is not same_tokens
+        assert ("the tokenizers differ" in pairings_words(numbers)[0]) is not same_tokens
         for row in numbers.rows:
             is_compared = row.differences[0] is not None
             assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
@@ -246,19 +240,19 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
 
     shuffled = dataclasses.replace(one, manifest={**one.manifest, "influence": {"null_context": "shuffled"}})
     kind = pairing_of(shuffled, one)
-    assert kind.paired and "; the null context differs (shuffled, " in kind.words
+    assert kind.paired and "; the null context differs (shuffled, " in related_words(shuffled, one)
     screened = {"selectors": ["kl", "attention"], "screen": 16, "screen_by": "patching"}
     of_screened = dataclasses.replace(one, manifest={**one.manifest, "influence": screened})
-    assert "candidates were not screened alike" in pairing_of(of_screened, one).words
+    assert "candidates were not screened alike" in related_words(of_screened, one)
     said = setup_words("run", of_screened.setup)
     assert said.endswith("; kl: screened, only the best 16 candidates by patching were scored")
     for same in (one, dataclasses.replace(one, manifest={**one.manifest, "influence": {**screened, "screen": None}})):
-        assert "screened" not in pairing_of(one, same).words + setup_words("run", same.setup)
-    assert "null context" not in pairing_of(one, one).words
-    assert "training rows" not in pairing_of(one, one).words
-    assert "training rows have 8 and 20 tokens" in pairing_of(one, changed(one, 20, "documents")).words
-    assert "means over" not in pairing_of(one, changed(other, 8, "documents")).words
-    assert "means over documents and over targets" in pairing_of(one, changed(other, 8, "targets")).words
+        assert "screened" not in related_words(one, same) + setup_words("run", same.setup)
+    assert "null context" not in related_words(one, one)
+    assert "training rows" not in related_words(one, one)
+    assert "training rows have 8 and 20 tokens" in related_words(one, changed(one, 20, "documents"))
+    assert "means over" not in related_words(one, changed(other, 8, "documents"))
+    assert "means over documents and over targets" in related_words(one, changed(other, 8, "targets"))
 
 
 @pytest.fixture(scope="module")
@@ -278,10 +272,10 @@ def test_a_run_and_a_pretrained_model_are_compared_on_one_page(
     json.dumps(comparison_json(numbers), allow_nan=False)
     name = "someone/Made-Up-2M"
     assert numbers.labels == ["pose", f"{name}, hidden, no anchor", f"{name}, contextual, anchor"]
-    hidden, contextual = numbers.pairings
-    assert hidden.paired and contextual.paired
-    assert "visibility" not in hidden.words and "only one of them has a known training row" in hidden.words
-    assert "visibility differs (hidden, contextual)" in contextual.words and "different quantities" in contextual.words
+    assert all(pairing.paired for pairing in numbers.pairings)
+    hidden, contextual = pairings_words(numbers)
+    assert "visibility" not in hidden and "only one of them has a known training row" in hidden
+    assert "visibility differs (hidden, contextual)" in contextual and "different quantities" in contextual
     beyond = next(row for row in numbers.rows if row.quantity == "gain_beyond_nats")
     assert beyond.values[0] is not None and beyond.values[1:] == (None, None) == beyond.differences
     long = next(row for row in numbers.rows if row.quantity == "long_gain_nats")
@@ -300,14 +294,14 @@ def test_a_run_and_a_pretrained_model_are_compared_on_one_page(
 def test_two_pretrained_models_have_no_row_of_the_training_row(models: list[str]) -> None:
     numbers = compare(read_subjects(models[1:]))
     assert "gain_beyond_nats" not in {row.quantity for row in numbers.rows}
-    assert numbers.pairings[0].paired and "training row" not in numbers.pairings[0].words
+    assert numbers.pairings[0].paired and "training row" not in pairings_words(numbers)[0]
 
 
 def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     subjects = read_subjects([f"{folders['pose']}:kl", f"{folders['pose']}:unmask-one"])
     numbers = compare(subjects)
     assert numbers.pairings[0].paired
-    assert [bool(subject.warning) for subject in numbers.subjects] == [False, True]
+    assert [bool(luck_warning(subject)) for subject in numbers.subjects] == [False, True]
     assert {row.selector for row in numbers.rows} == {None, CHOSEN}
     measurement = load(Path(folders["pose"]))
     main = {(row.quantity, row.k): row for row in main_rows(numbers)}

@@ -22,7 +22,6 @@ from olmo_sparsity.measure.planted import NEEDLES, needle_windows
 from olmo_sparsity.measure.validation import find_planted, validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.selectors import LASSO_ALPHA
-from olmo_sparsity.statistics.as_json import detection_json
 from olmo_sparsity.statistics.detection import detection, hits
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
@@ -30,6 +29,7 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store
 from olmo_sparsity.text.vocabulary import read_tokenizer
 from olmo_sparsity.text.windows import sample_windows
+from olmo_sparsity.view.as_json import detection_json
 
 NUM = 12  # windows of each of the 8 suites of the validation
 

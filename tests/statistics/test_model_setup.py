@@ -11,30 +11,28 @@ import pytest
 from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.statistics.as_json import setup_json, summary_json
 from olmo_sparsity.statistics.measurement import OF_ROW, Lengths, load
-from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup
+from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, subject_name, subject_names
 from olmo_sparsity.statistics.summary import ESTIMATES, Summary, summarize
-from olmo_sparsity.statistics.wording import (
+from olmo_sparsity.view.as_json import setup_json, summary_json
+from olmo_sparsity.wording.comparison import setup_differences
+from olmo_sparsity.wording.gates import (
     SELECTION_ONLY,
     beyond_gate_words,
     failed_gates,
+    gates_of_models_words,
     gates_words,
-    length_words,
-    measured_words,
-    overlap_words,
 )
-from olmo_sparsity.statistics.wording_of_models import (
+from olmo_sparsity.wording.setup import (
     UNKNOWN_TRAINING_TEXT,
     VISIBILITY_WORDS,
     anchor_warning,
-    setup_difference_words,
+    length_words,
+    measured_words,
+    overlap_words,
     short_anchor_warning,
-    subject_name,
-    subject_names,
     subject_words,
 )
-from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +198,7 @@ def test_a_pretrained_model_has_no_training_row(pretrained: Summary, tmp_path: P
     assert "FAILED" not in said and SELECTION_ONLY not in said and failed_gates(pretrained) == []
     weak = summarize(load(made_up_tables(tmp_path / "weak", setup=PRETRAINED, long_gain=-0.5)))
     assert (weak.gate, weak.beyond_gate) == ("failed", "not-applicable")
-    assert [words.split(":")[0] for words in failed_gates(weak)] == ["VALIDITY GATE FAILED"]
+    assert [words.split(":")[0] for words in failed_gates(weak)] == ["GATE FAILED"]
 
 
 def test_the_other_numbers_of_a_pretrained_model_are_those_of_a_run(pretrained: Summary, tmp_path: Path) -> None:
@@ -251,14 +249,14 @@ def test_a_gate_that_fails_in_one_of_several_models_is_said_of_that_one(number: 
 
 def test_in_what_setups_differ() -> None:
     hidden, contextual = ModelSetup.from_manifest(PRETRAINED), ModelSetup.from_manifest(CONTEXTUAL)
-    assert setup_difference_words(hidden, hidden) == setup_difference_words(contextual, contextual) == ""
-    words = setup_difference_words(hidden, contextual)
+    assert setup_differences(hidden, hidden) == setup_differences(contextual, contextual) == []
+    words = "; ".join(setup_differences(hidden, contextual))
     assert "visibility differs (hidden, contextual)" in words and "R(k) and D(k) are different quantities" in words
     assert 'the first token differs (no anchor, anchor "<bos>")' in words and "models differ" not in words
     same_anchor = dataclasses.replace(contextual, visibility="hidden")
-    assert "first token" not in setup_difference_words(same_anchor, contextual)
+    assert "first token" not in "; ".join(setup_differences(same_anchor, contextual))
     assert hidden.model is not None
     other = dataclasses.replace(hidden, model=dataclasses.replace(hidden.model, dtype="float32"))
-    words = setup_difference_words(hidden, other)
-    assert words.startswith("; the models differ (") and "bfloat16" in words and "float32" in words
+    (words,) = setup_differences(hidden, other)
+    assert words.startswith("the models differ (") and "bfloat16" in words and "float32" in words
     assert "visibility" not in words

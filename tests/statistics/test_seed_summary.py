@@ -18,10 +18,10 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
+from olmo_sparsity.wording.numbers import interval
 
 LONG_GAINS = (0.4, 0.5, 0.7)
 

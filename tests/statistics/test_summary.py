@@ -17,7 +17,6 @@ from scipy.stats import linregress
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics import bootstrap
-from olmo_sparsity.statistics.as_json import summary_json
 from olmo_sparsity.statistics.bootstrap import estimates
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
@@ -32,10 +31,12 @@ from olmo_sparsity.statistics.measurement import (
     window_rows,
 )
 from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
-from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, gate_words, length_words
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.view.as_json import summary_json
+from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates, gate_words
+from olmo_sparsity.wording.setup import length_words
 
 
 def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:

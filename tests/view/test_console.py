@@ -19,11 +19,12 @@ from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.statistics.wording import SELECTION_ONLY, beyond_gate_words, gate_words, interval, measured_words
-from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, anchor_warning
 from olmo_sparsity.view import console
 from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
+from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, anchor_warning, measured_words
 
 ENDS = (KS[0], KS[-1])
 TABLES = ("selectors that do not see the target", "selectors that see the target", "every k", "Figure 4",

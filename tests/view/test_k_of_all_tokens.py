@@ -15,11 +15,12 @@ from olmo_sparsity.statistics.comparison import compare, main_rows
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.statistics.wording import all_tokens_words, blind_caption
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.summary_tables import class_table
+from olmo_sparsity.wording.captions import blind_caption
+from olmo_sparsity.wording.units import all_tokens_words
 
 MANY = [1, 2, 4, 8, 16, 32, 64]  # of 64
 

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view import one_window
 from olmo_sparsity.view.one_window import show_window
+from olmo_sparsity.wording.setup import anchor_warning
 
 HOSTILE = ["[red]markup[/red]", " \x1b[31mescape", " \u202eturned", "\n"]
 

@@ -20,47 +20,41 @@ from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import ESTIMATES, summarize
-from olmo_sparsity.statistics.wording import (
-    NO_PREDICTION,
-    SELECTION_ONLY,
-    contrast_words,
-    fragile_words,
-    interval,
-    measured_words,
-    multiplicity_words,
-    no_fraction_sentence,
-    no_fraction_words,
-    overlap_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_evidence import (
-    NO_HEADLINE,
-    NO_SEEING,
-    evidence_sentences,
-    short_beyond_gate_words,
-    short_gate_words,
-)
-from olmo_sparsity.statistics.wording_of_models import (
-    UNKNOWN_TRAINING_TEXT,
-    VISIBILITY_WORDS,
-    anchor_warning,
-    estimand_words,
-)
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.view.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.pages import minus
 from olmo_sparsity.view.report import SCRIPTS, default_out, write_report
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import SCORE_STEPS, page_json, read_report
+from olmo_sparsity.wording.captions import NO_PREDICTION, contrast_words
+from olmo_sparsity.wording.evidence import NO_HEADLINE, NO_SEEING, evidence_sentences
+from olmo_sparsity.wording.gates import (
+    SELECTION_ONLY,
+    beyond_gate_words,
+    fragile_words,
+    gate_words,
+    multiplicity_words,
+    no_fraction_sentence,
+    no_fraction_words,
+)
+from olmo_sparsity.wording.numbers import interval, verdict
+from olmo_sparsity.wording.setup import (
+    UNKNOWN_TRAINING_TEXT,
+    VISIBILITY_WORDS,
+    anchor_warning,
+    estimand_words,
+    measured_words,
+    overlap_words,
+)
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -171,7 +165,7 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     summary = summarize(load(tables))
     page = html.unescape(write_report(tables, tmp_path / "page.html", num_windows=20).read_text())
     for words in (
-        short_beyond_gate_words(summary), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
+        beyond_gate_words(summary, short=True), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
         *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
     ):  # fmt: skip
         assert words in " ".join(page.split())
@@ -182,7 +176,7 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     shown = data_of(tmp_path / "page.html")["summary"]
     assert (shown["beyond_gate"], shown["gain_beyond_nats"], shown["train_len"]) == ("not-applicable", None, None)
     assert shown["anchor_warning"] == anchor_warning(summary.setup)
-    assert answer(summary, "kl").gates[1] == ("not-applicable", short_beyond_gate_words(summary))
+    assert answer(summary, "kl").gates[1] == ("not-applicable", beyond_gate_words(summary, short=True))
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> str:
@@ -250,7 +244,7 @@ def test_both_gates_and_what_follows_from_them_are_said(
         "selection": ("passed", "failed", False),
         "fragile": ("passed", "passed", True),
     }[which]
-    assert short_gate_words(summary) in said and short_beyond_gate_words(summary) in said
+    assert gate_words(summary, short=True) in said and beyond_gate_words(summary, short=True) in said
     assert all(said.count(minus(sentence)) == 1 for sentence in evidence_sentences(summary))
     assert (SELECTION_ONLY in said) == (which in ("failed", "selection"))
     assert (fragile_words(summary) != "" and fragile_words(summary) in said) == (which == "fragile")
@@ -585,7 +579,7 @@ def test_a_failed_gate_shows_no_r(opened: Any, tables: dict[str, Path]) -> None:
     page, summary = opened("failed"), summarize(load(tables["failed"]))
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     said = page.locator("body").inner_text()
-    assert "show no gain of this model from the long context" in re.sub(r"\s+", " ", said)
+    assert "show no clear gain of this model from the long context" in re.sub(r"\s+", " ", said)
     assert not re.search(r"R\(\d+\) = ", said)
     assert said.count(no_fraction_sentence(summary.long_gain_nats)) == 2  # in place of the charts of R(k) and of D(k)
     assert NO_PREDICTION in said

@@ -17,9 +17,9 @@ from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.seed_summary import SeedSummary
 from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import overlap_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import model_labels
+from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.curves import model_labels
+from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 
 Json = dict[str, Any]
 
@@ -260,12 +260,15 @@ def comparison_json(comparison: Comparison) -> Json:
                 "label": subject.label,
                 "tables": str(subject.tables),
                 "selector": subject.selector,
-                "warning": subject.warning,
+                "warning": luck_warning(subject),
                 "summary": summary_json(subject.summary),
             }
             for subject in comparison.subjects
         ],
-        "pairings": [{"paired": pairing.paired, "words": pairing.words} for pairing in comparison.pairings],
+        "pairings": [
+            {"paired": pairing.paired, "words": words}
+            for pairing, words in zip(comparison.pairings, pairings_words(comparison), strict=True)
+        ],
         "rows": [comparison_row_json(row) for row in comparison.rows],
     }
 

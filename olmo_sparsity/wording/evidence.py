@@ -1,25 +1,18 @@
-"""What a measurement's evidence says about the paper's claim, in five sentences with 95% intervals, and its gates in short."""
+"""DOC"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Optional
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
 from olmo_sparsity.statistics.shown_ks import FEW
 from olmo_sparsity.statistics.summary import PredictionRecovered, SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import (
-    NO_LONG_GAIN,
-    SELECTION_ONLY,
-    TOO_FEW_TO_TELL,
-    against_zero,
-    interval,
-    recovered_words,
-)
-from olmo_sparsity.statistics.wording_of_controls import null_words
-from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
+from olmo_sparsity.wording.gates import SELECTION_ONLY
+from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
+from olmo_sparsity.wording.setup import null_words
+from olmo_sparsity.wording.units import counted_words, unit_words
 
 MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
@@ -27,35 +20,6 @@ CLAIM = "The paper claims that few tokens give back what the long context is wor
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
 NO_SEEING = "No selector that sees the target was measured, so there is no luck to take off."
 NO_EVIDENCE = "D is no evidence that the context helps."
-
-
-def short_gate_words(summary: Summary) -> str:
-    """Return the validity gate without its number, in one sentence."""
-    if not summary.long_gain_nats.has_interval:
-        return f"GATE FAILED: fewer than {MIN_DOCUMENTS} documents are too few for an interval."
-    if summary.gate_passed:
-        return "Gate passed: the mean long gain is clearly above 0."
-    return f"GATE FAILED: {NO_LONG_GAIN}."
-
-
-def short_beyond_gate_words(summary: Summary) -> str:
-    """Return the gate beyond the training row without its number, in one sentence."""
-    gain, row = summary.gain_beyond_nats, summary.lengths.train_len
-    if row is None or gain is None:
-        return "The gate beyond the training row does not apply: no training row of this model is known."
-    if summary.beyond_gate == "not-applicable":
-        return f"The gate beyond the training row does not apply: a training row has all {summary.lengths.full_len} tokens."
-    verdict = "passed" if summary.beyond_gate_passed else "FAILED"
-    start = (
-        f"{'Gate beyond the training row' if summary.beyond_gate_passed else 'GATE BEYOND THE TRAINING ROW'} {verdict}"
-    )
-    if not gain.has_interval:
-        return f"{start}: fewer than {MIN_DOCUMENTS} documents are too few for an interval."
-    if row == summary.lengths.local_len:
-        return f"{start}: it is the same gate, since a training row has as many tokens as the local context, {row}."
-    if summary.beyond_gate_passed:
-        return f"{start}: the mean gain beyond the training row is clearly above 0."
-    return f"{start}: the windows show no gain of this model from more tokens than a training row has, {row}."
 
 
 def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[str]:

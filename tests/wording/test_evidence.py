@@ -13,9 +13,7 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import NullContext
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary, beyond_gate_of, summarize
-from olmo_sparsity.statistics.wording import NO_LONG_GAIN, SELECTION_ONLY, interval
-from olmo_sparsity.statistics.wording_of_controls import NULL_WORDS
-from olmo_sparsity.statistics.wording_of_evidence import (
+from olmo_sparsity.wording.evidence import (
     CLAIM,
     NO_EVIDENCE,
     NO_HEADLINE,
@@ -24,10 +22,11 @@ from olmo_sparsity.statistics.wording_of_evidence import (
     evidence_sentences,
     prediction_words,
     seeing_words,
-    short_beyond_gate_words,
-    short_gate_words,
     value_words,
 )
+from olmo_sparsity.wording.gates import NO_LONG_GAIN, SELECTION_ONLY, beyond_gate_words, gate_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import NULL_WORDS
 
 CLEAR, UNCLEAR, LOSS = (
     Estimate(0.05, 0.02, 0.08, 0.015),
@@ -94,34 +93,38 @@ def conclusion(summary: Summary) -> str:
 
 
 def test_the_gates_in_short_leave_their_numbers_to_the_sentences(passed: Summary, failed: Summary) -> None:
-    assert short_gate_words(passed) == "Gate passed: the mean long gain is clearly above 0."
-    assert short_gate_words(failed) == f"GATE FAILED: {NO_LONG_GAIN}."
+    assert gate_words(passed, short=True) == "Gate passed: the mean long gain is clearly above 0."
+    assert gate_words(failed, short=True) == f"GATE FAILED: {NO_LONG_GAIN}."
     few = only("kl", num_documents=49)
-    assert short_gate_words(few) == "GATE FAILED: fewer than 50 documents are too few for an interval."
-    assert short_beyond_gate_words(few).startswith("GATE BEYOND THE TRAINING ROW FAILED: fewer than 50 documents")
+    assert gate_words(few, short=True) == "GATE FAILED: fewer than 50 documents are too few for an interval."
+    assert beyond_gate_words(few, short=True).startswith("GATE BEYOND THE TRAINING ROW FAILED: fewer than 50 documents")
     for summary in (passed, failed, few):
-        assert "nats" not in short_gate_words(summary) + short_beyond_gate_words(summary)
+        assert "nats" not in gate_words(summary, short=True) + beyond_gate_words(summary, short=True)
 
 
 @pytest.mark.parametrize(
     ("row", "gain", "words"),
     [
         (None, None, "The gate beyond the training row does not apply: no training row of this model is known."),
-        (20, CLEAR, "The gate beyond the training row does not apply: a training row has all 20 tokens."),
+        (
+            20,
+            CLEAR,
+            "The gate beyond the training row does not apply: a training row has all 20 tokens, so nothing lies beyond it.",
+        ),
         (8, CLEAR, "Gate beyond the training row passed: it is the same gate, since"),
         (8, UNCLEAR, "GATE BEYOND THE TRAINING ROW FAILED: it is the same gate, since"),
         (14, CLEAR, "Gate beyond the training row passed: the mean gain beyond the training row is clearly above 0."),
         (
             14,
             UNCLEAR,
-            "GATE BEYOND THE TRAINING ROW FAILED: the windows show no gain of this model from more tokens than",
+            "GATE BEYOND THE TRAINING ROW FAILED: the windows show no clear gain of this model from more tokens than",
         ),
     ],
 )
 def test_the_gate_beyond_the_row_in_short(
     passed: Summary, row: Optional[int], gain: Optional[Estimate], words: str
 ) -> None:
-    assert short_beyond_gate_words(with_row(passed, row, gain)).startswith(words)
+    assert beyond_gate_words(with_row(passed, row, gain), short=True).startswith(words)
 
 
 # --- one to four

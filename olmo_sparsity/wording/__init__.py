@@ -1,0 +1,1 @@
+"""Sentences about results, made from the numbers of ``statistics``. Every output takes its words from here."""

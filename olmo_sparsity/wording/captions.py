@@ -1,0 +1,64 @@
+"""Captions of tables and figures: what a reader of the numbers must know."""
+
+from __future__ import annotations
+
+from olmo_sparsity.statistics.breakdowns import CONDITIONED_CLASSES, ClassSummary
+from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.wording.gates import multiplicity_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words
+
+NO_PREDICTION = "D(k) is never drawn without R(k), random, the null context and the mimicry floor."
+SEEING_CAPTION = (
+    "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
+    "the selector chooses again for each."
+)
+EVERY_CAPTION = (
+    "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
+    "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
+)
+
+
+def blind_caption(summary: Summary) -> str:
+    """Return what a reader of the table of selectors that do not see the target must know."""
+    units, notes = unit_words(summary.unit), (units_words(summary), all_tokens_words(summary))
+    return (
+        f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
+        "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
+        f"the long context that k {units} reproduce, useful or not; no evidence that the context helps. null "
+        f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
+        "imitate the real prediction. cost: evaluations of the model for the scores of one window."
+        + "".join(f" {note}" for note in notes if note)
+    )
+
+
+def classes_caption(whole: Summary, num_classes: int) -> str:
+    """Return what a reader of a table or figure of classes must know."""
+    no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
+    return (
+        f"{multiplicity_words(num_classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
+        "target among the long-range tokens, so a model that merely repeats words gains there: compare the long gain under the "
+        "null context of the windows that the same rule picks there, and of the other windows. BCa intervals."
+    )
+
+
+def contrast_words(entry: ClassSummary) -> str:
+    """Return what the long gain of a class is to be compared with, in one sentence; empty for classes without contrast."""
+    contrast = entry.contrast
+    if contrast is None:
+        return ""
+    return (
+        f"{entry.target_class}: its rule looks for the target among the long-range tokens, so compare its long gain, "
+        f"{interval(entry.summary.long_gain_nats, 3)} nats, with the same rule on the null context: "
+        f"{interval(contrast.null_gain_nats, 3)} under the null context ({contrast.null_num_windows:,} windows), where other "
+        f"targets have {interval(contrast.null_others_gain_nats, 3)}; targets of other classes have "
+        f"{interval(contrast.others_gain_nats, 3)} under the real one."
+    )
+
+
+def gains_caption(unit: str) -> str:
+    """Return what the columns of gains are; ``unit`` says what k counts."""
+    return (
+        f"Gain over random: sparse gain minus that of as many random {unit_words(unit)}, one draw of them. Luck: mean sparse "
+        "gain on resampled targets, of selectors that see the target; real minus luck is what is left."
+    )

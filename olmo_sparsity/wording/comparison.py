@@ -1,0 +1,149 @@
+"""Sentences about measurements side by side: how they relate, and what is higher or lower."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+from olmo_sparsity.statistics.comparison import ComparedSubject, Comparison, ComparisonRow, main_rows
+from olmo_sparsity.statistics.measurement import Estimand, Measurement
+from olmo_sparsity.statistics.model_setup import MeasuredModel, ModelSetup
+from olmo_sparsity.statistics.subjects import CHOSEN, Pairing
+from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.wording.evidence import harm_words
+from olmo_sparsity.wording.gates import gates_of_models_words
+from olmo_sparsity.wording.numbers import interval, verdict
+from olmo_sparsity.wording.setup import DIGITS, short_anchor_words
+from olmo_sparsity.wording.units import unit_words
+
+Measured = Union[Measurement, Summary]
+
+
+def luck_warning(subject: ComparedSubject) -> str:
+    """Return a warning for a subject that is compared by a selector that sees the target, else an empty text."""
+    if subject.selector is None or not subject.summary.sees_target(CHOSEN):
+        return ""
+    return f"{subject.selector} sees the target: its sparse gain and R(k) include selection luck."
+
+
+def pairings_words(comparison: Comparison) -> list[str]:
+    """Return for each later subject how its windows relate to the first subject's, and in what the two settings differ."""
+    first, *later = (subject.summary for subject in comparison.subjects)
+    return [pairing_words(first, other, pairing) for other, pairing in zip(later, comparison.pairings, strict=True)]
+
+
+def pairing_words(first: Measured, second: Measured, pairing: Pairing) -> str:
+    """Return how the windows of two measurements relate, and in what their settings differ, as a sentence without full stop."""
+    first_number, second_number = pairing.num_windows
+    if pairing.paired:
+        words = [f"paired, window by window: both hold the same {first_number:,} windows"]
+    else:
+        words = [
+            f"NOT PAIRED: {first_number:,} and {second_number:,} windows that are not the same; "
+            f"{pairing.num_shared_documents:,} documents are in both, and intervals are wider than with the same windows"
+        ]
+        if not pairing.same_tokens:
+            words.append("the tokenizers differ, so that nothing in nats is compared")
+        elif not pairing.same_text:
+            words.append("text or tokenizer differ, and nats of different tokens are not comparable")
+        if not pairing.same_lengths:
+            words.append("the lengths differ, so long gains belong to different contexts")
+        words += _different_means(first.estimand, second.estimand)
+    words += _different_units(first.unit, second.unit)
+    words += setup_differences(first.setup, second.setup)
+    words += _different_rows(first.lengths.train_len, second.lengths.train_len)
+    if first.null_context != second.null_context:
+        words.append(
+            f"the null context differs ({first.null_context}, {second.null_context}), so the long gain under it and the excess "
+            "gain are other quantities"
+        )
+    return "; ".join(words)
+
+
+def _different_means(first: Estimand, second: Estimand) -> list[str]:
+    """Return a warning where the means over windows that are not the same have no common meaning."""
+    if first == second != "given":
+        return []
+    if first == second:
+        return ["each mean is over its own given windows, so the means are not the same quantity"]
+    names = {"given": "given windows"}
+    return [f"means over {names.get(first, first)} and over {names.get(second, second)} are not the same quantity"]
+
+
+def _different_rows(first: Optional[int], second: Optional[int]) -> list[str]:
+    """Return a warning where the gains beyond the training row begin at different lengths."""
+    if first == second:
+        return []
+    if first is None or second is None:
+        return ["only one of them has a known training row, so gains beyond the row are not compared"]
+    return [f"training rows have {first} and {second} tokens, so gains beyond them begin at different lengths"]
+
+
+def _different_units(first: str, second: str) -> list[str]:
+    """Return a warning where k counts different things in two measurements."""
+    if first == second:
+        return []
+    return [
+        f"NOT THE SAME SETTING: k counts {unit_words(first)} in one and {unit_words(second)} in the other, so numbers at the "
+        "same k are not of the same thing"
+    ]
+
+
+def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
+    """Return in what the setups of two measurements differ, and what follows."""
+    words = []
+    if first.model is not None and second.model is not None and first.model != second.model:
+        words.append(f"the models differ ({_short_model(first.model)}, {_short_model(second.model)})")
+    if first.anchor != second.anchor:
+        anchors = f"{short_anchor_words(first.anchor)}, {short_anchor_words(second.anchor)}"
+        words.append(f"the first token differs ({anchors}), so every loss has another input")
+    if first.visibility != second.visibility:
+        words.append(
+            f"visibility differs ({first.visibility}, {second.visibility}): L_short and L_long are defined alike under both, "
+            "but sparse gains, R(k) and D(k) are different quantities"
+        )
+    if first.screening != second.screening:
+        words.append("candidates were not screened alike, so the same selector chooses otherwise")
+    return words
+
+
+def _short_model(model: MeasuredModel) -> str:
+    return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
+
+
+def comparison_words(comparison: Comparison) -> list[str]:
+    """Return what a comparison shows, a sentence each: which gates passed, and what is higher or lower than in the first
+    measurement, of the long gain, the gain beyond the training row, and the headline of one selector at the smallest and the
+    largest shown k."""
+    first, *later = comparison.labels
+    summaries = {subject.label: subject.summary for subject in comparison.subjects}
+    sentences = [gates_of_models_words(summaries)]
+    rows = _rows_of_verdict(comparison)
+    for index, label in enumerate(later):
+        clauses = []
+        for row in rows:
+            difference = row.differences[index]
+            if difference is not None:
+                where = "" if row.selector is None else f" of {row.selector}, k = {row.k}"
+                name = row.words.removesuffix(", nats")
+                clauses.append(f"{name}{where}: {verdict(difference)} ({interval(difference, 3)} nats)")
+        pairing = "" if comparison.pairings[index].paired else ", on other windows"
+        if len({summaries[name].unit for name in (first, label)}) > 1:
+            pairing += ", where k counts something else"
+        if clauses:
+            sentences.append(f"{label} minus {first}{pairing}: {'; '.join(clauses)}.")
+        elif not comparison.pairings[index].same_tokens:
+            sentences.append(f"{label} and {first} have different tokenizers, so nothing in nats is compared.")
+        else:
+            sentences.append(f"{label} and {first} have no quantity in common.")
+    return sentences + [f"{label}: {words}" for label, summary in summaries.items() if (words := harm_words(summary))]
+
+
+def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the gains of all windows, and of the first selector that has a headline in nats the rows of its headline."""
+    rows = main_rows(comparison)
+    gains = [row for row in rows if row.quantity in ("long_gain_nats", "gain_beyond_nats")]
+    for quantity in ("gain_over_random_nats", "real_minus_luck_nats", "gain_sparse_nats"):
+        of_selectors = [row for row in rows if row.quantity == quantity and any(d is not None for d in row.differences)]
+        if of_selectors:
+            return gains + [row for row in of_selectors if row.selector == of_selectors[0].selector]
+    return gains

@@ -1,0 +1,148 @@
+"""Sentences about the two gates: each has one long form, with its number and what follows, and one short form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from olmo_sparsity.statistics.bootstrap import CONFIDENCE, MIN_DOCUMENTS
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.summary import ROBUST_RATIO, Gate, Summary
+from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, TOO_FEW_TO_TELL
+
+NO_LONG_GAIN = "the windows show no clear gain of this model from the long context"
+SELECTION_ONLY = "the run shows selection, not length generalization"
+NO_GENERALIZATION = "it shows nothing about length generalization"
+# What a measurement without a known training row is about.
+ABOUT_SELECTION = (
+    "the measurement is about selection: how little of the long context gives back the long gain, and the model's reaction "
+    "to it"
+)
+TOO_FEW_FOR_INTERVAL = f"fewer than {MIN_DOCUMENTS} documents are too few for an interval"
+BEYOND_GATE: dict[Gate, str] = {
+    "passed": "Gate beyond the training row passed",
+    "failed": "GATE BEYOND THE TRAINING ROW FAILED",
+    "not-applicable": "The gate beyond the training row does not apply",
+}
+GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
+GATE_NOT_ASSESSED = "not assessed"
+GATE_WORDS = (
+    "Gate not assessed: one window is no sample. Its numbers say what the model does here; whether the long context is worth "
+    "anything on average takes many windows of many documents (olmo-sparsity influence)."
+)
+
+
+def _signed(gain: Estimate) -> str:
+    """Return a gain that has an interval, in nats, with signs."""
+    assert gain.low is not None and gain.high is not None
+    return f"{gain.mean:+.4f} nats, 95% interval [{gain.low:+.4f}, {gain.high:+.4f}]"
+
+
+def gate_reason(long_gain: Estimate) -> str:
+    """Return why the validity gate failed."""
+    return NO_LONG_GAIN if long_gain.has_interval else TOO_FEW_FOR_INTERVAL
+
+
+def gate_words(summary: Summary, *, short: bool = False) -> str:
+    """Return the validity gate in one sentence; ``short``: without its number and what follows from it."""
+    gain = summary.long_gain_nats
+    if summary.gate_passed:
+        return f"Gate passed: the {'mean long gain is clearly above 0' if short else f'long context is worth {_signed(gain)}'}."
+    if short:
+        return f"GATE FAILED: {gate_reason(gain)}."
+    number = f" ({_signed(gain)})" if gain.has_interval else ""
+    return f"GATE FAILED: {gate_reason(gain)}{number}, so no recovered fraction is shown."
+
+
+def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
+    """Return the gate beyond the training row in one sentence; ``short``: without its number, and what follows only of a failed
+    one."""
+    gain, lengths = summary.gain_beyond_nats, summary.lengths
+    row, full = lengths.train_len, lengths.full_len
+    if row is None or gain is None:
+        reason, follows = "no training row of this model is known", f"{ABOUT_SELECTION}; {NO_GENERALIZATION}"
+    elif summary.beyond_gate == "not-applicable":
+        reason, follows = f"a training row has all {full} tokens, so nothing lies beyond it", SELECTION_ONLY
+    elif not gain.has_interval:
+        reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY
+    elif row == lengths.local_len:
+        reason = f"it is the same gate, since a training row has as many tokens as the local context, {row}"
+        follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
+    elif summary.beyond_gate_passed:
+        worth = f"all {full} tokens instead of the last {row}, as many as a training row has, are worth {_signed(gain)}"
+        reason, follows = "the mean gain beyond the training row is clearly above 0" if short else worth, ""
+    else:
+        number = "" if short else f" ({_signed(gain)})"
+        reason = f"the windows show no clear gain of this model from more tokens than a training row has, {row}{number}"
+        follows = SELECTION_ONLY
+    ending = f"; {follows}" if follows and not (short and summary.beyond_gate == "not-applicable") else ""
+    return f"{BEYOND_GATE[summary.beyond_gate]}: {reason}{ending}."
+
+
+def fragile_words(summary: Summary) -> str:
+    """Return the warning about a fragile R(k) in one sentence; empty where it is not."""
+    gain = summary.long_gain_nats
+    if not summary.is_fragile or not gain.standard_error:
+        return ""
+    return (
+        f"R(k) is {FRAGILE}: the long gain is {gain.mean / gain.standard_error:.1f} standard errors above 0, fewer than "
+        f"{ROBUST_RATIO}. Given that the gate passed, such an R(k) misses low: the truth may lie above its interval."
+    )
+
+
+def gates_words(summary: Summary) -> str:
+    """Return both gates, and the warning about a fragile R(k), in one or more sentences."""
+    words = (gate_words(summary), beyond_gate_words(summary), fragile_words(summary))
+    return " ".join(sentence for sentence in words if sentence)
+
+
+def no_fraction_words(long_gain: Estimate) -> str:
+    """Return why a measurement, or a class of its targets, has no R(k), in two or three words."""
+    return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
+
+
+def no_fraction_sentence(long_gain: Estimate) -> str:
+    """Return why a measurement has no R(k) and D(k), in a sentence that stands in place of their charts."""
+    if not long_gain.has_interval:
+        return f"Not shown: {TOO_FEW_TO_TELL} whether there is a long gain to recover."
+    return "Not shown: the validity gate failed, so there is no long gain to recover."
+
+
+def failed_gates(summary: Summary) -> list[str]:
+    """Return the short form of each gate that failed, without full stop; a gate that does not apply has not failed."""
+    gates = (
+        (summary.gate, gate_words(summary, short=True)),
+        (summary.beyond_gate, beyond_gate_words(summary, short=True)),
+    )
+    return [words.removesuffix(".") for gate, words in gates if gate == "failed"]
+
+
+def multiplicity_words(num_classes: int) -> str:
+    """Return how often some class passes its gate by chance, in one sentence."""
+    chance = 1 - (1 - GATE_CHANCE) ** num_classes
+    return (
+        f"Each class has a gate of its own, which passes by chance in {GATE_CHANCE:.1%} of measurements: of {num_classes} "
+        f"classes without long gain, at least one passes in {chance:.0%}."
+    )
+
+
+def gates_of_models_words(summaries: Mapping[str, Summary]) -> str:
+    """Return which of several models, by name, passed the gates, in one or more sentences."""
+    failed = [name for name, summary in summaries.items() if not summary.gate_passed]
+    fragile = [name for name, summary in summaries.items() if summary.is_fragile]
+    selecting = [name for name, summary in summaries.items() if summary.beyond_gate == "failed"]
+    without = [name for name, summary in summaries.items() if summary.beyond_gate == "not-applicable"]
+    sentences = [f"GATE FAILED at {', '.join(failed)}: no R(k) there." if failed else "The gate passed everywhere."]
+    if fragile:
+        sentences.append(f"R(k) is {FRAGILE} at {', '.join(fragile)}, where it misses low.")
+    if selecting:
+        words = SELECTION_ONLY.replace("the run shows", "these models show")
+        sentences.append(f"GATE BEYOND THE TRAINING ROW not passed at {', '.join(selecting)}: {words}.")
+    elif len(without) < len(summaries):
+        where = "wherever it applies" if without else "everywhere"
+        sentences.append(f"The gate beyond the training row passed {where}.")
+    if without:
+        sentences.append(
+            f"The gate beyond the training row does not apply to {', '.join(without)}: none of their tokens lie beyond a known "
+            "row, so nothing is said there about length generalization."
+        )
+    return " ".join(sentences)

@@ -1,0 +1,66 @@
+"""Numbers in words: estimates with their intervals, and on which side of 0 they lie."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.summary import Summary
+
+REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
+TOO_FEW_DOCUMENTS = "too few documents"
+TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
+FRAGILE = "fragile"
+
+
+def number_words(value: Optional[int], max_k: int) -> str:
+    """Return a smallest k as text; None is more than ``max_k``."""
+    return f"> {max_k}" if value is None else str(value)
+
+
+def smallest_k_words(smallest: Optional[SmallestK], max_k: int) -> str:
+    """Return a smallest k with its interval, such as ``2 [1, > 8]``; a dash where the gate failed."""
+    if smallest is None:
+        return "-"
+    value, low, high = (number_words(number, max_k) for number in (smallest.value, smallest.low, smallest.high))
+    return f"{value} [{low}, {high}]"
+
+
+def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
+    """Return an estimate with its interval, such as ``0.41 [0.36, 0.47]``; a dash where there is none."""
+    if estimate is None:
+        return "-"
+    if estimate.bounds is None:
+        return f"{estimate.mean:.{digits}f}"
+    low, high = estimate.bounds
+    return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def recovered_words(summary: Summary, recovered: Optional[Estimate], digits: int = 2) -> str:
+    """Return an R(k) with its interval, marked where it is fragile; a dash where the gate failed."""
+    mark = f" {FRAGILE}" if summary.is_fragile and recovered is not None else ""
+    return f"{interval(recovered, digits)}{mark}"
+
+
+def verdict(difference: Optional[Estimate]) -> str:
+    """Return what the interval of a difference shows: higher, lower, equal, or no clear difference."""
+    if difference is None:
+        return "-"
+    if difference.bounds is None:
+        return f"fewer than {MIN_DOCUMENTS} documents"
+    if difference.bounds == (0, 0):
+        return "equal"
+    if difference.is_above_zero:
+        return "higher"
+    return "lower" if difference.is_below_zero else "no clear difference"
+
+
+def against_zero(estimate: Estimate) -> str:
+    """Return where an interval lies relative to 0, as the end of a sentence."""
+    if not estimate.has_interval:
+        return f"from {TOO_FEW_TO_TELL} it from 0"
+    if estimate.is_above_zero:
+        return "clearly above 0"
+    return "clearly below 0" if estimate.is_below_zero else "not clearly different from 0"

@@ -1,0 +1,211 @@
+"""Sentences about what was measured: the model or run, its text, lengths, definition of visible, first token and null context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional, Union
+
+from olmo_sparsity.statistics.curves import ContextCurve
+from olmo_sparsity.statistics.measurement import Estimand, Lengths
+from olmo_sparsity.statistics.model_setup import Anchor, ModelSetup, Screening, Visibility
+from olmo_sparsity.statistics.summary import Summary
+
+# What the chunks of a training row hold, where it is not consecutive text.
+CONTENTS_WORDS = {
+    "matched": ", with chunks of text as far apart as their positions",
+    "uniform": ", with chunks from random places of a document",
+}
+NULL_WORDS = {
+    "same-source": "text of another document of the same source",
+    "any-source": "text of another document",
+    "same-document": "text from elsewhere in the same document",
+    "shuffled": "the same tokens in random order",
+}
+DIGITS = 12  # of the commit on the hub, and of the weights' hash
+# Who sees what under each definition.
+VISIBILITY_WORDS: dict[Visibility, str] = {
+    "hidden": "a hidden token is seen by no one",
+    "contextual": "the long-range tokens see one another, the local tokens see only the chosen ones",
+}
+ESTIMAND_WORDS: dict[Estimand, str] = {
+    "targets": "mean over eligible targets",
+    "documents": "mean over documents",
+    "given": "mean over the given windows",
+}
+UNKNOWN_TRAINING_TEXT = "Whether the model was trained on this text is unknown."
+
+
+def data_words(result: Union[Summary, ContextCurve]) -> str:
+    """Return how much was measured, of which text, and whose mean the numbers are."""
+    measured = f"{result.num_windows:,} windows of {result.num_documents:,} documents"
+    return f"{measured} ({result.source}, {result.split}), {estimand_words(result.estimand, result.lengths)}"
+
+
+def measured_words(result: Union[Summary, ContextCurve]) -> str:
+    """Return which run or model was measured, the definition of visible and the anchor, as a sentence without full stop."""
+    return setup_words(result.run, result.setup)
+
+
+def overlap_words(summary: Summary) -> str:
+    """Return how many windows share text with training, in one sentence.
+
+    Where it is not known, the sentence says so of a pretrained model, and is empty of a run.
+    """
+    if summary.overlap_percent is None:
+        return "" if summary.setup.model is None else UNKNOWN_TRAINING_TEXT
+    return (
+        f"{summary.overlap_percent:.1f}% of the windows hold 13 consecutive tokens that the training text holds, too."
+    )
+
+
+def positions_words(lengths: Lengths) -> str:
+    """Return which position IDs a training row carried."""
+    if lengths.pose_method == "randpos":  # it has no chunks, so their contents do not matter
+        return f"random positions (RandPos) below {lengths.max_position}"
+    if lengths.num_chunks == 1:
+        return "ordinary positions, no PoSE"
+    contents = CONTENTS_WORDS.get(lengths.pose_contents or "contiguous", "")
+    return f"PoSE positions below {lengths.max_position}{contents}"
+
+
+def length_words(lengths: Lengths) -> str:
+    """Return the lengths, and how much of the full context lies beyond a training row, where one is known."""
+    words = f"local {lengths.local_len} + long-range {lengths.num_long_range} = full {lengths.full_len} tokens"
+    if lengths.train_len is None:
+        return f"{words}; no training row of this model is known."
+    beyond = lengths.full_len - lengths.train_len
+    words += f"; trained on rows of {lengths.train_len} with {positions_words(lengths)}"
+    if lengths.is_ceiling:
+        return f"{words}. A row is as long as the full context: nothing lies beyond it."
+    if lengths.train_len == lengths.local_len:
+        return f"{words}; all {beyond} long-range tokens lie beyond what training saw at once."
+    if lengths.train_len < lengths.local_len:
+        return f"{words}. A row is shorter than the local context: {beyond} of the {lengths.full_len} tokens lie beyond it."
+    return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
+
+
+def null_words(summary: Summary) -> str:
+    """Return what the long-range tokens of the null context are; of how many windows, where documents were too short for it."""
+    return null_kind_words(summary.null_context, summary.null_contexts)
+
+
+def null_kind_words(asked: str, counts: Mapping[str, int]) -> str:
+    """Return the words of the kinds of null context.
+
+    Args:
+        asked: the kind of the configuration.
+        counts: how many windows have which kind; empty: all have the one that was asked for.
+    """
+    kinds = sorted((kind for kind, number in counts.items() if number), key=lambda kind: kind != asked) or [asked]
+    if len(kinds) == 1:
+        return NULL_WORDS[kinds[0]]
+    return "; ".join(f"in {counts[kind]:,} windows {NULL_WORDS[kind]}" for kind in kinds)
+
+
+def short_positions_words(lengths: Lengths) -> str:
+    """Return in a few words how long the training rows were for the window, and which position IDs they carried."""
+    if lengths.pose_method == "randpos":
+        positions = "RandPos"
+    elif lengths.num_chunks == 1:
+        positions = "no PoSE"
+    else:
+        contents = lengths.pose_contents or "contiguous"
+        positions = f"PoSE, {lengths.num_chunks} chunks" + (f", {contents}" if contents != "contiguous" else "")
+    if not lengths.is_ceiling:
+        return positions
+    return f"ceiling, rows of {lengths.train_len}" + ("" if positions == "no PoSE" else f", {positions}")
+
+
+def estimand_words(estimand: Estimand, lengths: Lengths) -> str:
+    """Return whose mean the numbers are, and which targets are eligible where ``influence.min_preceding`` says so."""
+    preceding = lengths.min_preceding
+    eligible = "" if preceding is None else f" (at least {preceding} tokens before each target)"
+    return f"{ESTIMAND_WORDS[estimand]}{eligible}"
+
+
+def subject_words(run: str, setup: ModelSetup) -> str:
+    """Return which pretrained model was measured, in which form, or which run."""
+    model = setup.model
+    if model is None:
+        return f"run {run}"
+    revision = "" if model.revision is None else f", revision {model.revision[:DIGITS]}"
+    return (
+        f"model {model.short_name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}, "
+        f"weights {model.weights_sha256[:DIGITS]})"
+    )
+
+
+def visibility_words(setup: ModelSetup) -> str:
+    """Return the definition of visible, by name and in words."""
+    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]})"
+
+
+def anchor_words(anchor: Optional[Anchor]) -> str:
+    """Return which first token is always visible, if any."""
+    return short_anchor_words(anchor) + ("" if anchor is None else " (a first token that is always visible)")
+
+
+def short_anchor_words(anchor: Optional[Anchor]) -> str:
+    """Return which first token is always visible, if any, in a few words."""
+    return "no anchor" if anchor is None else f'anchor "{anchor.text}"'
+
+
+def definition_words(setup: ModelSetup) -> str:
+    """Return the definition of visible and the anchor."""
+    return f"{visibility_words(setup)}; {anchor_words(setup.anchor)}{_screening_words(setup.screening)}"
+
+
+def _screening_words(screening: Optional[Screening]) -> str:
+    """Return which candidates were scored, as the end of a sentence; empty where all were."""
+    if screening is None:
+        return ""
+    return (
+        f"; {' and '.join(screening.selectors)}: screened, only the best {screening.num_candidates} candidates by "
+        f"{screening.ranking} were scored"
+    )
+
+
+def setup_words(run: str, setup: ModelSetup) -> str:
+    """Return what was measured, the definition of visible and the anchor, as a sentence without its full stop."""
+    words = f"{subject_words(run, setup)}; {definition_words(setup)}"
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def anchor_warning(setup: ModelSetup) -> str:
+    """Return that a mean loss is clearly lower with the other choice of the first token, or that neither choice is known to be
+    better, in one sentence; empty where the chosen one is, or where one document cannot tell."""
+    check = setup.anchor_check
+    if check is None or check.standard_error_nats is None:
+        return ""
+    of_length = {
+        "short": ("with the local tokens alone", check.loss_short_nats, check.standard_error_short_nats),
+        "long": ("with all tokens visible", check.loss_long_nats, check.standard_error_nats),
+    }
+    by = f'with the anchor "{check.text}"' if check.other == "bos" else "without an anchor"
+    lower, alike = [], []
+    for length, choice in check.lower_with.items():
+        visible, losses, error = of_length[length]
+        with_it, without = (f"{losses[each]:.4f}" for each in ("bos", "none"))
+        of_difference = f"standard error of the difference {error:.4f}"
+        if choice == check.other:
+            lower.append(
+                f"the mean loss {visible} is lower {by} ({with_it} nats with it, {without} nats without it, "
+                f"{check.num_windows:,} windows; {of_difference})"
+            )
+        alike.append(f"{with_it} and {without} nats {visible} ({of_difference})")
+    if lower:
+        return f"WARNING: this measurement is not of the better first token: {', and '.join(lower)}."
+    if not check.is_undecided:
+        return ""
+    return (
+        f'Whether the anchor "{check.text}" makes the better first token was not decided after {check.num_windows:,} windows: '
+        f"the mean loss with it and without is {', '.join(alike)}."
+    )
+
+
+def short_anchor_warning(setup: ModelSetup) -> str:
+    """Return ``anchor_warning`` in a few words, for where its numbers have no room; empty where there is none."""
+    words = anchor_warning(setup)
+    if words.startswith("WARNING"):
+        return "WARNING: not of the better first token."
+    return "The better first token was not decided." if words else ""
