@@ -58,7 +58,7 @@ class Line:
     """One line of a panel.
 
     Attributes:
-        quantity: name of the quantity, one of ``ESTIMATES``.
+        quantity: name of the quantity, one of ``SELECTION_QUANTITIES``.
         context: context of the entry of the summary that holds it.
         look: how the line is drawn, a key of ``LINE_LOOKS``.
     """

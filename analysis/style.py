@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
-from olmo_sparsity.statistics.summary import MAIN_SELECTORS, Summary
+from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.wording.gates import gate_reason
 
 LOOKS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
 from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, Summary, summarize
+from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
@@ -89,10 +89,10 @@ class Results:
             ``attrs["gates"]`` says in words whether the gates passed.
         """
         summary = self.summarize()
-        rows = [_row(name, estimate=summary.of_windows(name)) for name in WINDOW_ESTIMATES]
+        rows = [_row(name, estimate=summary.of_windows(name)) for name in WINDOW_QUANTITIES]
         for selection in summary.selections:
             of = selection_json(selection)
-            rows += [_row(name, estimate=selection.estimate(name), of=of) for name in ESTIMATES]
+            rows += [_row(name, estimate=selection.estimate(name), of=of) for name in SELECTION_QUANTITIES]
         frame = pd.DataFrame(rows).dropna(subset="mean").reset_index(drop=True).astype({"k": "Int64"})
         frame.attrs["gates"] = gates_words(summary)
         return frame

@@ -72,6 +72,7 @@ class Selector:
         needs_attention: whether the attention of the last token under full context is asked for.
         can_imitate: whether it chooses by a divergence from a prediction, so that it can imitate another prediction.
         is_control: whether it shows what a choice without knowledge gains.
+        is_main: whether it is shown where there is no room for all.
         on_request: measured only where it is named, since it costs several times as much as the others.
     """
 
@@ -88,6 +89,7 @@ class Selector:
     needs_attention: bool = False
     can_imitate: bool = False
     is_control: bool = False
+    is_main: bool = False
     on_request: bool = False
 
 
@@ -242,6 +244,7 @@ SELECTORS: dict[str, Selector] = {
             num_evaluations=lambda size: size.num_candidates + 1,
             cost="M + 1",
             singles="loss",
+            is_main=True,
         ),
         Selector(
             name="kl",
@@ -254,6 +257,7 @@ SELECTORS: dict[str, Selector] = {
             cost="M + 2",
             singles="kl",
             can_imitate=True,
+            is_main=True,
         ),
         Selector(
             name="gradient",
@@ -278,6 +282,7 @@ SELECTORS: dict[str, Selector] = {
             cost="1",
             num_tokens=_attention_tokens,
             needs_attention=True,
+            is_main=True,
         ),
         Selector(
             name="random",
@@ -289,6 +294,7 @@ SELECTORS: dict[str, Selector] = {
             num_evaluations=lambda size: 0,
             cost="0",
             is_control=True,
+            is_main=True,
         ),
         Selector(
             name="nearest",
@@ -362,6 +368,7 @@ def names_where(holds: Callable[[Selector], object], names: Iterable[str] = tupl
 
 SCREENED = tuple(names_where(lambda selector: selector.singles))  # the selectors whose candidates can be screened
 CONTROLS = tuple(names_where(lambda selector: selector.is_control))
+MAIN_SELECTORS = tuple(names_where(lambda selector: selector.is_main))
 
 
 def any_needs_attention(names: Iterable[str]) -> bool:

@@ -8,29 +8,22 @@ from pathlib import Path
 from typing import Optional
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.differences import Differences, paired_difference, unpaired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey
 from olmo_sparsity.statistics.shown_ks import shown_ks
 from olmo_sparsity.statistics.subjects import CHOSEN, Pairing, Subject, pairing_of
-from olmo_sparsity.statistics.summary import FRACTIONS, MAIN_SELECTORS, SelectionSummary, Summary, summarize
+from olmo_sparsity.statistics.summary import (
+    FRACTIONS,
+    SELECTION_QUANTITIES,
+    WINDOW_QUANTITIES,
+    SelectionSummary,
+    Summary,
+    summarize,
+)
 from olmo_sparsity.statistics.sums import Key, SelectionNumber
 
-# Quantities of all windows, and of a selection; with the words for them.
-LOSSES = {
-    "loss_short_nats": "L_short, nats",
-    "loss_long_nats": "L_long, nats",
-    "long_gain_nats": "long gain, nats",
-    "gain_beyond_nats": "gain beyond the training row, nats",
-    "null_long_gain_nats": "long gain, null context, nats",
-}
-QUANTITIES = {
-    "recovered_fraction": "R(k)",
-    "gain_over_random_nats": "gain over random, nats",
-    "real_minus_luck_nats": "real minus luck, nats",
-    "gain_sparse_nats": "sparse gain, nats",
-    "excess_gain_nats": "excess gain, nats",
-}
 # The headline of a selector that sees the target, and of one that does not.
 HEADLINE = {True: ("real_minus_luck_nats",), False: ("recovered_fraction", "gain_over_random_nats")}
 WITH_LUCK = ("recovered_fraction", "gain_sparse_nats")  # what includes selection luck, if the selector sees the target
@@ -155,7 +148,7 @@ def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -
     """Return the rows of all windows; without the gain beyond the training row where no subject has a known row."""
     return [
         ComparisonRow(
-            words,
+            quantity.header,
             name,
             selector=None,
             k=None,
@@ -163,8 +156,8 @@ def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -
             differences=tuple(difference.of_windows(name) for difference in differences),
             is_main=True,
         )
-        for name, words in LOSSES.items()
-        if any(summary.of_windows(name) is not None for summary in summaries)
+        for name, quantity in WINDOW_QUANTITIES.items()
+        if quantity.is_compared and any(summary.of_windows(name) is not None for summary in summaries)
     ]
 
 
@@ -175,13 +168,14 @@ def _rows_of_selection(
     entries = [summary.at(*key) for summary in summaries]
     sees_target = any(entry.info.sees_target for entry in entries)
     rows = []
-    for name, words in QUANTITIES.items():
+    for name, quantity in SELECTION_QUANTITIES.items():
         values = tuple(_value(entry, name) for entry in entries)
-        if name not in FRACTIONS and all(value is None for value in values):
+        is_missing = name not in FRACTIONS and all(value is None for value in values)
+        if is_missing or not quantity.is_compared:
             continue
         rows.append(
             ComparisonRow(
-                f"{words} (includes luck)" if sees_target and name in WITH_LUCK else words,
+                f"{quantity.header} (includes luck)" if sees_target and name in WITH_LUCK else quantity.header,
                 name,
                 selector=key.selector,
                 k=key.k,

@@ -10,13 +10,20 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.comparison import HEADLINE, LOSSES, QUANTITIES
+from olmo_sparsity.statistics.comparison import HEADLINE
 from olmo_sparsity.statistics.differences import Differences
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.seeds import estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.subjects import same_windows
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary, summarize, summary_of_numbers
+from olmo_sparsity.statistics.summary import (
+    SELECTION_QUANTITIES,
+    WINDOW_QUANTITIES,
+    SelectionSummary,
+    Summary,
+    summarize,
+    summary_of_numbers,
+)
 from olmo_sparsity.statistics.sums import Key, quantities_of, sums_by_unit
 from olmo_sparsity.statistics.trained_models import TrainedModel, same_model
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
@@ -85,10 +92,10 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
     mean = numbers.mean
     summaries = (mean, *numbers.of_seeds)
     rows = []
-    for name, words in LOSSES.items():
-        if name != "gain_beyond_nats" or mean.beyond_gate != "not-applicable":
+    for name, quantity in WINDOW_QUANTITIES.items():
+        if quantity.is_compared and (name != "gain_beyond_nats" or mean.beyond_gate != "not-applicable"):
             values = [summary.of_windows(name) for summary in summaries]
-            rows.append(SeedRow(words, name, None, None, None, values[0], tuple(values[1:])))
+            rows.append(SeedRow(quantity.header, name, None, None, None, values[0], tuple(values[1:])))
     for selection in mean.selections:
         if every or selection.k in mean.shown_ks:
             rows += _rows_of_selection(selection, numbers.of_seeds, every=every)
@@ -98,7 +105,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
 def _rows_of_selection(selection: SelectionSummary, of_seeds: Sequence[Summary], *, every: bool) -> list[SeedRow]:
     names = {}
     if selection.context == "real":
-        names = {name: QUANTITIES[name] for name in HEADLINE[selection.info.sees_target]}
+        names = {name: SELECTION_QUANTITIES[name].header for name in HEADLINE[selection.info.sees_target]}
     if every:
         names["prediction_recovered"] = "D(k)" + ("" if selection.context == "real" else f", {selection.context}")
     return [

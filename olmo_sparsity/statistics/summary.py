@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Optional
+from typing import Annotated, Any, Literal, Optional, get_type_hints
 
 import numpy as np
 
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.bootstrap import IntervalMethod, estimates
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, effective_sparsity
 from olmo_sparsity.statistics.estimate import Estimate
@@ -23,27 +24,45 @@ from olmo_sparsity.statistics.shown_ks import shown_ks
 from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
-MAIN_SELECTORS = ("unmask-one", "kl", "attention", "random")  # shown where there is no room for all nine
-FIRST_SELECTORS = {"unmask-one": 0, "kl": 1, "greedy-kl": 2, "attention": 3}  # others follow in the order of the tables
-# The estimates of all windows, in the order in which they are listed.
-WINDOW_ESTIMATES = (
-    "loss_short_nats",
-    "loss_train_len_nats",
-    "loss_long_nats",
-    "long_gain_nats",
-    "gain_beyond_nats",
-    "null_long_gain_nats",
-    "content_gain_nats",
-    "kl_short_nats",
-    "null_kl_short_nats",
-)
-# The estimates of a selection, in the order in which they are listed.
-ESTIMATES = (
-    "gain_sparse_nats", "recovered_fraction", "gain_over_random_nats", "excess_gain_nats", "luck_nats",
-    "real_minus_luck_nats", "prediction_recovered",
-)  # fmt: skip
 FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
 ROBUST_RATIO = 3  # long gain over its standard error: below it R(k) is fragile
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How one of the estimates is called and shown. It is declared at its field; ``statistics.sums`` has its formula.
+
+    Attributes:
+        title: its name in tables.
+        unit: its unit; empty of a fraction.
+        digits: decimal places in tables.
+        is_compared: True if ``compare`` shows it, and its differences.
+        is_loss: True if it belongs to the losses and gains that ``summary`` begins with.
+        definition: what it is computed from, where a table of definitions has room; ``{row}`` is the length of a training row.
+    """
+
+    title: str
+    unit: str = "nats"
+    digits: int = 3
+    is_compared: bool = True
+    is_loss: bool = False
+    definition: str = ""
+
+    @property
+    def header(self) -> str:
+        """The title and the unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+
+def _quantities(record: type) -> dict[str, Quantity]:
+    """Return the estimates of a record by name, in the order of its fields."""
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        name: annotation
+        for name, hint in hints.items()
+        for annotation in getattr(hint, "__metadata__", ())
+        if isinstance(annotation, Quantity)
+    }
 
 
 @dataclass(frozen=True)
@@ -77,13 +96,13 @@ class SelectionSummary:
     mean_tokens: float
     all_visible_share: float
     info: SelectorInfo
-    gain_sparse_nats: Optional[Estimate]
-    recovered_fraction: Optional[Estimate]
-    gain_over_random_nats: Optional[Estimate]
-    excess_gain_nats: Optional[Estimate]
-    luck_nats: Optional[Estimate]
-    real_minus_luck_nats: Optional[Estimate]
-    prediction_recovered: Optional[Estimate]
+    gain_sparse_nats: Annotated[Optional[Estimate], Quantity("sparse gain")]
+    recovered_fraction: Annotated[Optional[Estimate], Quantity("R(k)", unit="", digits=2)]
+    gain_over_random_nats: Annotated[Optional[Estimate], Quantity("gain over random")]
+    excess_gain_nats: Annotated[Optional[Estimate], Quantity("excess gain")]
+    luck_nats: Annotated[Optional[Estimate], Quantity("luck", is_compared=False)]
+    real_minus_luck_nats: Annotated[Optional[Estimate], Quantity("real minus luck")]
+    prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
     figure4: LineFit
 
     @property
@@ -92,8 +111,8 @@ class SelectionSummary:
         return SelectionKey(self.selector, self.context, self.k)
 
     def estimate(self, name: str) -> Optional[Estimate]:
-        """Return one of the numbers ``ESTIMATES`` by its name."""
-        assert name in ESTIMATES, name
+        """Return one of ``SELECTION_QUANTITIES`` by its name."""
+        assert name in SELECTION_QUANTITIES, name
         value: Optional[Estimate] = getattr(self, name)
         return value
 
@@ -168,15 +187,23 @@ class Summary:
     num_windows: int
     num_documents: int
     overlap_percent: Optional[float]
-    loss_short_nats: Estimate
-    loss_train_len_nats: Optional[Estimate]
-    loss_long_nats: Estimate
-    long_gain_nats: Estimate
-    gain_beyond_nats: Optional[Estimate]
-    null_long_gain_nats: Estimate
-    content_gain_nats: Estimate
-    kl_short_nats: Estimate
-    null_kl_short_nats: Estimate
+    loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True)]
+    loss_train_len_nats: Annotated[
+        Optional[Estimate],
+        Quantity("loss with the last {row} tokens, as many as a training row has", is_compared=False, is_loss=True),
+    ]
+    loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True)]
+    long_gain_nats: Annotated[Estimate, Quantity("long gain", is_loss=True, definition="L_short - L_long")]
+    gain_beyond_nats: Annotated[
+        Optional[Estimate],
+        Quantity("gain beyond the training row", is_loss=True, definition="loss with the last {row} tokens - L_long"),
+    ]
+    null_long_gain_nats: Annotated[Estimate, Quantity("long gain, null context", is_loss=True)]
+    content_gain_nats: Annotated[
+        Estimate, Quantity("value of the content", is_compared=False, is_loss=True, definition="real - null")
+    ]
+    kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
+    null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
     lengths: Lengths
     setup: ModelSetup
     source: str
@@ -216,7 +243,7 @@ class Summary:
         )
 
     def of_windows(self, name: str) -> Optional[Estimate]:
-        """Return a mean over all windows, such as ``long_gain_nats``, by its name; one of ``WINDOW_ESTIMATES``."""
+        """Return a mean over all windows, such as ``long_gain_nats``, by its name; one of ``WINDOW_QUANTITIES``."""
         value: Optional[Estimate] = getattr(self, name)
         return value
 
@@ -250,15 +277,18 @@ class Summary:
 
     @property
     def blind_selectors(self) -> list[str]:
-        """The measured selectors that do not see the target, without `random`; the headline is theirs. `kl` is the first."""
+        """The measured selectors that do not see the target, without `random`; the headline is theirs.
+
+        Those that choose by a divergence from the full-context prediction come first.
+        """
         blind = [name for name in self.selectors if name != "random" and not self.sees_target(name)]
-        return sorted(blind, key=lambda name: FIRST_SELECTORS.get(name, len(FIRST_SELECTORS)))
+        return sorted(blind, key=lambda name: not (name in SELECTORS and SELECTORS[name].can_imitate))
 
     @property
     def seeing_selectors(self) -> list[str]:
-        """The measured selectors that see the target; `unmask-one` is the first."""
+        """The measured selectors that see the target, in the order of ``SELECTORS``."""
         seeing = [name for name in self.selectors if self.sees_target(name)]
-        return sorted(seeing, key=lambda name: FIRST_SELECTORS.get(name, len(FIRST_SELECTORS)))
+        return sorted(seeing, key=lambda name: [*SELECTORS, name].index(name))
 
     def sees_target(self, selector: str) -> bool:
         """Return True if a measured selector sees the target."""
@@ -278,6 +308,10 @@ class Summary:
     def end_ks(self) -> list[int]:
         """The smallest and the largest of ``shown_ks``, once if they are the same: the k of sentences and headlines."""
         return sorted({self.shown_ks[0], self.shown_ks[-1]})
+
+
+WINDOW_QUANTITIES = _quantities(Summary)
+SELECTION_QUANTITIES = _quantities(SelectionSummary)
 
 
 def gate_of(gain: Estimate) -> Gate:
@@ -330,17 +364,14 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         numbers: estimates of all that ``quantities_of`` returns.
     """
 
-    def of_windows(name: str) -> Estimate:
-        estimate = numbers[name]
-        assert estimate is not None, name  # a mean over one window or more
-        return estimate
-
-    long_gain = of_windows("long_gain_nats")
+    long_gain = numbers["long_gain_nats"]
+    assert long_gain is not None  # a mean over one window or more
     gate = gate_of(long_gain)
     selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
     if gate == "failed":
         selections = [selection.without_recovered_fraction() for selection in selections]
     manifest = measurement.manifest
+    of_windows: dict[str, Any] = {name: numbers.get(name) for name in WINDOW_QUANTITIES}
     return Summary(
         gate=gate,
         beyond_gate=beyond_gate_of(numbers.get("gain_beyond_nats"), measurement.lengths),
@@ -353,15 +384,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_windows=len(measurement.windows),
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
-        loss_short_nats=of_windows("loss_short_nats"),
-        loss_train_len_nats=numbers.get("loss_train_len_nats"),
-        loss_long_nats=of_windows("loss_long_nats"),
-        long_gain_nats=long_gain,
-        gain_beyond_nats=numbers.get("gain_beyond_nats"),
-        null_long_gain_nats=of_windows("null_long_gain_nats"),
-        content_gain_nats=of_windows("content_gain_nats"),
-        kl_short_nats=of_windows("kl_short_nats"),
-        null_kl_short_nats=of_windows("null_kl_short_nats"),
+        **of_windows,
         lengths=measurement.lengths,
         setup=measurement.setup,
         source=manifest["source"],
@@ -386,12 +409,6 @@ def _selection_summary(
         mean_tokens=measurement.mean_tokens(key),
         all_visible_share=measurement.all_visible_share(key),
         info=measurement.selectors[key.selector],
-        gain_sparse_nats=estimate("gain_sparse_nats"),
-        recovered_fraction=estimate("recovered_fraction"),
-        gain_over_random_nats=estimate("gain_over_random_nats"),
-        excess_gain_nats=estimate("excess_gain_nats"),
-        luck_nats=estimate("luck_nats"),
-        real_minus_luck_nats=estimate("real_minus_luck_nats"),
-        prediction_recovered=estimate("prediction_recovered"),
+        **{name: estimate(name) for name in SELECTION_QUANTITIES},
         figure4=LineFit(estimate("ols_slope"), estimate("tls_slope"), estimate("correlation")),
     )

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 
 SINGLE = "unmask-one"
 GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
-SHOWN_FIRST = ("kl", "attention")  # they do not see the target, so their gain over random is no selection luck
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,8 @@ def shown_first(measurement: Measurement) -> str:
     """Return the selector to show by default: one that does not see the target, if one was measured."""
     names = list(measurement.selectors)
     blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
-    return next(name for name in (*SHOWN_FIRST, *blind, *names) if name in names)
+    main = [name for name in blind if name in MAIN_SELECTORS]
+    return next(iter((*main, *blind, *names)))
 
 
 def choose_windows(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.model_setup import subject_name
-from olmo_sparsity.statistics.summary import MAIN_SELECTORS, SelectionSummary, Summary, summarize
+from olmo_sparsity.statistics.summary import SelectionSummary, Summary, summarize
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import (
     Json,

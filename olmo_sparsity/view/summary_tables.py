@@ -8,7 +8,13 @@ from olmo_sparsity.statistics.agreement import Agreement
 from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.summary import (
+    FRACTIONS,
+    SELECTION_QUANTITIES,
+    WINDOW_QUANTITIES,
+    SelectionSummary,
+    Summary,
+)
 from olmo_sparsity.view.result_table import (
     Cell,
     Column,
@@ -31,24 +37,19 @@ REFERENCE = "greedy"  # the selector whose choice the others are compared with, 
 
 def loss_table(summary: Summary) -> ResultTable:
     """Return mean losses and gains; without those of the training row where none is known."""
-    row = summary.lengths.train_len
-    of_row = (
-        (f"loss with the last {row} tokens, as many as a training row has", summary.loss_train_len_nats),
-        (f"gain beyond the training row: loss with the last {row} - L_long", summary.gain_beyond_nats),
-    )
     rows = []
-    for label, estimate in (
-        ("L_short", summary.loss_short_nats),
-        of_row[0],
-        ("L_long", summary.loss_long_nats),
-        ("long gain: L_short - L_long", summary.long_gain_nats),
-        of_row[1],
-        ("long gain, null context", summary.null_long_gain_nats),
-        ("value of the content: real - null", summary.content_gain_nats),
-    ):
-        if estimate is not None:
-            rows.append((*words(label), estimated(estimate, 4)))
+    for name, quantity in WINDOW_QUANTITIES.items():
+        estimate = summary.of_windows(name)
+        if quantity.is_loss and estimate is not None:
+            label = f"{quantity.title}: {quantity.definition}" if quantity.definition else quantity.title
+            rows.append((*words(label.format(row=summary.lengths.train_len)), estimated(estimate, 4)))
     return ResultTable("losses", (*keys("quantity"), *in_nats("mean")), tuple(rows))
+
+
+def _quantity_cell(summary: Summary, selection: SelectionSummary, name: str) -> Cell:
+    """Return the cell of one of ``SELECTION_QUANTITIES``."""
+    value = selection.estimate(name)
+    return recovered(summary, value) if name in FRACTIONS else estimated(value, SELECTION_QUANTITIES[name].digits)
 
 
 def _token_columns(summary: Summary) -> tuple[Column, ...]:
@@ -192,22 +193,13 @@ def every_selection_table(summary: Summary) -> ResultTable:
     columns = (
         *keys("selector", "context", "k"),
         *_token_columns(summary),
-        *in_nats("sparse gain"),
-        *plain("R(k)"),
-        *in_nats("over random", "excess gain", "luck", "real minus luck"),
-        *plain("D(k)"),
+        *(Column(quantity.title, quantity.unit) for quantity in SELECTION_QUANTITIES.values()),
     )
     rows = [
         (
             *words(selection.selector, selection.context, str(selection.k)),
             *_token_cells(selection, unit=summary.unit),
-            estimated(selection.gain_sparse_nats, 3),
-            recovered(summary, selection.recovered_fraction),
-            estimated(selection.gain_over_random_nats, 3),
-            estimated(selection.excess_gain_nats, 3),
-            estimated(selection.luck_nats, 3),
-            estimated(selection.real_minus_luck_nats, 3),
-            estimated(selection.prediction_recovered, 2),
+            *(_quantity_cell(summary, selection, name) for name in SELECTION_QUANTITIES),
         )
         for selection in summary.selections
     ]

@@ -13,7 +13,7 @@ from planted_gains import made_up, mean
 
 from olmo_sparsity.statistics.measurement import OF_ROW, Lengths, load
 from olmo_sparsity.statistics.model_setup import Anchor, MeasuredModel, ModelSetup, subject_name, subject_names
-from olmo_sparsity.statistics.summary import ESTIMATES, Summary, summarize
+from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, Summary, summarize
 from olmo_sparsity.view.as_json import setup_json, summary_json
 from olmo_sparsity.wording.comparison import setup_differences
 from olmo_sparsity.wording.gates import (
@@ -206,7 +206,7 @@ def test_the_other_numbers_of_a_pretrained_model_are_those_of_a_run(pretrained: 
     assert pretrained.long_gain_nats == of_run.long_gain_nats
     for entry, expected in zip(pretrained.selections, of_run.selections, strict=True):
         assert (entry.key, entry.info) == (expected.key, expected.info)
-        for name in ESTIMATES:
+        for name in SELECTION_QUANTITIES:
             assert (entry.estimate(name) is None) == (expected.estimate(name) is None)
             assert entry.estimate(name) is None or mean(entry.estimate(name)) == mean(expected.estimate(name))
 

@@ -30,7 +30,7 @@ from olmo_sparsity.statistics.measurement import (
     load,
     window_rows,
 )
-from olmo_sparsity.statistics.summary import ESTIMATES, FRACTIONS, WINDOW_ESTIMATES, gate_of, summarize
+from olmo_sparsity.statistics.summary import FRACTIONS, SELECTION_QUANTITIES, WINDOW_QUANTITIES, gate_of, summarize
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
@@ -166,10 +166,10 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
         "long_gain_nats": long_gain,
         "null_long_gain_nats": null,
         "content_gain_nats": long_gain - null,
-        **{name: weighted(windows[name]) for name in NUMBERS if name in WINDOW_ESTIMATES},
+        **{name: weighted(windows[name]) for name in NUMBERS if name in WINDOW_QUANTITIES},
     }
-    assert set(expected_of_windows) == set(WINDOW_ESTIMATES)
-    assert {name: summary.of_windows(name).mean for name in WINDOW_ESTIMATES} == pytest.approx(expected_of_windows)
+    assert set(expected_of_windows) == set(WINDOW_QUANTITIES)
+    assert {name: summary.of_windows(name).mean for name in WINDOW_QUANTITIES} == pytest.approx(expected_of_windows)
     assert len(summary.selections) == 14
     assert (summary.selectors, summary.ks) == (list(SELECTORS), [1, 4])
     for entry in summary.selections:
@@ -192,7 +192,7 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
                 expected["luck_nats"] = weighted(measurement.lucks[selector, k])
                 expected["real_minus_luck_nats"] = gain - expected["luck_nats"]
         assert {name: mean(entry.estimate(name)) for name in expected} == pytest.approx(expected)
-        assert {name for name in ESTIMATES if entry.estimate(name) is not None} == set(expected)
+        assert {name for name in SELECTION_QUANTITIES if entry.estimate(name) is not None} == set(expected)
         assert entry.info == SelectorInfo(SELECTORS[selector], 7)
     with pytest.raises(KeyError):
         summary.at("kl", "real", 2)
@@ -330,16 +330,16 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
-        "overlap_percent", "overlap_words", *WINDOW_ESTIMATES, *LENGTHS, "source", "split", "run", "run_id", "model",
+        "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, *LENGTHS, "source", "split", "run", "run_id", "model",
         "visibility", "anchor", "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):
         names = ["selector", "context", "k", "sees_target", "num_evaluations", "mean_tokens", "all_visible_share"]
-        names += [*ESTIMATES, "figure4"]
+        names += [*SELECTION_QUANTITIES, "figure4"]
         assert list(entry) == names
         assert (entry["selector"], entry["context"], entry["k"]) == selection.key
-        for name in ESTIMATES:
+        for name in SELECTION_QUANTITIES:
             estimate = selection.estimate(name)
             assert entry[name] == (None if estimate is None else dataclasses.asdict(estimate))
     assert shown["selections"][4]["figure4"] == dict.fromkeys(("ols_slope", "tls_slope", "correlation"))

@@ -267,7 +267,7 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     shown = rows[rows["table"] == "every k"]
     expected = {
         "sparse gain": ("gain_sparse_nats", "nats"), "R(k)": ("recovered_fraction", ""),
-        "over random": ("gain_over_random_nats", "nats"), "excess gain": ("excess_gain_nats", "nats"),
+        "gain over random": ("gain_over_random_nats", "nats"), "excess gain": ("excess_gain_nats", "nats"),
         "luck": ("luck_nats", "nats"), "real minus luck": ("real_minus_luck_nats", "nats"), "D(k)": ("prediction_recovered", ""),
     }  # fmt: skip
     assert len(shown) == len(expected) * len(summary.selections)

@@ -25,7 +25,7 @@ from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.summary import ESTIMATES, summarize
+from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
@@ -125,8 +125,8 @@ def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages:
     assert {**data["summary"], "selections": None} == {**summary_json(summary), **shown_words}
     for shown, selection in zip(data["summary"]["selections"], summary.selections, strict=True):
         expected = selection_json(selection)
-        assert {name: shown[name] for name in (*ESTIMATES, "figure4")} == {
-            name: expected[name] for name in (*ESTIMATES, "figure4")
+        assert {name: shown[name] for name in (*SELECTION_QUANTITIES, "figure4")} == {
+            name: expected[name] for name in (*SELECTION_QUANTITIES, "figure4")
         }
     for shown, entry in zip(data["classes"], by_class(measurement, summary), strict=True):
         assert shown["target_class"] == entry.target_class
@@ -135,7 +135,9 @@ def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages:
         assert shown["gate"] == entry.summary.gate
         for one, two in zip(shown["selections"], entry.summary.selections, strict=True):
             assert (one["selector"], one["context"], one["k"]) == two.key
-            assert {name: one[name] for name in ESTIMATES} == {name: selection_json(two)[name] for name in ESTIMATES}
+            assert {name: one[name] for name in SELECTION_QUANTITIES} == {
+                name: selection_json(two)[name] for name in SELECTION_QUANTITIES
+            }
     assert data["distances"] == [distance_json(entry) for entry in by_distance(tables["passed"], measurement)]
 
 
@@ -873,7 +875,7 @@ def test_numbers_and_figures_are_saved_without_a_network(
     found = {(row["class"], row["selector"], row["context"], row["k"], row["number"]): row for row in rows}
     assert len(found) == len(rows)
     for selection in summary.selections:
-        for name in ESTIMATES:
+        for name in SELECTION_QUANTITIES:
             estimate, key = selection.estimate(name), ("", *map(str, selection.key), name)
             assert (key in found) == (estimate is not None)
             if estimate is not None:
