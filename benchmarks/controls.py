@@ -24,13 +24,13 @@ from rich.table import Table
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.opened_model import open_model
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_context, measure_windows
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_context, measure_windows
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.text.null_contexts import draw_null_contexts

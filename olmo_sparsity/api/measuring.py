@@ -20,14 +20,14 @@ from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.measured_text import MeasuredText
 from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
-from olmo_sparsity.measure.opened_model import settings_record
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_influence import batches_of_contexts
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
+from olmo_sparsity.measure.setup.measured_text import MeasuredText
+from olmo_sparsity.measure.setup.opened_model import settings_record
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention
 

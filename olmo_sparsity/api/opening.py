@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config, MeasuredLengths, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries, refreshed_fit_entries
-from olmo_sparsity.measure.opened_model import OpenedModel
-from olmo_sparsity.measure.opened_model import open_model as open_configured_model
-from olmo_sparsity.measure.screening import check_proxy, open_proxy
+from olmo_sparsity.measure.selection.screening import check_proxy, open_proxy
+from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
+from olmo_sparsity.measure.setup.opened_model import OpenedModel
+from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.text.windows import Windows
 

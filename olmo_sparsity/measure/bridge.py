@@ -18,15 +18,15 @@ import torch
 
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.synthetic_accuracy import cells_of, cells_within, open_synthetic_run, synthetic_manifest
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.records.selectors import SELECTORS, any_needs_attention, rank
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.synthetic.data import evaluated_sequences

@@ -19,13 +19,12 @@ import torch
 
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
-from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.measure.work import part_size
+from olmo_sparsity.measure.setup.fit import fit_entries
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.work import WHOLE, Share, part_size
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)

@@ -12,16 +12,21 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.config import Config, fingerprint, to_dict
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity, settings_record
-from olmo_sparsity.measure.passes import windows_per_block
-from olmo_sparsity.measure.screening import check_proxy, make_screening, open_proxy, ranking_precision
-from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
-from olmo_sparsity.measure.work import part_size, tokens_of_influence
+from olmo_sparsity.measure.selection.screening import check_proxy, make_screening, open_proxy, ranking_precision
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows
+from olmo_sparsity.measure.setup.fit import fit_entries
+from olmo_sparsity.measure.setup.opened_model import (
+    OpenedModel,
+    identity,
+    open_model,
+    settings_identity,
+    settings_record,
+)
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.passes import windows_per_block
+from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training

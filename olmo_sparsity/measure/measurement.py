@@ -15,25 +15,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import pyarrow as pa
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_model import OpenedModel, lengths_record
-from olmo_sparsity.measure.pretrained_folder import begin_folder
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, check_same_model, lengths_record
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import unique_name, write_json, write_json_once
-from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.files import unique_name, write_json, write_json_once, write_text
+from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
+
+if TYPE_CHECKING:
+    from olmo_sparsity.model.pretrained import ModelRecord
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +136,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     prepared = plan.prepare()
     opened = plan.opened
     if opened.record is not None:
-        begin_folder(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
+        _begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
         manifest_of(plan, prepared),
@@ -143,6 +147,30 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         share=share,
     )
     return plan.folder
+
+
+def _begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
+    """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
+
+    The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings.
+
+    Raises:
+        UserError: another process has begun it with another model.
+    """
+    make_folder(run)
+    manifest = {"kind": "pretrained", "status": "complete", "model": dataclasses.asdict(record)}
+    write_json_once(run / "manifest.json", manifest)  # first, because it marks the folder as ours
+    check_same_model(run, record)
+    kept = dataclasses.replace(
+        config,
+        name=folder_name(run),
+        influence=InfluenceConfig(),
+        context_curve=ContextCurveConfig(),
+        validation=ValidationConfig(),
+    )
+    for name, content in (("config.yaml", to_yaml(kept)), ("tokenizer.json", tokenizer.to_str())):
+        if not (run / name).is_file():
+            write_text(run / name, content)
 
 
 def manifest_of(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:

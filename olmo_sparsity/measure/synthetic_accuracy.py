@@ -15,7 +15,7 @@ import torch
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions

@@ -2,7 +2,7 @@
 
 Rows of a call have the same number of tokens. Position IDs rise along a row and may have gaps; they lie below
 ``max_position``. The model knows nothing about which tokens are visible: a row holds the tokens that are to be seen, or a bias
-says who sees whom (``olmo_sparsity.measure.visibility``).
+says who sees whom (``olmo_sparsity.measure.visible.visibility``).
 """
 
 from __future__ import annotations

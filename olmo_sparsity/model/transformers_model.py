@@ -2,7 +2,7 @@
 
 Every call gives the model its position IDs and a mask. Without a mask transformers takes gaps in the position IDs for borders
 between texts, and hides each text from the next. Whether a model computes what was asked for is not known from its
-architecture: ``olmo_sparsity.measure.fit`` measures it.
+architecture: ``olmo_sparsity.measure.setup.fit`` measures it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Selectors: a score for each group of long-range tokens; the k highest are J_k, so J_1, J_2, ... are nested.
 
-A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.token_groups``). Whoever adds a selector
-writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and documentation
-read it from there.
+A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.visible.window_batch``). Whoever adds a
+selector writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and
+documentation read it from there.
 
 Shape letters: W windows, M long-range positions, I groups of the window with the most, N random visible sets, R rows, S groups of
 a set.
@@ -18,7 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
-    from olmo_sparsity.measure.scores import WindowScores
+    from olmo_sparsity.measure.selection.scores import WindowScores
 
 NO_GROUP = -1  # in a list of groups, where a window has no more
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite

@@ -18,8 +18,8 @@ from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve

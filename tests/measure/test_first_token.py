@@ -13,8 +13,7 @@ import torch
 from scipy.stats import t as student_t
 from transformers_models import BOS, VOCAB, build
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.first_token import (
+from olmo_sparsity.measure.setup.first_token import (
     FALSE_DECISIONS,
     Bos,
     compare_first_tokens,
@@ -22,7 +21,8 @@ from olmo_sparsity.measure.first_token import (
     lower_choice,
     standard_error,
 )
-from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.statistics.model_setup import AnchorCheck
 
 LOCAL, FULL = 10, 24

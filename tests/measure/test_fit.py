@@ -12,8 +12,7 @@ from tiny_models import build as build_olmo
 from transformers_models import BOS, FITTING, VOCAB, build, build_raw
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.fit import check_fit
-from olmo_sparsity.measure.fit_checks import FitCheck, telling_windows
+from olmo_sparsity.measure.setup.fit import FitCheck, check_fit, telling_windows
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 

@@ -14,10 +14,10 @@ import transformers_models
 from tiny_models import NORMED, build
 
 from benchmarks.long_windows import TensorMemory
-from olmo_sparsity.measure import losses
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
-from olmo_sparsity.measure.visibility import Visibility
+from olmo_sparsity.measure.visible import losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.gates import AttentionProbes, first_order
 

@@ -13,7 +13,7 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure import context_curve, validation
 from olmo_sparsity.measure.influence import RESOLVED, influence_run_id
-from olmo_sparsity.measure.opened_model import identity, open_model, settings_identity
+from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 

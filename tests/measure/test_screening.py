@@ -20,17 +20,17 @@ from olmo_sparsity.api import opening
 from olmo_sparsity.cli.options import parse_screen
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import screening
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.hierarchy import block_sizes, num_blocks, order_by_blocks
 from olmo_sparsity.measure.influence import influence_run_id, measure
-from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_losses
-from olmo_sparsity.measure.opened_model import open_model
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, open_proxy, ranking_precision
-from olmo_sparsity.measure.visibility import Visibility
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection import screening
+from olmo_sparsity.measure.selection.hierarchy import block_sizes, num_blocks, order_by_blocks
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, open_proxy, ranking_precision
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.visible.visibility import Visibility
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.records.selectors import rank
 from olmo_sparsity.storage.files import read_json

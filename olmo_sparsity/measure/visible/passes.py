@@ -14,8 +14,8 @@ from typing import Union
 
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.visibility import (
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.visibility import (
     attention_mask,
     compact_rows,
     prefix_positions,

@@ -12,14 +12,14 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit import CHECKED_WINDOWS, check_fit
+from olmo_sparsity.measure.setup.fit import CHECKED_WINDOWS, check_fit
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:
-    from olmo_sparsity.measure.opened_model import OpenedModel
+    from olmo_sparsity.measure.setup.opened_model import OpenedModel
     from olmo_sparsity.model.pretrained import PretrainedModel
 
 
@@ -30,8 +30,7 @@ class ScreeningSettings:
     Attributes:
         num_candidates: candidates that are unmasked one by one, the best of the ranking.
         ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.gates``); ``hierarchy``
-            unmasks blocks of tokens, then smaller ones within the best (``olmo_sparsity.measure.hierarchy``); ``proxy`` unmasks
-            every candidate.
+            unmasks blocks of tokens, then smaller ones within the best; ``proxy`` unmasks every candidate.
         ranker: the model that ranks: a proxy, or the model in lower precision; None: the model whose losses are reported.
     """
 

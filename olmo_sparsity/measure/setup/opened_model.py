@@ -16,10 +16,9 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, InfluenceConfig, to_dict
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained, text_of_run
-from olmo_sparsity.measure.pretrained_folder import check_same_model
+from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
@@ -272,6 +271,20 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         max_position=opened.record.max_position,
         record=opened.record,
     )
+
+
+def check_same_model(run: Path, record: ModelRecord) -> None:
+    """Check that the folder of results, where it exists, is that of this model.
+
+    Raises:
+        UserError: it holds the results of another model.
+    """
+    stored = read_manifest_of(run, "model")["model"]
+    if (stored["weights_sha256"], stored["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
+        raise UserError(
+            f"{run}: this folder holds the results of {stored['name']} with other weights or another tokenizer; choose another "
+            "folder with --run DIR"
+        )
 
 
 def _is_anchored(config: Config, *, automatic: bool) -> bool:

@@ -2,11 +2,11 @@
 
 ``loss(S)`` is the cross-entropy of the target when the local tokens, and with them the target, may attend to the local tokens,
 to S and to the anchor, and to nothing else; whether long-range tokens see one another depends on the definition of visible
-(``olmo_sparsity.measure.visibility``). Three paths compute it, and agree to 1e-5 nats in fp32:
+(``olmo_sparsity.measure.visible.visibility``). Three paths compute it, and agree to 1e-5 nats in fp32:
 
 - ``masked`` runs all tokens under an attention mask. It is the definition.
 - ``plain`` runs only the visible tokens, at their position IDs. Under ``contextual`` visibility the visible long-range tokens are
-  keys and values, which are computed once for the rows of a window (``olmo_sparsity.measure.passes``).
+  keys and values, which are computed once for the rows of a window (``olmo_sparsity.measure.visible.passes``).
 - ``compact`` does the same without computing twice what rows have in common (of an OLMo: ``olmo_sparsity.model.compact``).
 """
 
@@ -21,8 +21,8 @@ from typing import Optional
 
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.passes import (
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.passes import (
     RowGroup,
     log_probs_and_attention,
     log_probs_of_all_but_one,
@@ -31,7 +31,7 @@ from olmo_sparsity.measure.passes import (
     one_row_each,
     prefix_of_some,
 )
-from olmo_sparsity.measure.visibility import gate_bias, with_anchor
+from olmo_sparsity.measure.visible.visibility import gate_bias, with_anchor
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.model.gates import Estimate, first_order
 from olmo_sparsity.progress import tokens_ran

@@ -1,4 +1,4 @@
-"""Losses of windows with one group of tokens unmasked, or all but one: see ``olmo_sparsity.measure.token_groups``.
+"""Losses of windows with one group of tokens unmasked, or all but one: see ``olmo_sparsity.measure.visible.window_batch``.
 
 They are those of ``read_singles`` and ``all_but_one_losses``, with groups of tokens in place of positions.
 """
@@ -11,10 +11,10 @@ from typing import Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import SingleReadout, divergence, read_groups, surprisals
-from olmo_sparsity.measure.passes import RowGroup, log_probs_of_all_but_spans, log_probs_of_groups
-from olmo_sparsity.measure.token_groups import TokenGroups
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import SingleReadout, divergence, read_groups, surprisals
+from olmo_sparsity.measure.visible.passes import RowGroup, log_probs_of_all_but_spans, log_probs_of_groups
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.selectors import NO_GROUP
 
 POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together

@@ -1,7 +1,7 @@
 """What selectors ask about windows, for one label and one reference. The forward passes are cached and shared.
 
-What is scored are groups of long-range tokens, I of them in the window with the most (``olmo_sparsity.measure.token_groups``);
-{j} is the visible set of group j. By default each token is a group, and a group's number is its position.
+What is scored are groups of long-range tokens (``olmo_sparsity.measure.visible.window_batch``), I of them in the window with the
+most; {j} is the visible set of group j. By default each token is a group, and a group's number is its position.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.hierarchy import Rows, block_sizes, order_by_blocks
-from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups, target_losses
-from olmo_sparsity.measure.passes import RowGroup
-from olmo_sparsity.measure.predictions import Predictions, SharedSingles
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection.hierarchy import Rows, block_sizes, order_by_blocks
+from olmo_sparsity.measure.selection.predictions import Predictions, SharedSingles
+from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import divergence, gate_gradients, read_groups, target_losses
+from olmo_sparsity.measure.visible.passes import RowGroup
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.model.gates import Estimate
 from olmo_sparsity.records.selectors import rank
 

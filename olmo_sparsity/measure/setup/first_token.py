@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from scipy.stats import t as student_t
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.statistics.model_setup import AnchorCheck, AnchorChoice, ComparedLength
 
