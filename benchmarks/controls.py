@@ -110,13 +110,13 @@ def main() -> None:
     )
     settings, lengths = config.influence, config.measured_lengths
     opened = open_model(config, arguments.run)
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(config.influence)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     window_ids_W = np.arange(len(windows))
     batches = batches_of_contexts(
         null_contexts, window_ids_W, seed=settings.seed, device=opened.device, tokenizer=opened.tokenizer
     )
-    calls = stages(opened.evaluator(config), batches, settings=settings, draws=max(1, settings.resampled_draws))
+    calls = stages(opened.evaluator(settings), batches, settings=settings, draws=max(1, settings.resampled_draws))
     seconds = time_stages(calls, repeats=arguments.repeats, device=opened.device)
     title = (
         f"{arguments.run.name}: {len(windows)} windows, L {lengths.local_len}, M {lengths.num_long_range}, k 1, 2, 4, 8"

@@ -38,7 +38,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
     lengths = config.context
     opened = open_model(config, run)
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(config.influence)
     window_ids_W = np.arange(len(windows))
     rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)  # the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()

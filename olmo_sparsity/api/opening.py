@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, MeasuredLengths, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig, MeasuredLengths, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.screening import check_proxy, open_proxy
@@ -74,28 +74,27 @@ class Model:
         """
         known = dict(self._fit)
         if known:
-            self._fit.update(refreshed_fit_entries(self.config, self.opened, windows, known=known))
+            self._fit.update(refreshed_fit_entries(self.opened, windows, known=known))
         else:
-            self._fit.update(fit_entries(self.config, self.opened, windows, given=True))
+            self._fit.update(fit_entries(self.opened, windows))
         return dict(self._fit)
 
-    def proxy(self, config: Config, windows: Windows) -> Optional[PretrainedModel]:
+    def proxy(self, settings: InfluenceConfig, windows: Windows) -> Optional[PretrainedModel]:
         """Return the model that ranks candidates (``influence.screen_proxy``), opened and checked once; None: there is none.
 
         Args:
-            config: the configuration of the measurement.
+            settings: of the measurement.
             windows: the windows that are measured; the proxy is checked on the first of them.
 
         Raises:
             UserError: it cannot rank; the message tells what was found.
         """
-        settings = config.influence
         key = fingerprint(settings.screen is None, settings.ranking, settings.screen_proxy, settings.screen_precision)
         if key not in self._proxies:
-            proxy = open_proxy(config, self.opened)
+            proxy = open_proxy(settings, self.opened, allow_pickle=self.config.pretrained.allow_pickle)
             if proxy is None:
                 return None
-            check_proxy(config, self.opened, proxy=proxy, windows=windows)
+            check_proxy(settings, self.opened, proxy=proxy, windows=windows)
             self._proxies[key] = proxy
         return self._proxies[key]
 
@@ -185,15 +184,15 @@ def open_configured(config: Config, run: Path) -> Model:
         UserError: the model or the run is not usable.
     """
     opened = open_configured_model(config, run)
-    return Model(config, opened, opened.evaluator(config))
+    return Model(config, opened, opened.evaluator(config.influence))
 
 
-def with_settings(model: Model, **changes: Any) -> Config:
-    """Return the configuration of a model with other settings of ``influence``; ``changes``: their new values by name.
+def with_settings(model: Model, **changes: Any) -> InfluenceConfig:
+    """Return how a model is measured with other settings of ``influence``; ``changes``: their new values by name.
 
     Raises:
         UserError: a setting is not possible.
     """
     config = dataclasses.replace(model.config, influence=dataclasses.replace(model.config.influence, **changes))
     config.check_k()
-    return config
+    return config.influence

@@ -215,7 +215,9 @@ def context_curve(
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
     from olmo_sparsity.view.console import print_curve
 
-    visible_lengths(loaded)  # refuses what is too short, before the training
+    visible_lengths(
+        loaded.measured_lengths, loaded.context_curve.max_visible
+    )  # refuses what is too short, before the training
     train_first(loaded, folder, share=share, asked=train, kind="context-curve", out=out)
     with interruptible():
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)

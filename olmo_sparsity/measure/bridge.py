@@ -86,14 +86,14 @@ def measure_bridge(
     folder = out or run / "bridge" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "bridge") and not overwrite and is_measured(folder, "bridge", run_id=run_id):
         return folder
-    num_windows = len(cells_of(config)) * settings.test_rows
+    num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(f"{folder}: {num_windows} prompts, {', '.join(settings.bridge_selectors)}")
     schema = schemas(settings.test_lengths[-1])["parities"]
     hidden = dataclasses.replace(config.influence, visibility="hidden")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []
-        for cell, rows_w in cells_within(config, window_ids_W):
+        for cell, rows_w in cells_within(settings, window_ids_W):
             evaluator = make_evaluator(opened.model, hidden, full_len=cell.length + LOCAL_LEN, local_len=LOCAL_LEN)
             rows += bridge_rows(
                 config, evaluator, device=opened.device, length=cell.length, k=cell.k, rows_w=rows_w, first=cell.first

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.selection.screening import check_proxy, make_screening, open_proxy, ranking_precision
@@ -63,47 +63,52 @@ def measure(
         UserError: the text, the model, the run or the folder is not usable.
     """
     config.check_k()
-    opened = open_model(config, run)
-    proxy = open_proxy(config, opened)
-    run_id = influence_run_id(config, opened, proxy=proxy)
-    folder = out or run / "influence" / default_name(config, opened, run_id=run_id)
+    settings, opened = config.influence, open_model(config, run)
+    proxy = open_proxy(settings, opened, allow_pickle=config.pretrained.allow_pickle)
+    run_id = influence_run_id(settings, opened, proxy=proxy)
+    folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
         run_id=run_id,
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, proxy=proxy, folder=folder),
+        prepare=lambda: _prepare(settings, opened, proxy=proxy, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
+def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
     store = opened.text.store
-    settings = {**settings_identity(config.influence), **dict.fromkeys(RESOLVED)}
-    if config.influence.screen is not None:
-        settings["screen_precision"] = ranking_precision(config, opened)
+    resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
+    if settings.screen is not None:
+        resolved["screen_precision"] = ranking_precision(settings, opened)
     return fingerprint(
         SCHEMA_VERSION,
-        settings,
-        identity(config, opened),
+        resolved,
+        identity(opened),
         store.tokens_sha256,
         store.split,
         *([] if proxy is None else [proxy.record.weights_sha256]),
     )
 
 
-def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
+def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: ContextConfig, run_id: str) -> str:
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
     Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
+
+    Args:
+        settings: what is measured.
+        opened: the model.
+        trained: the lengths of the run.
+        run_id: the fingerprint.
     """
-    settings, lengths = config.influence, config.measured_lengths
+    lengths = opened.lengths
     source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
     parts = [source, opened.text.split]
-    own = (config.context.local_len, config.context.full_len)
-    if opened.record is not None or (lengths.local_len, lengths.full_len) != own:
+    if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
         parts.append(f"{lengths.local_len}of{lengths.full_len}")
     if settings.unit != "token":
         parts.append(settings.unit.replace(":", ""))
@@ -116,21 +121,22 @@ def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
 
 
 def _prepare(
-    config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel], folder: Path
+    settings: InfluenceConfig, opened: OpenedModel, *, proxy: Optional[PretrainedModel], folder: Path
 ) -> PreparedMeasurement:
-    settings, lengths = config.influence, config.measured_lengths
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(settings)
     num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    fit = fit_entries(config, opened, windows)
+    fit = fit_entries(opened, windows, drawn=settings)
     if proxy is not None:
-        check_proxy(config, opened, proxy=proxy, windows=windows)
-    evaluator = opened.evaluator(config)
-    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
+        check_proxy(settings, opened, proxy=proxy, windows=windows)
+    evaluator = opened.evaluator(settings)
+    null_contexts = draw_null_contexts(
+        windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
+    )
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
         logger.info(
@@ -143,7 +149,7 @@ def _prepare(
         f"k = {list(settings.k)}"
     )
     return prepare_windows(
-        config,
+        settings,
         opened,
         evaluator=evaluator,
         null_contexts=null_contexts,
@@ -154,7 +160,7 @@ def _prepare(
 
 
 def prepare_windows(
-    config: Config,
+    settings: InfluenceConfig,
     opened: OpenedModel,
     *,
     evaluator: Evaluator,
@@ -166,7 +172,7 @@ def prepare_windows(
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
 
     Args:
-        config: what to measure.
+        settings: what to measure.
         opened: the model, and the text of the windows.
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
@@ -174,9 +180,9 @@ def prepare_windows(
         proxy: of ``open_proxy``.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
-    settings, windows = config.influence, null_contexts.windows
-    screening = make_screening(config, opened, proxy=proxy)
-    tokens_per_window = tokens_of_influence(settings, config.measured_lengths)
+    windows, lengths = null_contexts.windows, opened.lengths
+    screening = make_screening(settings, opened, proxy=proxy)
+    tokens_per_window = tokens_of_influence(settings, lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
@@ -194,7 +200,7 @@ def prepare_windows(
             evaluator,
             batches,
             settings=settings,
-            train_len=config.measured_lengths.train_len,
+            train_len=lengths.train_len,
             screening=screening,
         )
         return tables.of_part(window_ids_W, part)
@@ -203,7 +209,7 @@ def prepare_windows(
         per_block = len(window_ids_W)
         if evaluator.goes_on_from_prefix:
             # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
-            per_block = windows_per_block(evaluator, config.measured_lengths.full_len)
+            per_block = windows_per_block(evaluator, lengths.full_len)
         blocks = [
             measure_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
         ]
@@ -219,9 +225,9 @@ def prepare_windows(
             "num_documents": windows.num_documents,
             "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
-            **({"pose": to_dict(config.pose)} if opened.record is None else {}),
+            **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
             **fit,
-            **({} if screening is None else {"screen_precision": ranking_precision(config, opened)}),
+            **({} if screening is None else {"screen_precision": ranking_precision(settings, opened)}),
             **({} if proxy is None else {"screen_proxy": dataclasses.asdict(proxy.record)}),
         },
     )

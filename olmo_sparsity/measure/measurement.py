@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +30,12 @@ from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
+from olmo_sparsity.records.models import ModelRecord
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import unique_name, write_json, write_json_once, write_text
 from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
-
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import ModelRecord
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +103,7 @@ class MeasurementPlan:
         kind: ``influence``, ``context-curve`` or ``validation``.
         run_id: fingerprint of everything that the tables depend on.
         folder: where the tables go.
-        config: the experiment.
+        config: the experiment; the folder of a pretrained model records it.
         opened: the model that is measured, and its text.
         prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
             anything is deleted.
@@ -139,7 +137,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         _begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
-        manifest_of(plan, prepared),
+        manifest_of(opened, prepared, kind=plan.kind, run_id=plan.run_id),
         part_size=prepared.part_size,
         measure_part=prepared.measure_part,
         tokens_per_window=prepared.tokens_per_window,
@@ -173,17 +171,16 @@ def _begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokeniz
             write_text(run / name, content)
 
 
-def manifest_of(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
+def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str, run_id: str) -> dict[str, Any]:
     """Return what the manifest says about a measurement before it begins."""
-    opened = plan.opened
     entries = {
-        "kind": plan.kind,
-        "run_id": plan.run_id,
+        "kind": kind,
+        "run_id": run_id,
         "run": opened.name,
         "source": opened.text.source,
         "split": opened.text.split,
-        "context": lengths_record(plan.config, opened),
-        "visibility": plan.config.influence.visibility,
+        "context": lengths_record(opened),
+        "visibility": opened.visibility,
         "anchor": None if opened.anchor is None else dataclasses.asdict(opened.anchor),
         "num_windows": prepared.num_windows,
         "num_parameters": opened.num_parameters,

@@ -108,7 +108,7 @@ def validate(
         SCHEMA_VERSION,
         GENERATOR_VERSION,
         to_dict(settings),
-        identity(config, opened),
+        identity(opened),
         opened.text.store.tokens_sha256,
         list(settings_identity(config.influence, WINDOW_KEYS).values()),
     )
@@ -127,9 +127,9 @@ def validate(
 def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
     settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
     natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
-    entries = fit_entries(config, opened, natural)
+    entries = fit_entries(opened, natural, drawn=config.influence)
     # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
-    evaluator = opened.evaluator(config)
+    evaluator = opened.evaluator(config.influence)
     suites = [Suite(windows, evaluator, opened.tokenizer) for windows in _needle_suites(config, opened, natural)]
     if opened.record is None:
         solver = trained_solver(config, run / "solver", device=opened.device)
@@ -205,8 +205,7 @@ def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> lis
 
 def _natural_windows(config: Config, opened: OpenedModel, *, num_windows: int) -> Windows:
     """Return the windows that needles are planted into, fewer if the text has fewer."""
-    influence = dataclasses.replace(config.influence, num_windows=num_windows)
-    return opened.windows(dataclasses.replace(config, influence=influence), config.measured_lengths.full_len)
+    return opened.windows(dataclasses.replace(config.influence, num_windows=num_windows))
 
 
 def _correlation_suites(config: Config, solver: OLMoWithPositions) -> list[Suite]:

@@ -31,7 +31,7 @@ def earlier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_id(config: Config, run: Path) -> str:
-    return influence_run_id(config, open_model(config, run))
+    return influence_run_id(config.influence, open_model(config, run))
 
 
 def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
@@ -69,8 +69,8 @@ def test_measurements_of_earlier_versions_keep_their_fingerprint(
     opened = open_model(config, tiny_run)
     settings = {key: value for key, value in to_dict(config.influence).items() if key != "min_preceding"}
     settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
-    parts = identity(config, opened), opened.text.store.tokens_sha256, opened.text.store.split
-    assert influence_run_id(config, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
+    parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
+    assert influence_run_id(config.influence, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
 
 
 def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:

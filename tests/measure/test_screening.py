@@ -226,7 +226,9 @@ def test_from_python_a_proxy_is_opened_once(config: Config, corpus_file: Path, m
     model = api.open_model(str(config.pretrained.model), local_len=LOCAL, full_len=FULL, overrides=overrides)
     texts = [json.loads(line)["text"] for line in corpus_file.open()][:40]
     opened: list[object] = []
-    monkeypatch.setattr(opening, "open_proxy", lambda *arguments: opened.append(open_proxy(*arguments)) or opened[-1])
+    monkeypatch.setattr(
+        opening, "open_proxy", lambda *args, **named: opened.append(open_proxy(*args, **named)) or opened[-1]
+    )
     for seed in (1, 2):
         windows = api.windows_from_texts(model, texts, num_windows=4, seed=seed)
         measured = api.measure(model, windows, selectors=["kl"], k=[1])
@@ -272,24 +274,23 @@ def test_machines_that_rank_in_other_precisions_do_not_share_a_folder(
     by_device, found = with_settings(config, screen_proxy=None, screen_by="gradient"), {}
     for has_units, precision in ((False, "fp32"), (True, "bf16")):
         monkeypatch.setattr(screening, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        assert ranking_precision(by_device, opened) == precision
+        assert ranking_precision(by_device.influence, opened) == precision
         folder = measure(by_device, tmp_path / "run")
         assert read_json(folder / "manifest.json")["screen_precision"] == precision
-        found[precision] = (influence_run_id(by_device, opened), folder)
-        exact = with_settings(by_device, screen=None)
+        found[precision] = (influence_run_id(by_device.influence, opened), folder)
+        exact = with_settings(by_device, screen=None).influence
         assert influence_run_id(exact, opened) == found.setdefault("exact", influence_run_id(exact, opened))
     assert found["fp32"][0] != found["bf16"][0] and found["fp32"][1] != found["bf16"][1]
 
 
 def test_a_model_on_several_devices_ranks_in_the_precision_of_its_losses(config: Config, tmp_path: Path) -> None:
     """It cannot be copied into another."""
-    spread = dataclasses.replace(
-        with_settings(config, screen_proxy=None), pretrained=dataclasses.replace(config.pretrained, device_map="auto")
-    )
-    opened = dataclasses.replace(open_model(config, tmp_path / "run"), precision="bf16")
-    assert ranking_precision(spread, opened) == "bf16"
+    spread = dataclasses.replace(config, pretrained=dataclasses.replace(config.pretrained, device_map="auto"))
+    opened = dataclasses.replace(open_model(spread, tmp_path / "run"), precision="bf16")
+    settings = dataclasses.replace(config.influence, screen_proxy=None)
+    assert ranking_precision(settings, opened) == "bf16"
     with pytest.raises(UserError, match=r"screen_precision = fp32: a model under pretrained\.device_map"):
-        ranking_precision(with_settings(spread, screen_precision="fp32"), opened)
+        ranking_precision(dataclasses.replace(settings, screen_precision="fp32"), opened)
 
 
 @pytest.mark.parametrize(

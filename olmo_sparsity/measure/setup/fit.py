@@ -18,9 +18,9 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.setup.first_token import Bos, compare_first_tokens
+from olmo_sparsity.measure.setup.first_token import compare_first_tokens
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.visible.visibility import (
     Visibility,
@@ -407,23 +407,22 @@ def num_compared_windows(full_len: int) -> tuple[int, int]:
     return first, max(first, MOST_TOKENS // full_len)
 
 
-def fit_entries(config: Config, opened: OpenedModel, windows: Windows, *, given: bool = False) -> dict[str, Any]:
+def fit_entries(opened: OpenedModel, windows: Windows, *, drawn: Optional[InfluenceConfig] = None) -> dict[str, Any]:
     """Check on a few windows that a pretrained model fits, and return the manifest's entry about it; of a run, none.
 
     Args:
-        config: the lengths, and how windows are drawn.
         opened: the model.
         windows: the windows to measure. Where they are longer than the full context, as those of a context curve may be, their
             last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too.
-        given: they were not drawn from the opened text, so the first tokens are compared on these windows alone. Otherwise more
-            are drawn where it takes more; the first of them are those to measure.
+        drawn: how they were drawn from the opened text. Where comparing the first tokens takes more of them, more are drawn, of
+            which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
 
     Raises:
         UserError: the model does not do what the measurement takes for granted.
     """
     if opened.record is None:
         return {}
-    lengths = config.measured_lengths
+    lengths = opened.lengths
     rows_WT = _tokens(opened, windows, CHECKED_WINDOWS)
     logger.info(
         f"{opened.record.name}: checking on {len(rows_WT)} windows of {lengths.full_len:,} tokens whether it can be measured"
@@ -445,31 +444,26 @@ def fit_entries(config: Config, opened: OpenedModel, windows: Windows, *, given:
     if rows_WT.shape[1] > tokens_WT.shape[1]:
         checks.append(check_longest_row(opened.model, rows_WT, **options))
     _, most = num_compared_windows(lengths.full_len)
-    if not given and len(windows) < most:
-        more = dataclasses.replace(config, influence=dataclasses.replace(config.influence, num_windows=most))
-        windows = opened.windows(more, windows.full_len)
-    return {
-        "fit": {"checks": [dataclasses.asdict(check) for check in checks], "anchor": _compared(config, opened, windows)}
-    }
+    if drawn is not None and len(windows) < most:
+        windows = opened.windows(dataclasses.replace(drawn, num_windows=most), full_len=windows.full_len)
+    return {"fit": {"checks": [dataclasses.asdict(check) for check in checks], "anchor": _compared(opened, windows)}}
 
 
-def refreshed_fit_entries(
-    config: Config, opened: OpenedModel, windows: Windows, *, known: dict[str, Any]
-) -> dict[str, Any]:
+def refreshed_fit_entries(opened: OpenedModel, windows: Windows, *, known: dict[str, Any]) -> dict[str, Any]:
     """Return entries of ``fit_entries`` as they are, or where these windows are more, with the first tokens compared on them.
 
     A few windows tell too little about which first token is the better one; what was checked of the model stays true.
     """
     compared = known["fit"]["anchor"]
-    _, most = num_compared_windows(config.measured_lengths.full_len)
+    _, most = num_compared_windows(opened.lengths.full_len)
     if compared is None or AnchorCheck(**compared).is_settled or min(most, len(windows)) <= compared["num_windows"]:
         return known
-    return {"fit": {**known["fit"], "anchor": _compared(config, opened, windows)}}
+    return {"fit": {**known["fit"], "anchor": _compared(opened, windows)}}
 
 
-def _compared(config: Config, opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]:
+def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]:
     """Compare the first tokens on so many of the windows as it takes; None: a BOS does not fit in front of a window."""
-    lengths = config.measured_lengths
+    lengths = opened.lengths
     if lengths.full_len + 1 > opened.model.max_position:
         return None
     first, most = num_compared_windows(lengths.full_len)
@@ -478,7 +472,7 @@ def _compared(config: Config, opened: OpenedModel, windows: Windows) -> Optional
         opened.model,
         tokens_WT,
         windows.store.doc_ids_G[windows.document_W[: len(tokens_WT)]],
-        bos=Bos(opened.bos.id, opened.bos.text),
+        bos=opened.bos,
         chosen=opened.anchor_id,
         local_len=lengths.local_len,
         first_look=first,

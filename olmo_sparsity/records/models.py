@@ -1,0 +1,44 @@
+"""Which model was measured, and the token in front of its windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A pretrained model, as manifests hold it under ``model``.
+
+    Attributes:
+        name: its folder, file or hub repository, as it was given.
+        revision: commit on the hub; None for files of this machine.
+        weights_sha256: of the files with the weights, one after another in the order of their names.
+        architecture: the name of its class.
+        num_parameters: its number of weights.
+        dtype: of the weights in memory, as torch names it, such as ``bfloat16``.
+        max_position: its number of position IDs.
+        tokenizer_sha256: of the tokenizer's JSON text.
+    """
+
+    name: str
+    revision: Optional[str]
+    weights_sha256: str
+    architecture: str
+    num_parameters: int
+    dtype: str
+    max_position: int
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The token in front of every window that every token sees, always; it is neither local nor long-range.
+
+    Attributes:
+        id: its token ID.
+        text: as the tokenizer writes it.
+    """
+
+    id: int
+    text: str
