@@ -115,7 +115,7 @@ def _estimated(problem: Problem, models: Models, *, ranking: str, num_candidates
         assert models.proxy is not None
         ranker = dataclasses.replace(problem.evaluator, model=models.proxy)
     screening = ScreeningSettings(num_candidates, ranking=ranking, ranker=ranker)
-    return -problem.scores().estimates(screening, "loss")[0]
+    return -problem.scores().ranking_values(screening, "loss")[0]
 
 
 def alternating(scores: list[np.ndarray]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -14,7 +15,13 @@ import pyarrow as pa
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.selection.screening import check_proxy, make_screening, open_proxy, ranking_precision
+from olmo_sparsity.measure.selection.screening import (
+    ScreeningSettings,
+    check_proxy,
+    make_screening,
+    open_proxy,
+    ranking_precision,
+)
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import (
@@ -186,39 +193,10 @@ def prepare_windows(
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
-
-    def measure_block(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(
-            null_contexts,
-            window_ids_W,
-            seed=settings.seed,
-            device=opened.device,
-            unit=settings.unit,
-            tokenizer=opened.tokenizer,
-        )
-        part = measure_windows(
-            evaluator,
-            batches,
-            settings=settings,
-            train_len=lengths.train_len,
-            screening=screening,
-        )
-        return tables.of_part(window_ids_W, part)
-
-    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        per_block = len(window_ids_W)
-        if evaluator.goes_on_from_prefix:
-            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
-            per_block = windows_per_block(evaluator, lengths.full_len)
-        blocks = [
-            measure_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
-        ]
-        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
-
     return PreparedMeasurement(
         num_windows=len(windows),
         part_size=part_size(settings.windows_per_part, tokens_per_window),
-        measure_part=measure_part,
+        measure_part=InfluenceParts(evaluator, tables, screening, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": settings_record(settings),
@@ -231,6 +209,49 @@ def prepare_windows(
             **({} if proxy is None else {"screen_proxy": dataclasses.asdict(proxy.record)}),
         },
     )
+
+
+@dataclass(frozen=True)
+class InfluenceParts:
+    """Measures the windows of a part, and returns their tables.
+
+    Attributes:
+        evaluator: the model.
+        tables: of the measurement; it knows the windows and the settings.
+        screening: how candidates are screened; None: not at all.
+        train_len: tokens of a training row; None: not known.
+    """
+
+    evaluator: Evaluator
+    tables: InfluenceTables
+    screening: Optional[ScreeningSettings]
+    train_len: Optional[int]
+
+    def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        """Return every table of the windows with these numbers (int64), by its name."""
+        per_block = len(window_ids_W)
+        if self.evaluator.goes_on_from_prefix:
+            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
+            per_block = windows_per_block(self.evaluator, self.tables.windows.full_len)
+        blocks = [
+            self._of_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
+        ]
+        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
+
+    def _of_block(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        settings = self.tables.settings
+        batches = batches_of_contexts(
+            self.tables.null_contexts,
+            window_ids_W,
+            seed=settings.seed,
+            device=self.evaluator.model.device,
+            unit=settings.unit,
+            tokenizer=self.tables.tokenizer,
+        )
+        part = measure_windows(
+            self.evaluator, batches, settings=settings, train_len=self.train_len, screening=self.screening
+        )
+        return self.tables.of_part(window_ids_W, part)
 
 
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from olmo_sparsity.model.gates import AttentionState, LossOfLogits
+from olmo_sparsity.model.attribution import AttentionState, LossOfLogits
 
 KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""

@@ -21,8 +21,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe

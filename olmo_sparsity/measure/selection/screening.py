@@ -29,7 +29,7 @@ class ScreeningSettings:
 
     Attributes:
         num_candidates: candidates that are unmasked one by one, the best of the ranking.
-        ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.gates``); ``hierarchy``
+        ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.attribution``); ``hierarchy``
             unmasks blocks of tokens, then smaller ones within the best; ``proxy`` unmasks every candidate.
         ranker: the model that ranks: a proxy, or the model in lower precision; None: the model whose losses are reported.
     """
