@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, InfluenceConfig, MeasuredLengths, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.screening import check_proxy, open_proxy
@@ -20,6 +20,7 @@ from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, InfluenceConfig, MeasuredLengths, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.setup.fit import fit_entries
@@ -25,6 +25,7 @@ from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.work import WHOLE, Share, part_size
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
-from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
+from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.hierarchy import BRANCHES, block_sizes, num_blocks
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SCREENED, SELECTORS, ScoringSize, names_where, tokens_of_estimates
 from olmo_sparsity.torchrun import current_process
 

@@ -28,7 +28,7 @@ from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
-from olmo_sparsity.records.models import ModelRecord
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.files import sha256_file, sha256_text
 
 logger = logging.getLogger(__name__)

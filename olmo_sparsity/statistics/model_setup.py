@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Literal, Optional
 
 from olmo_sparsity.config.pretrained import telling_name
-from olmo_sparsity.records.models import Anchor
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.records.selectors import SCREENED
 
 Visibility = Literal["hidden", "contextual"]

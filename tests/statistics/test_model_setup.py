@@ -11,7 +11,7 @@ import pytest
 from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.records.models import Anchor
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.as_json import setup_json, summary_json
 from olmo_sparsity.statistics.measurement import OF_ROW, Lengths, load
 from olmo_sparsity.statistics.model_setup import MeasuredModel, ModelSetup

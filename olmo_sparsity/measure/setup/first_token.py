@@ -18,7 +18,7 @@ from scipy.stats import t as student_t
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.records.models import Anchor
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.model_setup import AnchorCheck, AnchorChoice, ComparedLength
 
 logger = logging.getLogger(__name__)

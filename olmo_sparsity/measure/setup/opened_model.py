@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, InfluenceConfig, MeasuredLengths, PoseConfig, to_dict
+from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
@@ -23,7 +23,7 @@ from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
-from olmo_sparsity.records.models import Anchor, ModelRecord
+from olmo_sparsity.records.measured import Anchor, MeasuredLengths, ModelRecord
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run

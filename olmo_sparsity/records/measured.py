@@ -1,9 +1,28 @@
-"""Which model was measured, and the token in front of its windows."""
+"""What was measured: the lengths of its windows, the pretrained model, and the token in front."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Optional
+
+
+@dataclass(frozen=True)
+class MeasuredLengths:
+    """The lengths that a measurement has, in tokens.
+
+    Attributes:
+        local_len: L, the number of local tokens.
+        full_len: length of the full context.
+        train_len: tokens of a training row; None for a pretrained model, where no row is known.
+        max_position: position IDs of training lie below this; None for a pretrained model, which itself knows its limit.
+        num_long_range: M, the number of long-range tokens.
+    """
+
+    local_len: int
+    full_len: int
+    train_len: Optional[int]
+    max_position: Optional[int]
+    num_long_range: int
 
 
 @dataclass(frozen=True)
