@@ -159,7 +159,7 @@ def make_screening(
 
 
 def labels_in_vocabulary(labels: torch.Tensor, size: int) -> torch.Tensor:
-    """Return labels, int64, of which those beyond a ranker's entries, padding of the measured model, are its last entry."""
+    """Return labels below ``size``, int64: larger ones, which only padding of the measured model has, become the last entry."""
     return labels.clamp(max=size - 1)
 
 

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 CHECKED_SET = 8  # visible long-range tokens, as far apart as the window allows
 LEAST_EFFECT = 0.1  # of what rounding may cause; where position IDs are ignored, the effect is 0 exactly
-FEWEST_TOKENS = 4  # different ones that a window must hold for the checks to tell anything
+FEWEST_TOKENS = 4  # different ones that a checked window must hold
 CHECKED_WINDOWS = 4  # a model that does not fit differs on every window
 # What rounding may cause, in the units of ``expected_difference``. Measured on SmolLM2-135M, 64 of 128 tokens, 8 windows of C4,
 # with and without an anchor: compact and masked differ by 3e-6 in fp32 and by up to 0.07 in bf16. What must not pass is larger:
@@ -80,19 +80,19 @@ def expected_difference(logits_WV: torch.Tensor, others_WV: torch.Tensor) -> flo
     return float(difference_W.max())  # torch's max keeps NaN
 
 
-def telling_windows(tokens_WT: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Return windows with drawn tokens, always the same ones, in place of each window that tells nothing; int64 [W, T].
+def varied_windows(tokens_WT: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Replace windows of too few different tokens by drawn tokens, always the same ones; int64 [W, T].
 
     Over equal tokens attention is a mean of equal values: no other position ID, hidden token or sliding window changes it. So a
     window must hold different tokens, and so must every second token of it, which are all that ``effect_of_positions`` runs.
     """
-    tells_W = _holds_different(tokens_WT) & _holds_different(tokens_WT.flip(1)[:, ::2])
+    is_varied_W = _has_different_tokens(tokens_WT) & _has_different_tokens(tokens_WT.flip(1)[:, ::2])
     shuffled_V = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))
     drawn_WT = shuffled_V[torch.arange(tokens_WT.numel()) % vocab_size].view(tokens_WT.shape)
-    return torch.where(tells_W[:, None], tokens_WT, drawn_WT.to(tokens_WT.device))
+    return torch.where(is_varied_W[:, None], tokens_WT, drawn_WT.to(tokens_WT.device))
 
 
-def _holds_different(tokens_WT: torch.Tensor) -> torch.Tensor:
+def _has_different_tokens(tokens_WT: torch.Tensor) -> torch.Tensor:
     """Return bool [W], True where ``FEWEST_TOKENS`` tokens of a window differ, or all of a shorter one."""
     changes_W = (tokens_WT.sort(dim=1).values.diff(dim=1) != 0).sum(dim=1)
     return changes_W + 1 >= min(FEWEST_TOKENS, tokens_WT.shape[1])
@@ -238,10 +238,10 @@ class CheckedWindows:
         return FitCheck("attention of the last token, sum", float(attention_WT.sum(dim=1).max()), 1.01)
 
 
-Explained = tuple[Callable[[CheckedWindows], FitCheck], Callable[[CheckedWindows], str]]
+CheckAndReason = tuple[Callable[[CheckedWindows], FitCheck], Callable[[CheckedWindows], str]]
 
 # In this order: a check that fails would make later ones fail, too, and their messages would mislead.
-CHECKS: list[Explained] = [
+CHECKS: list[CheckAndReason] = [
     (
         CheckedWindows.effect_of_positions,
         lambda _: (
@@ -321,7 +321,7 @@ def check_fit(
     )
     checks = [positions]
     for measure, explanation in CHECKS:
-        with _as_misfit(name, measure.__name__.replace("_", " ")):
+        with _as_user_error(name, measure.__name__.replace("_", " ")):
             check = measure(windows)
         if not check.holds:
             raise UserError(
@@ -353,7 +353,7 @@ def check_longest_row(
     rows = _checked_windows(
         model, tokens_WT, local_len=local_len, dtype=dtype, anchor_id=anchor_id, batch_tokens=batch_tokens
     )
-    with _as_misfit(name, "longest row against a causal mask"):
+    with _as_user_error(name, "longest row against a causal mask"):
         check = replace(rows.full_context_against_mask(), name="longest row against a causal mask, nats")
     if not check.holds:
         attended = rows.attended_tokens()
@@ -378,7 +378,7 @@ def _checked_windows(
     number = max(1, min(CHECKED_WINDOWS, batch_tokens // tokens_WT.shape[1]))
     return CheckedWindows(
         model,
-        telling_windows(tokens_WT[:number, :-1], model.vocab_size),
+        varied_windows(tokens_WT[:number, :-1], model.vocab_size),
         local_len=local_len,
         anchor_id=anchor_id,
         tolerance=TOLERANCE_NATS[dtype],
@@ -386,8 +386,8 @@ def _checked_windows(
 
 
 @contextmanager
-def _as_misfit(name: str, check: str) -> Iterator[None]:
-    """Turn an error of a model that cannot be run in this way into one line. The traceback is logged at debug level."""
+def _as_user_error(name: str, check: str) -> Iterator[None]:
+    """Turn an error of the model into a ``UserError`` of one line; the traceback is logged at debug level."""
     try:
         yield
     except torch.OutOfMemoryError:
