@@ -84,13 +84,13 @@ def measured_tables(
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    proxy = model.proxy(settings, windows.windows)
+    ranking = model.ranking(settings, windows.windows)
     prepared = prepare_windows(
-        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, proxy=proxy
+        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, ranking=ranking
     )
     parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
     influence = _influence_entry(settings, windows)
-    run_id = fingerprint(influence_run_id(settings, opened, proxy=proxy), windows.windows.sha256, influence)
+    run_id = fingerprint(influence_run_id(settings, opened, ranking=ranking), windows.windows.sha256, influence)
     tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
     return tables, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 from tokenizers import Tokenizer
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.selection.screening import check_proxy, open_proxy
+from olmo_sparsity.measure.selection.screening import RankingModel, check_proxy, open_ranking_model
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
@@ -22,9 +22,6 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.text.windows import Windows
-
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import PretrainedModel
 
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
 
@@ -43,7 +40,7 @@ class Model:
     opened: OpenedModel
     evaluator: Evaluator
     _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _proxies: dict[str, PretrainedModel] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rankings: dict[str, RankingModel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -80,24 +77,24 @@ class Model:
             self._fit.update(fit_entries(self.opened, windows))
         return dict(self._fit)
 
-    def proxy(self, settings: InfluenceConfig, windows: Windows) -> Optional[PretrainedModel]:
-        """Return the model that ranks candidates (``influence.screen_proxy``), opened and checked once; None: there is none.
+    def ranking(self, settings: InfluenceConfig, windows: Windows) -> Optional[RankingModel]:
+        """Return the model that ranks candidates, opened and checked once; None: nothing is screened.
 
         Args:
             settings: of the measurement.
-            windows: the windows that are measured; the proxy is checked on the first of them.
+            windows: the windows that are measured; a proxy is checked on the first of them.
 
         Raises:
             UserError: it cannot rank; the message tells what was found.
         """
         key = fingerprint(settings.screen is None, settings.ranking, settings.screen_proxy, settings.screen_precision)
-        if key not in self._proxies:
-            proxy = open_proxy(settings, self.opened, allow_pickle=self.config.pretrained.allow_pickle)
-            if proxy is None:
+        if key not in self._rankings:
+            ranking = open_ranking_model(settings, self.opened, allow_pickle=self.config.pretrained.allow_pickle)
+            if ranking is None:
                 return None
-            check_proxy(settings, self.opened, proxy=proxy, windows=windows)
-            self._proxies[key] = proxy
-        return self._proxies[key]
+            check_proxy(settings, self.opened, ranking=ranking, windows=windows)
+            self._rankings[key] = ranking
+        return self._rankings[key]
 
     def __repr__(self) -> str:
         lengths, opened, settings = self.lengths, self.opened, self.config.influence

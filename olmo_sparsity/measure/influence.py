@@ -7,7 +7,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,11 @@ from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerp
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.selection.screening import (
+    RankingModel,
     ScreeningSettings,
     check_proxy,
     make_screening,
-    open_proxy,
-    ranking_precision,
+    open_ranking_model,
 )
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows
 from olmo_sparsity.measure.setup.fit import fit_entries
@@ -37,9 +37,6 @@ from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influe
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
-
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import PretrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +68,8 @@ def measure(
     """
     config.check_k()
     settings, opened = config.influence, open_model(config, run)
-    proxy = open_proxy(settings, opened, allow_pickle=config.pretrained.allow_pickle)
-    run_id = influence_run_id(settings, opened, proxy=proxy)
+    ranking = open_ranking_model(settings, opened, allow_pickle=config.pretrained.allow_pickle)
+    run_id = influence_run_id(settings, opened, ranking=ranking)
     folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
@@ -80,17 +77,18 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, opened, proxy=proxy, folder=folder),
+        prepare=lambda: _prepare(settings, opened, ranking=ranking, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
+def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel]) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
     store = opened.text.store
     resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
-    if settings.screen is not None:
-        resolved["screen_precision"] = ranking_precision(settings, opened)
+    proxy = None
+    if ranking is not None:
+        resolved["screen_precision"], proxy = ranking.precision, ranking.proxy
     return fingerprint(
         SCHEMA_VERSION,
         resolved,
@@ -128,7 +126,7 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
 
 
 def _prepare(
-    settings: InfluenceConfig, opened: OpenedModel, *, proxy: Optional[PretrainedModel], folder: Path
+    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel], folder: Path
 ) -> PreparedMeasurement:
     windows = opened.windows(settings)
     num_documents = windows.num_documents
@@ -138,8 +136,8 @@ def _prepare(
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
     fit = fit_entries(opened, windows, drawn=settings)
-    if proxy is not None:
-        check_proxy(settings, opened, proxy=proxy, windows=windows)
+    if ranking is not None:
+        check_proxy(settings, opened, ranking=ranking, windows=windows)
     evaluator = opened.evaluator(settings)
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
@@ -161,7 +159,7 @@ def _prepare(
         evaluator=evaluator,
         null_contexts=null_contexts,
         fit=fit,
-        proxy=proxy,
+        ranking=ranking,
         train_overlap_W=train_overlap_W,
     )
 
@@ -173,7 +171,7 @@ def prepare_windows(
     evaluator: Evaluator,
     null_contexts: NullContexts,
     fit: dict[str, Any],
-    proxy: Optional[PretrainedModel] = None,
+    ranking: Optional[RankingModel] = None,
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
@@ -184,11 +182,11 @@ def prepare_windows(
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
         fit: what ``fit_entries`` found of the model.
-        proxy: of ``open_proxy``.
+        ranking: of ``open_ranking_model``.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
     windows, lengths = null_contexts.windows, opened.lengths
-    screening = make_screening(settings, opened, proxy=proxy)
+    screening = make_screening(settings, opened, ranking=ranking)
     tokens_per_window = tokens_of_influence(settings, lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
@@ -205,10 +203,17 @@ def prepare_windows(
             "windows_sha256": windows.sha256,
             **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
             **fit,
-            **({} if screening is None else {"screen_precision": ranking_precision(settings, opened)}),
-            **({} if proxy is None else {"screen_proxy": dataclasses.asdict(proxy.record)}),
+            **_ranking_entries(ranking),
         },
     )
+
+
+def _ranking_entries(ranking: Optional[RankingModel]) -> dict[str, Any]:
+    """Return the manifest's entries about the model that ranked candidates."""
+    if ranking is None:
+        return {}
+    proxy = {} if ranking.proxy is None else {"screen_proxy": dataclasses.asdict(ranking.proxy.record)}
+    return {"screen_precision": ranking.precision, **proxy}
 
 
 @dataclass(frozen=True)

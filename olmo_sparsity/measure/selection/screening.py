@@ -40,10 +40,23 @@ class ScreeningSettings:
     ranker: Optional[Evaluator] = None
 
 
-def open_proxy(
+@dataclass(frozen=True)
+class RankingModel:
+    """The model that ranks candidates.
+
+    Attributes:
+        precision: in which it ranks, ``fp32`` or ``bf16``.
+        proxy: a smaller model; None: the measured model itself.
+    """
+
+    precision: str
+    proxy: Optional[PretrainedModel] = None
+
+
+def open_ranking_model(
     settings: InfluenceConfig, opened: OpenedModel, *, allow_pickle: bool = False
-) -> Optional[PretrainedModel]:
-    """Open the model that ``influence.screen_proxy`` names, in the precision of the ranking; None: none is named, or needed.
+) -> Optional[RankingModel]:
+    """Open the model that ranks: the one that ``influence.screen_proxy`` names, or the measured one; None: nothing is screened.
 
     Args:
         settings: which model ranks, and how.
@@ -55,7 +68,7 @@ def open_proxy(
     """
     if settings.screen is None:
         return None
-    precision = ranking_precision(settings, opened)
+    precision = _ranking_precision(settings, opened)
     if settings.screen_proxy is None:
         if settings.ranking == "proxy" and precision == opened.precision:
             raise UserError(
@@ -63,7 +76,7 @@ def open_proxy(
                 "the precision of the losses and saves nothing; name a smaller model with the same tokenizer "
                 "(influence.screen_proxy), or set influence.screen_precision to bf16"
             )
-        return None
+        return RankingModel(precision)
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
     named = PretrainedConfig(settings.screen_proxy, allow_pickle=allow_pickle)
@@ -75,24 +88,26 @@ def open_proxy(
         raise UserError(
             f"{where}: it has {proxy.record.max_position} positions, and the windows take {longest}; choose a proxy with as many"
         )
-    return proxy
+    return RankingModel(precision, proxy)
 
 
-def check_proxy(settings: InfluenceConfig, opened: OpenedModel, *, proxy: PretrainedModel, windows: Windows) -> None:
-    """Check on the first windows that a proxy can be run as the model that is measured must be.
+def check_proxy(settings: InfluenceConfig, opened: OpenedModel, *, ranking: RankingModel, windows: Windows) -> None:
+    """Check on the first windows that a proxy, where there is one, can be run as the model that is measured must be.
 
     Rankings hide tokens, too: a proxy that does not keep them hidden would rank by something else.
 
     Raises:
         UserError: it cannot; the message tells what was found.
     """
+    if ranking.proxy is None:
+        return
     tokens_WT = windows.tokens(np.arange(min(CHECKED_WINDOWS, len(windows))))
     check_fit(
-        proxy.model,
-        torch.from_numpy(tokens_WT).to(proxy.model.device),
+        ranking.proxy.model,
+        torch.from_numpy(tokens_WT).to(ranking.proxy.model.device),
         name=f"influence.screen_proxy = {settings.screen_proxy}",
         local_len=opened.lengths.local_len,
-        dtype=torch.bfloat16 if ranking_precision(settings, opened) == "bf16" else torch.float32,
+        dtype=torch.bfloat16 if ranking.precision == "bf16" else torch.float32,
         anchor_id=opened.anchor_id,
     )
 
@@ -113,7 +128,7 @@ def _check_tokenizer(where: str, of_proxy: Tokenizer, *, tokenizer: Tokenizer) -
             )
 
 
-def ranking_precision(settings: InfluenceConfig, opened: OpenedModel) -> str:
+def _ranking_precision(settings: InfluenceConfig, opened: OpenedModel) -> str:
     """Return the precision that candidates are ranked in; it may depend on the device.
 
     Raises:
@@ -133,26 +148,26 @@ def ranking_precision(settings: InfluenceConfig, opened: OpenedModel) -> str:
 
 
 def make_screening(
-    settings: InfluenceConfig, opened: OpenedModel, *, proxy: Optional[PretrainedModel]
+    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel]
 ) -> Optional[ScreeningSettings]:
     """Return the screening that ``settings`` ask for, or None where nothing is screened.
 
     Args:
         settings: the keys of screening, the path, and the size of a forward pass.
         opened: the model that is measured.
-        proxy: of ``open_proxy``.
+        ranking: of ``open_ranking_model``.
     """
-    if settings.screen is None:
+    if settings.screen is None or ranking is None:
         return None
-    precision, ranker = ranking_precision(settings, opened), None
-    if proxy is not None or precision != opened.precision:
+    proxy, ranker = ranking.proxy, None
+    if proxy is not None or ranking.precision != opened.precision:
         ranker = make_evaluator(
             opened.model if proxy is None else proxy.model,
             # A proxy ranks by its visible tokens; the path is about the losses that are reported.
             settings if proxy is None else dataclasses.replace(settings, path="compact"),
             full_len=opened.lengths.full_len,
             local_len=opened.lengths.local_len,
-            precision=precision,
+            precision=ranking.precision,
             anchor_id=opened.anchor_id,
         )
     return ScreeningSettings(settings.screen, ranking=settings.ranking, ranker=ranker)
