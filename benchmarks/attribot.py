@@ -22,7 +22,7 @@ from typing import Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.measure.visibility import with_anchor
+from olmo_sparsity.measure.visible.visibility import with_anchor
 from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 from olmo_sparsity.progress import tokens_ran
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.long_problems import Problem
-from olmo_sparsity.measure.losses import mask_losses
+from olmo_sparsity.measure.visible.losses import mask_losses
 
 ALPHA = 0.01  # of the lasso, as in its package
 KEEP = 0.5  # probability that a group is visible

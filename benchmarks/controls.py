@@ -24,13 +24,13 @@ from rich.table import Table
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.config.files import load_config
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.opened_model import open_model
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_context, measure_windows
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_context, measure_windows
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.text.null_contexts import draw_null_contexts
@@ -110,13 +110,13 @@ def main() -> None:
     )
     settings, lengths = config.influence, config.measured_lengths
     opened = open_model(config, arguments.run)
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(config.influence)
     null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
     window_ids_W = np.arange(len(windows))
     batches = batches_of_contexts(
         null_contexts, window_ids_W, seed=settings.seed, device=opened.device, tokenizer=opened.tokenizer
     )
-    calls = stages(opened.evaluator(config), batches, settings=settings, draws=max(1, settings.resampled_draws))
+    calls = stages(opened.evaluator(settings), batches, settings=settings, draws=max(1, settings.resampled_draws))
     seconds = time_stages(calls, repeats=arguments.repeats, device=opened.device)
     title = (
         f"{arguments.run.name}: {len(windows)} windows, L {lengths.local_len}, M {lengths.num_long_range}, k 1, 2, 4, 8"

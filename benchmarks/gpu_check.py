@@ -26,8 +26,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from olmo_sparsity.config import Config, ContextConfig, DataConfig, ModelConfig, PoseConfig, TrainingConfig
 from olmo_sparsity.errors import Interrupted
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import all_but_one_losses, single_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import all_but_one_losses, single_losses
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import device_name, pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config

@@ -41,8 +41,8 @@ from benchmarks.influence_precision import compare_precisions
 from benchmarks.results import check_results
 from benchmarks.timing import timed_in_turn
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.losses import single_losses, target_losses
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.losses import single_losses, target_losses
 from olmo_sparsity.model.devices import device_name, has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions
 

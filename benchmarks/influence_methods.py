@@ -13,14 +13,14 @@ from transformers import OlmoForCausalLM
 from benchmarks.peers import captum_scores, inseq_occlusion
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
 from olmo_sparsity.export.conversion import to_transformers
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs, single_losses, surprisal, target_losses
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.visibility import visible_mask
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, single_losses, surprisal, target_losses
+from olmo_sparsity.measure.visible.visibility import visible_mask
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 

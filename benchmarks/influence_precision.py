@@ -10,14 +10,14 @@ import torch
 
 from benchmarks.influence_methods import SCREEN
 from olmo_sparsity.config.files import load_config
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.opened_model import open_model
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.records.selectors import rank
 
 MAX_K = 8
@@ -38,7 +38,7 @@ def compare_precisions(run: Path, num_windows: int) -> dict[str, Any]:
     config = load_config(run / "config.yaml", [f"influence.num_windows={num_windows}"])
     lengths = config.context
     opened = open_model(config, run)
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(config.influence)
     window_ids_W = np.arange(len(windows))
     rows_WT = torch.from_numpy(windows.tokens(window_ids_W)).to(opened.device)  # the target last
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.long_methods import Outcome
 from benchmarks.long_problems import K, Problem
-from olmo_sparsity.measure.losses import divergence, surprisal, target_losses
+from olmo_sparsity.measure.visible.losses import divergence, surprisal, target_losses
 from olmo_sparsity.records.selectors import rank
 
 

@@ -19,9 +19,9 @@ from benchmarks import attribot
 from benchmarks.context_cite import context_cite
 from benchmarks.long_problems import Problem
 from benchmarks.peers import captum_of_groups
-from olmo_sparsity.measure.group_losses import all_but_one_group_losses
-from olmo_sparsity.measure.losses import long_log_probs_and_attention
-from olmo_sparsity.measure.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses
+from olmo_sparsity.measure.visible.losses import long_log_probs_and_attention
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import listening
@@ -115,7 +115,7 @@ def _estimated(problem: Problem, models: Models, *, ranking: str, num_candidates
         assert models.proxy is not None
         ranker = dataclasses.replace(problem.evaluator, model=models.proxy)
     screening = ScreeningSettings(num_candidates, ranking=ranking, ranker=ranker)
-    return -problem.scores().estimates(screening, "loss")[0]
+    return -problem.scores().ranking_values(screening, "loss")[0]
 
 
 def alternating(scores: list[np.ndarray]) -> np.ndarray:

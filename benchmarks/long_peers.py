@@ -39,7 +39,7 @@ from benchmarks.long_problems import QUANTITIES, VISIBILITY, Part, Problem, long
 from benchmarks.long_report import draw, draw_recall, summarize, table
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.progress import progress_bar

@@ -24,13 +24,12 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs, short_log_probs
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
-from olmo_sparsity.measure.visibility import Visibility
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs
+from olmo_sparsity.measure.visible.visibility import Visibility
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.text.corpus import is_token_source, list_files, read_documents
 from olmo_sparsity.text.in_memory import document_of_text, store_of
 from olmo_sparsity.text.places import encode_text

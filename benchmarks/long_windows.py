@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.results import check_results
 from olmo_sparsity.config import PretrainedConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, single_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, single_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel

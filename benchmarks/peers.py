@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import OlmoForCausalLM
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.visibility import attention_mask, with_anchor
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.visibility import attention_mask, with_anchor
 from olmo_sparsity.progress import tokens_ran
 
 

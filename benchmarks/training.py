@@ -39,8 +39,8 @@ from olmo_sparsity.text.store import open_store
 from olmo_sparsity.training import loop as training_module
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.metrics import StepMetrics, metrics_writer
+from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.step import build_schedule, deterministic, resolve_compile, resolve_precision
-from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
 STRETCH = 10  # steps that are timed together: those between two lines of metrics
 WARM_UP = 2  # first stretches of each repeat, which are not counted: compilation takes place in them

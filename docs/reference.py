@@ -133,10 +133,15 @@ def rooms() -> list[str]:
     return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
+def modules(room: str) -> dict[str, Path]:
+    """Return the files of a room's modules by their dotted names, those of its folders, too."""
+    paths = [path for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
+    return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in sorted(paths)}
+
+
 def api_page(room: str) -> str:
     """Return the Markdown of a room's API page: its docstring, and a mkdocstrings block for each module."""
-    modules = sorted(path.stem for path in (PACKAGE / room).glob("*.py") if path.stem != "__init__")
-    blocks = [f"::: olmo_sparsity.{room}.{module}\n" for module in modules]
+    blocks = [f"::: {module}\n" for module in modules(room)]
     return "\n".join([f"# {room}\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n", *blocks])
 
 
@@ -152,9 +157,9 @@ def api_overview() -> str:
             continue
         lines += [f"## [{room}]({room}.md)\n", f"{first_paragraph(PACKAGE / room / '__init__.py')}\n"]
         lines += ["| module | content |", "|---|---|"]
-        for path in sorted((PACKAGE / room).glob("*.py")):
-            if path.stem != "__init__":
-                lines.append(f"| [{path.stem}]({room}.md#olmo_sparsity.{room}.{path.stem}) | {first_paragraph(path)} |")
+        for module, path in modules(room).items():
+            name = module.removeprefix(f"olmo_sparsity.{room}.")
+            lines.append(f"| [{name}]({room}.md#{module}) | {first_paragraph(path)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -17,7 +17,7 @@ from olmo_sparsity.cli.options import resolve, with_options
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import RESOLVED
-from olmo_sparsity.measure.opened_model import settings_record
+from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.reading import list_finished
 

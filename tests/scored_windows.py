@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from tiny_windows import LOCAL, windows
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 W, MAX_K, MASKS = 3, 4, 40

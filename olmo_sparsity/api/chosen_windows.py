@@ -17,7 +17,7 @@ from olmo_sparsity.api.opening import Model
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_model import draw_windows
+from olmo_sparsity.measure.setup.opened_model import draw_windows
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text, place_at, place_of

@@ -60,25 +60,25 @@ def explain(
         UserError: there is no such place, or a selector or k is not possible.
     """
     encoded, place = find_place(model, text, at=at, target=target)
-    settings, lengths = model.config.influence, model.lengths
-    seed = settings.seed if seed is None else seed
+    configured, lengths = model.config.influence, model.lengths
+    seed = configured.seed if seed is None else seed
     windows = window_before(model, encoded, place=place, seed=seed, source=source)
-    unit = settings.unit if unit is None else unit
+    unit = configured.unit if unit is None else unit
     check_unit(unit)
     if k is None:
         num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
-        k = [size for size in settings.k if size < num_groups] or [1]
-    config = with_settings(
+        k = [size for size in configured.k if size < num_groups] or [1]
+    settings = with_settings(
         model,
         selectors=list(dict.fromkeys([*selectors, "random"])),
         k=list(k),
         seed=seed,
-        resampled_draws=settings.resampled_draws,
+        resampled_draws=configured.resampled_draws,
         unit=unit,
         screen=None,  # one window is soon measured exactly
         save_candidates=False,
     )
-    tables, manifest = measured_tables(model, windows, config=config)
+    tables, manifest = measured_tables(model, windows, settings=settings)
     setup = ModelSetup.from_manifest(manifest)
     measured = setup_words(manifest["run"], setup)
     (window_row,) = tables["windows"].to_pylist()
@@ -86,7 +86,7 @@ def explain(
     null_ids_M = windows.null_contexts.tokens(np.array([0]))[0]
     null_texts = dict(zip(null_ids_M.tolist(), token_texts(model.tokenizer, null_ids_M), strict=True))
     excerpt = excerpt_of_rows(window_row, selection_rows, texts=null_texts)
-    ks = config.influence.k
+    ks = settings.k
     return Explanation(
         source=source,
         offset=encoded.begin_of(place.token),

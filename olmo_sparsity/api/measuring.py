@@ -17,17 +17,17 @@ import pyarrow as pa
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.api.results import Results
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
-from olmo_sparsity.measure.losses import short_log_probs
-from olmo_sparsity.measure.measured_text import MeasuredText
-from olmo_sparsity.measure.measurement import MeasurementPlan, manifest_of
-from olmo_sparsity.measure.opened_model import settings_record
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_influence import batches_of_contexts
+from olmo_sparsity.measure.measurement import manifest_of
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
+from olmo_sparsity.measure.setup.measured_text import MeasuredText
+from olmo_sparsity.measure.setup.opened_model import settings_record
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention
 
@@ -66,53 +66,44 @@ def measure(
     Raises:
         UserError: a selector is unknown, or k is larger than the number of long-range tokens.
     """
-    config = _configured(
+    settings = _settings(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
     )
-    tables, manifest = measured_tables(model, windows, config=config)
+    tables, manifest = measured_tables(model, windows, settings=settings)
     frames = {name: table.to_pandas() for name, table in tables.items()}
     return Results(frames.pop("windows"), frames.pop("selections"), manifest, others=frames)
 
 
 def measured_tables(
-    model: Model, windows: ChosenWindows, *, config: Config
+    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    """Measure windows as a configuration says, and return their tables and the manifest that ``influence`` would write."""
+    """Measure windows, and return their tables and the manifest that ``influence`` would write."""
     kinds: list[Any] = list(windows.null_contexts.counts())
     if len(kinds) == 1:
-        config = dataclasses.replace(config, influence=dataclasses.replace(config.influence, null_context=kinds[0]))
+        settings = dataclasses.replace(settings, null_context=kinds[0])
     text = MeasuredText(windows.windows.store, windows.source, SPLIT, training_store=None, excluded_ids_G=None)
     opened = dataclasses.replace(model.opened, open_text=lambda: text)
     fit = model.fit(windows.windows)
-    proxy = model.proxy(config, windows.windows)
+    ranking = model.ranking(settings, windows.windows)
     prepared = prepare_windows(
-        config, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, proxy=proxy
+        settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, ranking=ranking
     )
     parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
-    influence = _influence_entry(config, windows)
-    plan = MeasurementPlan(
-        kind="influence",
-        run_id=fingerprint(influence_run_id(config, opened, proxy=proxy), windows.windows.sha256, influence),
-        folder=opened.folder,
-        config=config,
-        opened=opened,
-        prepare=lambda: prepared,
-    )
+    influence = _influence_entry(settings, windows)
+    run_id = fingerprint(influence_run_id(settings, opened, ranking=ranking), windows.windows.sha256, influence)
     tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
-    return tables, {**manifest_of(plan, prepared), "influence": influence}
+    return tables, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
 
 
-def _influence_entry(config: Config, windows: ChosenWindows) -> dict[str, Any]:
-    """Return the settings for the manifest, with how the windows were really chosen; without those that had no say in it.
+def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[str, Any]:
+    """Return the settings for the manifest, with how the windows were chosen; without those that were not used.
 
     ``sampling`` is ``given`` of windows that were not drawn, which no configuration can ask for.
     """
-    settings = {
-        key: value for key, value in settings_record(config.influence).items() if key not in (*OF_DRAW, *OF_CORPUS)
-    }
+    used = {key: value for key, value in settings_record(settings).items() if key not in (*OF_DRAW, *OF_CORPUS)}
     drawn = windows.drawn
     draw = {"sampling": "given"} if drawn is None else {key: getattr(drawn, key) for key in OF_DRAW}
-    return {**settings, **draw, "windows_seed": windows.seed}
+    return {**used, **draw, "windows_seed": windows.seed}
 
 
 def scores(
@@ -145,20 +136,20 @@ def scores(
     Raises:
         UserError: a selector is unknown, or ``max_k`` is larger than the number of long-range tokens.
     """
-    config = _configured(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
+    settings = _settings(model, windows, screened=False, selectors=selectors, k=[max_k], seed=seed, unit=unit)
     model.fit(windows.windows)
     frames = []
-    for window_ids_W in _batches(windows, config.influence.windows_per_part):
+    for window_ids_W in _batches(windows, settings.windows_per_part):
         of_windows = _window_scores(
             model,
             windows,
             window_ids_W=window_ids_W,
-            config=config,
-            with_attention=any_needs_attention(config.influence.selectors),
+            settings=settings,
+            with_attention=any_needs_attention(settings.selectors),
         )
-        for name in config.influence.selectors:
+        for name in settings.selectors:
             scores_WI = SELECTORS[name].score(of_windows)
-            described = _described_groups(windows, window_ids_W, of_windows.groups, unit=config.influence.unit)
+            described = _described_groups(windows, window_ids_W, of_windows.groups, unit=settings.unit)
             described.insert(1, "selector", name)
             frames.append(described.assign(score=scores_WI[of_windows.groups.exists_WI].astype(np.float32)))
     return pd.concat(frames, ignore_index=True)
@@ -215,7 +206,7 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
         for row in np.flatnonzero((window_R >= first) & (window_R <= window_ids_W[-1])).tolist():
             rows_of_size.setdefault(len(sets[row]), []).append(row)
         of_windows = _window_scores(
-            model, windows, window_ids_W=window_ids_W, config=model.config, with_attention=False
+            model, windows, window_ids_W=window_ids_W, settings=model.config.influence, with_attention=False
         )
         found = of_windows.evaluate_rows(
             [np.array([[window_R[row] - first, *sets[row]] for row in rows]) for rows in rows_of_size.values()],
@@ -226,17 +217,17 @@ def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.Dat
     return pd.DataFrame({"window_id": window_R, "positions": sets, "loss_nats": loss_R, "kl_nats": kl_R})
 
 
-def _configured(model: Model, windows: ChosenWindows, *, screened: bool = True, **settings: Any) -> Config:
-    """Return the model's configuration with other settings of ``influence``, where they are not None.
+def _settings(model: Model, windows: ChosenWindows, *, screened: bool = True, **changes: Any) -> InfluenceConfig:
+    """Return how the model is measured, with other settings of ``influence`` where they are not None.
 
     Args:
         model: the model.
         windows: the windows, which must be of its lengths.
         screened: whether candidates may be screened, as the configuration says.
-        settings: new values by name.
+        changes: new values by name.
     """
     _check_windows(model, windows)
-    changes = {name: value for name, value in settings.items() if value is not None}
+    changes = {name: value for name, value in changes.items() if value is not None}
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     if not screened:
         changes["screen"] = None
@@ -267,10 +258,9 @@ def _batches(windows: ChosenWindows, size: int) -> Iterator[np.ndarray]:
 
 
 def _window_scores(
-    model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, config: Config, with_attention: bool
+    model: Model, windows: ChosenWindows, *, window_ids_W: np.ndarray, settings: InfluenceConfig, with_attention: bool
 ) -> WindowScores:
     """Return the scores of windows under the real context; ``with_attention``: ``attention`` will be among them."""
-    settings = config.influence
     batches = batches_of_contexts(
         windows.null_contexts,
         window_ids_W,

@@ -6,24 +6,22 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, MeasuredLengths, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries, refreshed_fit_entries
-from olmo_sparsity.measure.opened_model import OpenedModel
-from olmo_sparsity.measure.opened_model import open_model as open_configured_model
-from olmo_sparsity.measure.screening import check_proxy, open_proxy
+from olmo_sparsity.measure.selection.screening import RankingModel, check_proxy, open_ranking_model
+from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
+from olmo_sparsity.measure.setup.opened_model import OpenedModel
+from olmo_sparsity.measure.setup.opened_model import open_model as open_configured_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.text.windows import Windows
-
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import PretrainedModel
 
 MODEL_FILES = (".gguf", ".safetensors", ".bin", ".pt", ".yaml")  # what ends like this is taken for a file
 
@@ -42,7 +40,7 @@ class Model:
     opened: OpenedModel
     evaluator: Evaluator
     _fit: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _proxies: dict[str, PretrainedModel] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rankings: dict[str, RankingModel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -74,30 +72,29 @@ class Model:
         """
         known = dict(self._fit)
         if known:
-            self._fit.update(refreshed_fit_entries(self.config, self.opened, windows, known=known))
+            self._fit.update(refreshed_fit_entries(self.opened, windows, known=known))
         else:
-            self._fit.update(fit_entries(self.config, self.opened, windows, given=True))
+            self._fit.update(fit_entries(self.opened, windows))
         return dict(self._fit)
 
-    def proxy(self, config: Config, windows: Windows) -> Optional[PretrainedModel]:
-        """Return the model that ranks candidates (``influence.screen_proxy``), opened and checked once; None: there is none.
+    def ranking(self, settings: InfluenceConfig, windows: Windows) -> Optional[RankingModel]:
+        """Return the model that ranks candidates, opened and checked once; None: nothing is screened.
 
         Args:
-            config: the configuration of the measurement.
-            windows: the windows that are measured; the proxy is checked on the first of them.
+            settings: of the measurement.
+            windows: the windows that are measured; a proxy is checked on the first of them.
 
         Raises:
             UserError: it cannot rank; the message tells what was found.
         """
-        settings = config.influence
         key = fingerprint(settings.screen is None, settings.ranking, settings.screen_proxy, settings.screen_precision)
-        if key not in self._proxies:
-            proxy = open_proxy(config, self.opened)
-            if proxy is None:
+        if key not in self._rankings:
+            ranking = open_ranking_model(settings, self.opened, allow_pickle=self.config.pretrained.allow_pickle)
+            if ranking is None:
                 return None
-            check_proxy(config, self.opened, proxy=proxy, windows=windows)
-            self._proxies[key] = proxy
-        return self._proxies[key]
+            check_proxy(settings, self.opened, ranking=ranking, windows=windows)
+            self._rankings[key] = ranking
+        return self._rankings[key]
 
     def __repr__(self) -> str:
         lengths, opened, settings = self.lengths, self.opened, self.config.influence
@@ -185,15 +182,15 @@ def open_configured(config: Config, run: Path) -> Model:
         UserError: the model or the run is not usable.
     """
     opened = open_configured_model(config, run)
-    return Model(config, opened, opened.evaluator(config))
+    return Model(config, opened, opened.evaluator(config.influence))
 
 
-def with_settings(model: Model, **changes: Any) -> Config:
-    """Return the configuration of a model with other settings of ``influence``; ``changes``: their new values by name.
+def with_settings(model: Model, **changes: Any) -> InfluenceConfig:
+    """Return how a model is measured with other settings of ``influence``; ``changes``: their new values by name.
 
     Raises:
         UserError: a setting is not possible.
     """
     config = dataclasses.replace(model.config, influence=dataclasses.replace(model.config.influence, **changes))
     config.check_k()
-    return config
+    return config.influence

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from olmo_sparsity import __version__
-from olmo_sparsity.cli import explaining, measuring, synthetic, training, viewing
+from olmo_sparsity.cli import explaining, measuring, training, viewing
+from olmo_sparsity.cli import synth as synthetic
 from olmo_sparsity.cli.endings import run
 from olmo_sparsity.cli.messages import Command, Group, Program, note_option, set_up_asked_messages
 

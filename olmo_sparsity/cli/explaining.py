@@ -94,7 +94,7 @@ def explain(
     ks = None if k is None else parse_k(k)
     from olmo_sparsity.api.explaining import explain as explain_place
     from olmo_sparsity.api.opening import open_configured
-    from olmo_sparsity.measure.shares import WHOLE
+    from olmo_sparsity.measure.work import WHOLE
     from olmo_sparsity.view.console import print_json
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal

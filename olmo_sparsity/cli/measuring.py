@@ -101,7 +101,7 @@ def influence(
     overrides: Overrides = None,
 ) -> None:
     """Measure which long-range tokens are influential. Trains runs/NAME first if it is not trained."""
-    from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
@@ -155,7 +155,7 @@ def validate(
 
     Of --model, needles only: planted correlations need a model that is trained for them.
     """
-    from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
@@ -200,7 +200,7 @@ def context_curve(
     overrides: Overrides = None,
 ) -> None:
     """Measure the loss against the number of visible recent tokens: does the model generalize in length?"""
-    from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
@@ -215,7 +215,9 @@ def context_curve(
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
     from olmo_sparsity.view.console import print_curve
 
-    visible_lengths(loaded)  # refuses what is too short, before the training
+    visible_lengths(
+        loaded.measured_lengths, loaded.context_curve.max_visible
+    )  # refuses what is too short, before the training
     train_first(loaded, folder, share=share, asked=train, kind="context-curve", out=out)
     with interruptible():
         tables = measure_context_curve(loaded, folder, out=out, overwrite=overwrite, share=share)

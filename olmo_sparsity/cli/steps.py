@@ -14,7 +14,7 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from olmo_sparsity.measure.shares import Share
+    from olmo_sparsity.measure.work import Share
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def train_first(
         if asked:
             raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
         return
-    from olmo_sparsity.measure.opened_model import check_before_training
+    from olmo_sparsity.measure.setup.opened_model import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.training.loop import train
 
@@ -105,7 +105,7 @@ def train_first(
 def measure_first(config: Config, run: Path, *, asked: bool) -> None:
     """Measure the influence in a run that has no finished measurement; train it first if necessary."""
     from olmo_sparsity.measure.influence import measure
-    from olmo_sparsity.measure.shares import WHOLE
+    from olmo_sparsity.measure.work import WHOLE
 
     config.check_k()
     train_first(config, run, share=WHOLE, asked=asked, kind="influence", out=None)

@@ -1,7 +1,6 @@
 """The configuration of an experiment: sections of keys, YAML files, and overrides."""
 
 from olmo_sparsity.config.experiment import Config as Config
-from olmo_sparsity.config.experiment import MeasuredLengths as MeasuredLengths
 from olmo_sparsity.config.experiment import fingerprint as fingerprint
 from olmo_sparsity.config.experiment import to_dict as to_dict
 from olmo_sparsity.config.measuring import SCREEN_RANKINGS as SCREEN_RANKINGS

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from olmo_sparsity.config.keys import check_values, counted, key, require
 from olmo_sparsity.config.measuring import (
@@ -23,26 +23,8 @@ from olmo_sparsity.config.sections import ContextConfig, DataConfig, ModelConfig
 from olmo_sparsity.config.synthetic import SyntheticConfig
 from olmo_sparsity.config.training import TrainingConfig
 from olmo_sparsity.config.units import block_size
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SCREENED
-
-
-@dataclass(frozen=True)
-class MeasuredLengths:
-    """The lengths that a measurement has, in tokens.
-
-    Attributes:
-        local_len: L, the number of local tokens.
-        full_len: length of the full context.
-        train_len: tokens of a training row; None for a pretrained model, where no row is known.
-        max_position: position IDs of training lie below this; None for a pretrained model, which itself knows its limit.
-        num_long_range: M, the number of long-range tokens.
-    """
-
-    local_len: int
-    full_len: int
-    train_len: Optional[int]
-    max_position: Optional[int]
-    num_long_range: int
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ import torch
 
 from olmo_sparsity.config import Config, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.synthetic_accuracy import cells_of, cells_within, open_synthetic_run, synthetic_manifest
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.records.selectors import SELECTORS, any_needs_attention, rank
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.synthetic.data import evaluated_sequences
@@ -86,14 +86,14 @@ def measure_bridge(
     folder = out or run / "bridge" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "bridge") and not overwrite and is_measured(folder, "bridge", run_id=run_id):
         return folder
-    num_windows = len(cells_of(config)) * settings.test_rows
+    num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(f"{folder}: {num_windows} prompts, {', '.join(settings.bridge_selectors)}")
     schema = schemas(settings.test_lengths[-1])["parities"]
     hidden = dataclasses.replace(config.influence, visibility="hidden")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []
-        for cell, rows_w in cells_within(config, window_ids_W):
+        for cell, rows_w in cells_within(settings, window_ids_W):
             evaluator = make_evaluator(opened.model, hidden, full_len=cell.length + LOCAL_LEN, local_len=LOCAL_LEN)
             rows += bridge_rows(
                 config, evaluator, device=opened.device, length=cell.length, k=cell.k, rows_w=rows_w, first=cell.first

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
-from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.measure.work import part_size
+from olmo_sparsity.measure.setup.fit import fit_entries
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.work import WHOLE, Share, part_size
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)
@@ -35,17 +35,20 @@ WINDOWS_PER_PART = 500
 WINDOW_KEYS = ("num_windows", "sampling", "max_windows_per_document", "seed", "targets", "min_preceding")
 
 
-def visible_lengths(config: Config, *, limit: Optional[int] = None) -> list[int]:
+def visible_lengths(lengths: MeasuredLengths, max_visible: Optional[int], *, limit: Optional[int] = None) -> list[int]:
     """Return the numbers of visible tokens to measure at, rising.
 
-    They are the powers of two, one and a half times each, and the lengths of the experiment, up to
-    ``context_curve.max_visible`` (null: twice ``full_len``), and at most ``limit``.
+    They are the powers of two, one and a half times each, and the lengths of the experiment.
+
+    Args:
+        lengths: of the experiment.
+        max_visible: the largest (``context_curve.max_visible``); None: twice ``full_len``.
+        limit: none is larger; None: there is no limit.
 
     Raises:
         UserError: ``max_visible`` is less than a training row, or where none is known, not more than the local tokens.
     """
-    lengths = config.measured_lengths
-    longest = config.context_curve.max_visible or 2 * lengths.full_len
+    longest = max_visible or 2 * lengths.full_len
     longest = longest if limit is None else min(longest, limit)
     if lengths.train_len is not None and longest < lengths.train_len:
         raise UserError(
@@ -106,17 +109,18 @@ def measure_context_curve(
     Raises:
         UserError: the text, the model, the run or the folder is not usable.
     """
-    longest = visible_lengths(config)[-1]
-    is_asked_for = config.pretrained.model is None or config.context_curve.max_visible is not None
+    settings, max_visible = config.influence, config.context_curve.max_visible
+    longest = visible_lengths(config.measured_lengths, max_visible)[-1]
+    is_asked_for = config.pretrained.model is None or max_visible is not None
     opened = open_model(config, run, longest=longest if is_asked_for else None)
     limit = None if opened.record is None else opened.max_position - opened.num_anchors
-    lengths = visible_lengths(config, limit=limit)
+    lengths = visible_lengths(opened.lengths, max_visible, limit=limit)
     run_id = fingerprint(
         SCHEMA_VERSION,
         lengths,
-        identity(config, opened),
+        identity(opened),
         opened.text.store.tokens_sha256,
-        list(settings_identity(config.influence, WINDOW_KEYS).values()),
+        list(settings_identity(settings, WINDOW_KEYS).values()),
     )
     anchored = "" if opened.anchor is None else "bos-"
     folder = out or run / "context-curve" / f"{opened.text.split}-{anchored}to{lengths[-1]}-{run_id[:6]}"
@@ -126,17 +130,19 @@ def measure_context_curve(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, lengths=lengths, folder=folder),
+        prepare=lambda: _prepare(settings, opened, lengths=lengths, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder: Path) -> PreparedMeasurement:
-    windows = opened.windows(config, lengths[-1])
+def _prepare(
+    settings: InfluenceConfig, opened: OpenedModel, *, lengths: list[int], folder: Path
+) -> PreparedMeasurement:
+    windows = opened.windows(settings, full_len=lengths[-1])
     num_documents = windows.num_documents
-    fit = fit_entries(config, opened, windows)
-    evaluator = opened.evaluator(config, full_len=lengths[-1])
-    schema = schemas(config.measured_lengths.num_long_range)["curve"]
+    fit = fit_entries(opened, windows, drawn=settings)
+    evaluator = opened.evaluator(settings, full_len=lengths[-1])
+    schema = schemas(opened.lengths.num_long_range)["curve"]
     logger.info(
         f"{folder}: {len(windows):,} windows of {num_documents:,} documents, {lengths[0]} to {lengths[-1]} visible tokens"
     )
@@ -158,8 +164,8 @@ def _prepare(config: Config, opened: OpenedModel, *, lengths: list[int], folder:
         measure_part=measure_part,
         tokens_per_window=sum(lengths),
         manifest_entries={
-            "sampling": config.influence.sampling,
-            "min_preceding": config.influence.min_preceding,
+            "sampling": settings.sampling,
+            "min_preceding": settings.min_preceding,
             "num_visible_tokens": lengths,
             "num_documents": num_documents,
             "windows_sha256": windows.sha256,

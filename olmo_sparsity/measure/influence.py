@@ -5,29 +5,38 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries
+from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, fingerprint, to_dict
 from olmo_sparsity.measure.influence_tables import InfluenceTables
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity, settings_record
-from olmo_sparsity.measure.passes import windows_per_block
-from olmo_sparsity.measure.screening import check_proxy, make_screening, open_proxy, ranking_precision
-from olmo_sparsity.measure.shares import WHOLE, Share
-from olmo_sparsity.measure.window_influence import batches_of_contexts, measure_windows
-from olmo_sparsity.measure.work import part_size, tokens_of_influence
+from olmo_sparsity.measure.selection.screening import (
+    RankingModel,
+    ScreeningSettings,
+    check_proxy,
+    make_screening,
+    open_ranking_model,
+)
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows
+from olmo_sparsity.measure.setup.fit import fit_entries
+from olmo_sparsity.measure.setup.opened_model import (
+    OpenedModel,
+    identity,
+    open_model,
+    settings_identity,
+    settings_record,
+)
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.passes import windows_per_block
+from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
-
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import PretrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -58,47 +67,53 @@ def measure(
         UserError: the text, the model, the run or the folder is not usable.
     """
     config.check_k()
-    opened = open_model(config, run)
-    proxy = open_proxy(config, opened)
-    run_id = influence_run_id(config, opened, proxy=proxy)
-    folder = out or run / "influence" / default_name(config, opened, run_id=run_id)
+    settings, opened = config.influence, open_model(config, run)
+    ranking = open_ranking_model(settings, opened, allow_pickle=config.pretrained.allow_pickle)
+    run_id = influence_run_id(settings, opened, ranking=ranking)
+    folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=run_id)
     plan = MeasurementPlan(
         kind="influence",
         run_id=run_id,
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, proxy=proxy, folder=folder),
+        prepare=lambda: _prepare(settings, opened, ranking=ranking, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel] = None) -> str:
+def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel]) -> str:
     """Return the fingerprint of everything that the tables of a measurement depend on."""
     store = opened.text.store
-    settings = {**settings_identity(config.influence), **dict.fromkeys(RESOLVED)}
-    if config.influence.screen is not None:
-        settings["screen_precision"] = ranking_precision(config, opened)
+    resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
+    proxy = None
+    if ranking is not None:
+        resolved["screen_precision"], proxy = ranking.precision, ranking.proxy
     return fingerprint(
         SCHEMA_VERSION,
-        settings,
-        identity(config, opened),
+        resolved,
+        identity(opened),
         store.tokens_sha256,
         store.split,
         *([] if proxy is None else [proxy.record.weights_sha256]),
     )
 
 
-def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
+def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: ContextConfig, run_id: str) -> str:
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
     Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
+
+    Args:
+        settings: what is measured.
+        opened: the model.
+        trained: the lengths of the run.
+        run_id: the fingerprint.
     """
-    settings, lengths = config.influence, config.measured_lengths
+    lengths = opened.lengths
     source = re.sub(r"[^A-Za-z0-9]+", "-", Path(opened.text.source).name).strip("-")[:40] or "text"
     parts = [source, opened.text.split]
-    own = (config.context.local_len, config.context.full_len)
-    if opened.record is not None or (lengths.local_len, lengths.full_len) != own:
+    if opened.record is not None or (lengths.local_len, lengths.full_len) != (trained.local_len, trained.full_len):
         parts.append(f"{lengths.local_len}of{lengths.full_len}")
     if settings.unit != "token":
         parts.append(settings.unit.replace(":", ""))
@@ -111,21 +126,22 @@ def default_name(config: Config, opened: OpenedModel, *, run_id: str) -> str:
 
 
 def _prepare(
-    config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel], folder: Path
+    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel], folder: Path
 ) -> PreparedMeasurement:
-    settings, lengths = config.influence, config.measured_lengths
-    windows = opened.windows(config, lengths.full_len)
+    windows = opened.windows(settings)
     num_documents = windows.num_documents
     if len(windows) < settings.num_windows:
         logger.info(
             f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    fit = fit_entries(config, opened, windows)
-    if proxy is not None:
-        check_proxy(config, opened, proxy=proxy, windows=windows)
-    evaluator = opened.evaluator(config)
-    null_contexts = draw_null_contexts(windows, lengths.num_long_range, kind=settings.null_context, seed=settings.seed)
+    fit = fit_entries(opened, windows, drawn=settings)
+    if ranking is not None:
+        check_proxy(settings, opened, ranking=ranking, windows=windows)
+    evaluator = opened.evaluator(settings)
+    null_contexts = draw_null_contexts(
+        windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
+    )
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
         logger.info(
@@ -138,88 +154,109 @@ def _prepare(
         f"k = {list(settings.k)}"
     )
     return prepare_windows(
-        config,
+        settings,
         opened,
         evaluator=evaluator,
         null_contexts=null_contexts,
         fit=fit,
-        proxy=proxy,
+        ranking=ranking,
         train_overlap_W=train_overlap_W,
     )
 
 
 def prepare_windows(
-    config: Config,
+    settings: InfluenceConfig,
     opened: OpenedModel,
     *,
     evaluator: Evaluator,
     null_contexts: NullContexts,
     fit: dict[str, Any],
-    proxy: Optional[PretrainedModel] = None,
+    ranking: Optional[RankingModel] = None,
     train_overlap_W: Optional[np.ndarray] = None,
 ) -> PreparedMeasurement:
     """Return the measurement of chosen windows; ``influence``, the Python functions and ``explain`` measure by it.
 
     Args:
-        config: what to measure.
+        settings: what to measure.
         opened: the model, and the text of the windows.
         evaluator: of this model.
         null_contexts: the windows and their null contexts.
         fit: what ``fit_entries`` found of the model.
-        proxy: of ``open_proxy``.
+        ranking: of ``open_ranking_model``.
         train_overlap_W: bool; windows that share text with training. None: not known.
     """
-    settings, windows = config.influence, null_contexts.windows
-    screening = make_screening(config, opened, proxy=proxy)
-    tokens_per_window = tokens_of_influence(settings, config.measured_lengths)
+    windows, lengths = null_contexts.windows, opened.lengths
+    screening = make_screening(settings, opened, ranking=ranking)
+    tokens_per_window = tokens_of_influence(settings, lengths)
     tables = InfluenceTables(
         null_contexts, settings, opened.tokenizer, opened.text.split, train_overlap_W=train_overlap_W
     )
-
-    def measure_block(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        batches = batches_of_contexts(
-            null_contexts,
-            window_ids_W,
-            seed=settings.seed,
-            device=opened.device,
-            unit=settings.unit,
-            tokenizer=opened.tokenizer,
-        )
-        part = measure_windows(
-            evaluator,
-            batches,
-            settings=settings,
-            train_len=config.measured_lengths.train_len,
-            screening=screening,
-        )
-        return tables.of_part(window_ids_W, part)
-
-    def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
-        per_block = len(window_ids_W)
-        if evaluator.goes_on_from_prefix:
-            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
-            per_block = windows_per_block(evaluator, config.measured_lengths.full_len)
-        blocks = [
-            measure_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
-        ]
-        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
-
     return PreparedMeasurement(
         num_windows=len(windows),
         part_size=part_size(settings.windows_per_part, tokens_per_window),
-        measure_part=measure_part,
+        measure_part=InfluenceParts(evaluator, tables, screening, lengths.train_len).of_windows,
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": settings_record(settings),
             "num_documents": windows.num_documents,
             "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
-            **({"pose": to_dict(config.pose)} if opened.record is None else {}),
+            **({} if opened.pose is None else {"pose": to_dict(opened.pose)}),
             **fit,
-            **({} if screening is None else {"screen_precision": ranking_precision(config, opened)}),
-            **({} if proxy is None else {"screen_proxy": dataclasses.asdict(proxy.record)}),
+            **_ranking_entries(ranking),
         },
     )
+
+
+def _ranking_entries(ranking: Optional[RankingModel]) -> dict[str, Any]:
+    """Return the manifest's entries about the model that ranked candidates."""
+    if ranking is None:
+        return {}
+    proxy = {} if ranking.proxy is None else {"screen_proxy": dataclasses.asdict(ranking.proxy.record)}
+    return {"screen_precision": ranking.precision, **proxy}
+
+
+@dataclass(frozen=True)
+class InfluenceParts:
+    """Measures the windows of a part, and returns their tables.
+
+    Attributes:
+        evaluator: the model.
+        tables: of the measurement; it knows the windows and the settings.
+        screening: how candidates are screened; None: not at all.
+        train_len: tokens of a training row; None: not known.
+    """
+
+    evaluator: Evaluator
+    tables: InfluenceTables
+    screening: Optional[ScreeningSettings]
+    train_len: Optional[int]
+
+    def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        """Return every table of the windows with these numbers (int64), by its name."""
+        per_block = len(window_ids_W)
+        if self.evaluator.goes_on_from_prefix:
+            # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
+            per_block = windows_per_block(self.evaluator, self.tables.windows.full_len)
+        blocks = [
+            self._of_block(window_ids_W[begin : begin + per_block]) for begin in range(0, len(window_ids_W), per_block)
+        ]
+        return {name: pa.concat_tables([block[name] for block in blocks]) for name in blocks[0]}
+
+    def _of_block(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
+        settings = self.tables.settings
+        batches = batches_of_contexts(
+            self.tables.null_contexts,
+            window_ids_W,
+            seed=settings.seed,
+            device=self.evaluator.model.device,
+            unit=settings.unit,
+            tokenizer=self.tables.tokenizer,
+        )
+        part = measure_windows(
+            self.evaluator, batches, settings=settings, train_len=self.train_len, screening=self.screening
+        )
+        return self.tables.of_part(window_ids_W, part)
 
 
 def _fallbacks(null_counts: dict[str, int], kind: str) -> str:

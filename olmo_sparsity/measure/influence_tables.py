@@ -11,8 +11,8 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_influence import PartInfluence, SelectorOutcome
+from olmo_sparsity.measure.selection.window_influence import PartInfluence, SelectorOutcome
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
 from olmo_sparsity.tables.schemas import schemas

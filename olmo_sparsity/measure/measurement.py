@@ -19,19 +19,21 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, ContextCurveConfig, InfluenceConfig, ValidationConfig
+from olmo_sparsity.config.files import to_yaml
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_model import OpenedModel, lengths_record
-from olmo_sparsity.measure.pretrained_folder import begin_folder
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, check_same_model, lengths_record
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import unique_name, write_json, write_json_once
-from olmo_sparsity.storage.folders import clear_folder, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.files import unique_name, write_json, write_json_once, write_text
+from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 
@@ -101,7 +103,7 @@ class MeasurementPlan:
         kind: ``influence``, ``context-curve`` or ``validation``.
         run_id: fingerprint of everything that the tables depend on.
         folder: where the tables go.
-        config: the experiment.
+        config: the experiment; the folder of a pretrained model records it.
         opened: the model that is measured, and its text.
         prepare: chooses the windows and sets up the model. It is called only if something is left to measure, and before
             anything is deleted.
@@ -132,10 +134,10 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     prepared = plan.prepare()
     opened = plan.opened
     if opened.record is not None:
-        begin_folder(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
+        _begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
-        manifest_of(plan, prepared),
+        manifest_of(opened, prepared, kind=plan.kind, run_id=plan.run_id),
         part_size=prepared.part_size,
         measure_part=prepared.measure_part,
         tokens_per_window=prepared.tokens_per_window,
@@ -145,17 +147,40 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     return plan.folder
 
 
-def manifest_of(plan: MeasurementPlan, prepared: PreparedMeasurement) -> dict[str, Any]:
+def _begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
+    """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
+
+    The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings.
+
+    Raises:
+        UserError: another process has begun it with another model.
+    """
+    make_folder(run)
+    manifest = {"kind": "pretrained", "status": "complete", "model": dataclasses.asdict(record)}
+    write_json_once(run / "manifest.json", manifest)  # first, because it marks the folder as ours
+    check_same_model(run, record)
+    kept = dataclasses.replace(
+        config,
+        name=folder_name(run),
+        influence=InfluenceConfig(),
+        context_curve=ContextCurveConfig(),
+        validation=ValidationConfig(),
+    )
+    for name, content in (("config.yaml", to_yaml(kept)), ("tokenizer.json", tokenizer.to_str())):
+        if not (run / name).is_file():
+            write_text(run / name, content)
+
+
+def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str, run_id: str) -> dict[str, Any]:
     """Return what the manifest says about a measurement before it begins."""
-    opened = plan.opened
     entries = {
-        "kind": plan.kind,
-        "run_id": plan.run_id,
+        "kind": kind,
+        "run_id": run_id,
         "run": opened.name,
         "source": opened.text.source,
         "split": opened.text.split,
-        "context": lengths_record(plan.config, opened),
-        "visibility": plan.config.influence.visibility,
+        "context": lengths_record(opened),
+        "visibility": opened.visibility,
         "anchor": None if opened.anchor is None else dataclasses.asdict(opened.anchor),
         "num_windows": prepared.num_windows,
         "num_parameters": opened.num_parameters,

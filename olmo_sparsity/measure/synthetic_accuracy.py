@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.work import WHOLE, Share
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -81,18 +81,16 @@ def open_synthetic_run(config: Config, run: Path) -> SyntheticRun:
     return SyntheticRun(load_model(latest, device), device, checkpoint, manifest)
 
 
-def cells_of(config: Config) -> list[Cell]:
+def cells_of(settings: SyntheticConfig) -> list[Cell]:
     """Return the evaluated lengths and sparsities, in the order of the windows."""
-    settings = config.synthetic
     pairs = [(length, k) for length in settings.test_lengths for k in settings.test_sparsity]
     return [Cell(length, k, i * settings.test_rows) for i, (length, k) in enumerate(pairs)]
 
 
-def cells_within(config: Config, window_ids_W: np.ndarray) -> list[tuple[Cell, np.ndarray]]:
+def cells_within(settings: SyntheticConfig, window_ids_W: np.ndarray) -> list[tuple[Cell, np.ndarray]]:
     """Return the cells that these windows belong to, each with the windows' rows in it, int64 [w]."""
-    rows = config.synthetic.test_rows
-    cell_W = window_ids_W // rows
-    cells = cells_of(config)
+    cell_W = window_ids_W // settings.test_rows
+    cells = cells_of(settings)
     return [(cells[i], window_ids_W[cell_W == i] - cells[i].first) for i in np.unique(cell_W).tolist()]
 
 
@@ -147,7 +145,7 @@ def evaluate_synthetic(
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
         return folder
-    num_windows = len(cells_of(config)) * settings.test_rows
+    num_windows = len(cells_of(settings)) * settings.test_rows
     logger.info(
         f"{folder}: {num_windows} sequences, lengths {settings.test_lengths}, k {settings.test_sparsity}, "
         f"{settings.test_rows} of each"
@@ -158,7 +156,7 @@ def evaluate_synthetic(
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []
-        for cell, rows_w in cells_within(config, window_ids_W):
+        for cell, rows_w in cells_within(settings, window_ids_W):
             rows += _answer_rows(
                 cell, rows_w, answers(cell.length, cell.k), predicted=settings.positions == "predicted"
             )

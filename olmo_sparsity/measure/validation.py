@@ -17,20 +17,19 @@ from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import correlations
-from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_tokenizer
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit_entries import fit_entries
-from olmo_sparsity.measure.losses import mask_losses, short_log_probs
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
-from olmo_sparsity.measure.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.shares import WHOLE, Share
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.setup.fit import fit_entries
+from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.solver import trained_solver
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.work import part_size, tokens_of_influence
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import mask_losses, short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
+from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, rank
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
@@ -109,7 +108,7 @@ def validate(
         SCHEMA_VERSION,
         GENERATOR_VERSION,
         to_dict(settings),
-        identity(config, opened),
+        identity(opened),
         opened.text.store.tokens_sha256,
         list(settings_identity(config.influence, WINDOW_KEYS).values()),
     )
@@ -128,9 +127,9 @@ def validate(
 def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
     settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
     natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
-    entries = fit_entries(config, opened, natural)
+    entries = fit_entries(opened, natural, drawn=config.influence)
     # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
-    evaluator = opened.evaluator(config)
+    evaluator = opened.evaluator(config.influence)
     suites = [Suite(windows, evaluator, opened.tokenizer) for windows in _needle_suites(config, opened, natural)]
     if opened.record is None:
         solver = trained_solver(config, run / "solver", device=opened.device)
@@ -206,8 +205,7 @@ def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> lis
 
 def _natural_windows(config: Config, opened: OpenedModel, *, num_windows: int) -> Windows:
     """Return the windows that needles are planted into, fewer if the text has fewer."""
-    influence = dataclasses.replace(config.influence, num_windows=num_windows)
-    return opened.windows(dataclasses.replace(config, influence=influence), config.measured_lengths.full_len)
+    return opened.windows(dataclasses.replace(config.influence, num_windows=num_windows))
 
 
 def _correlation_suites(config: Config, solver: OLMoWithPositions) -> list[Suite]:

@@ -1,15 +1,71 @@
-"""How many tokens a model runs for a window, about: it sizes the parts of a measurement, and tells how far a part has come.
+"""How the work of a measurement is cut: into parts, by the tokens that a window takes, and into the shares of processes.
 
-The number is a function of the configuration alone, so that every process cuts a measurement into the same parts.
+Both are functions of the configuration and the command line alone, so that every process cuts a measurement into the same parts.
 """
 
 from __future__ import annotations
 
-from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
-from olmo_sparsity.measure.hierarchy import BRANCHES, block_sizes, num_blocks
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.selection.hierarchy import BRANCHES, block_sizes, num_blocks
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SCREENED, SELECTORS, ScoringSize, names_where, tokens_of_estimates
+from olmo_sparsity.torchrun import current_process
 
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of ``count`` processes measures: the parts whose number leaves ``index`` when divided by ``count``.
+
+    Shares are not ranges of parts. A folder that one process began has its missing parts at the end, and if several
+    processes continue it, each of them still gets as many.
+
+    ``is_leader`` is False where another process of the same terminal prints the messages and results.
+    """
+
+    index: int = 0
+    count: int = 1
+    is_leader: bool = True
+
+
+WHOLE = Share()  # all parts, measured by one process
+
+
+def share_of_process(shard: Optional[str], *, overwrite: bool, variables: Mapping[str, str] = os.environ) -> Share:
+    """Return the share of this process: ``--shard I/N``, split further among the processes of torchrun.
+
+    Args:
+        shard: ``I/N``, or None for all parts.
+        overwrite: True if ``--overwrite`` was given.
+        variables: the environment, with the variables of torchrun.
+
+    Raises:
+        UserError: these contradict one another, or several processes would overwrite one another's parts.
+    """
+    index, count = 0, 1
+    if shard is not None:
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", shard)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+        if index >= count:
+            raise UserError(
+                f"--shard {shard}: must be I/N, with I from 0 to N - 1; for example, 0/2 and 1/2 for two processes"
+            )
+    process = current_process(variables)
+    share = Share(index * process.world_size + process.rank, count * process.world_size, is_leader=process.is_leader)
+    if overwrite and share.count > 1:
+        raise UserError(
+            f"--overwrite: with {share.count} processes, each would delete what the others measure; delete the folder, or "
+            "choose another with --out DIR"
+        )
+    return share
 
 
 def part_size(windows_per_part: int, tokens_per_window: int) -> int:

@@ -2,7 +2,7 @@
 
 Rows of a call have the same number of tokens. Position IDs rise along a row and may have gaps; they lie below
 ``max_position``. The model knows nothing about which tokens are visible: a row holds the tokens that are to be seen, or a bias
-says who sees whom (``olmo_sparsity.measure.visibility``).
+says who sees whom (``olmo_sparsity.measure.visible.visibility``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from olmo_sparsity.model.gates import AttentionState, LossOfLogits
+from olmo_sparsity.model.attribution import AttentionState, LossOfLogits
 
 KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""

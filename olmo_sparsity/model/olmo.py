@@ -16,15 +16,15 @@ from olmo.model import BufferCache, OLMo, RotaryEmbedding
 from torch import nn
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.olmo_layers import (
-    all_keys_values,
-    last_hidden,
-    logits_of,
+    LayerKeysValues,
+    RotaryTables,
+    attend,
+    attention_of_last,
     mlp,
     queries_keys_values,
-    rotary_tables,
 )
 
 
@@ -163,7 +163,7 @@ class OLMoWithPositions(OLMo):
         self, tokens_BP: torch.Tensor, positions_BP: torch.Tensor, *, allowed_BPP: Optional[torch.Tensor] = None
     ) -> KeysValues:
         """Return the keys (rotated) and values of all tokens; of each layer, [B, H, P, E]; see ``CausalModel``."""
-        layers = all_keys_values(self, tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
+        layers = self.all_keys_values(tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
         return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
 
     def last_logits_after(
@@ -181,7 +181,7 @@ class OLMoWithPositions(OLMo):
         loss: LossOfLogits,
     ) -> list[AttentionState]:
         """Return the attention of every layer of rows, and its derivatives; see ``CausalModel``."""
-        blocks, tables = self.transformer.blocks, rotary_tables(self, positions_BY)
+        blocks, tables = self.transformer.blocks, self.rotary_tables(positions_BY)
         x_BYD, probes = self.embed(tokens_BY, positions_BY), AttentionProbes()
         with torch.enable_grad():
             for layer, block in enumerate(blocks):
@@ -193,7 +193,7 @@ class OLMoWithPositions(OLMo):
                 out_BHQE = probes.attend(q_BHQE, k_BHYE, v_BHYE, scaling=q_BHQE.shape[-1] ** -0.5)
                 x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
                 x_BYD = x_BYD + mlp(block, x_BYD)
-            return probes.states(loss(logits_of(self, self.transformer.ln_f(x_BYD[:, -1]))))
+            return probes.states(loss(self.logits_of(self.transformer.ln_f(x_BYD[:, -1]))))
 
     def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
         """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""
@@ -227,8 +227,69 @@ class OLMoWithPositions(OLMo):
         layers = None
         if prefix is not None:
             layers = [(k_BHPE.transpose(1, 2), v_BHPE.transpose(1, 2)) for k_BHPE, v_BHPE in prefix]
-        x_BYD, tables = self.embed(tokens_BY, positions_BY), rotary_tables(self, positions_BY)
-        return logits_of(self, last_hidden(self, x_BYD, tables=tables, prefix=layers, attention=attention))
+        x_BYD, tables = self.embed(tokens_BY, positions_BY), self.rotary_tables(positions_BY)
+        return self.logits_of(self.last_hidden(x_BYD, tables=tables, prefix=layers, attention=attention))
+
+    def rotary_tables(self, positions_RY: torch.Tensor) -> RotaryTables:
+        """Return the sines and cosines at position IDs (int64), for half a head: both halves turn by the same angles."""
+        half = self._sin.shape[-1] // 2
+        return self._sin[positions_RY, None, :half], self._cos[positions_RY, None, :half]
+
+    def last_hidden(
+        self,
+        x_RYD: torch.Tensor,
+        *,
+        tables: RotaryTables,
+        prefix: Optional[list[LayerKeysValues]] = None,
+        from_layer: int = 0,
+        attention: Optional[list[torch.Tensor]] = None,
+    ) -> torch.Tensor:
+        """Return the last token's state after the last layer and its norm, [R, D].
+
+        Args:
+            x_RYD: states of the computed tokens before ``from_layer``.
+            tables: of the computed tokens.
+            prefix: keys and values in every layer of the P tokens before them.
+            from_layer: the first layer to run.
+            attention: of each layer that runs, the attention of the last token is appended, the mean of heads, fp32 [R, P + Y].
+        """
+        blocks = self.transformer.blocks
+        for layer in range(from_layer, len(blocks)):
+            block = blocks[layer]
+            num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
+            q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
+            if prefix is not None:
+                k_RPHE, v_RPHE = prefix[layer]
+                k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
+            if attention is not None:
+                attention.append(attention_of_last(q_RQHE.transpose(1, 2), k_RYHE.transpose(1, 2)))
+            x_RYD = x_RYD[:, -num_queries:] + block.attn_out(attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
+            x_RYD = x_RYD + mlp(block, x_RYD)
+        return self.transformer.ln_f(x_RYD[:, -1])
+
+    def logits_of(self, x_RD: torch.Tensor) -> torch.Tensor:
+        """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
+        weight_VD = self.transformer.wte.weight if self.config.weight_tying else self.transformer.ff_out.weight
+        return F.linear(x_RD, weight_VD)[..., : self.config.vocab_size].float()
+
+    def all_keys_values(
+        self,
+        tokens_RP: torch.Tensor,
+        *,
+        positions_RP: torch.Tensor,
+        allowed_RPP: Optional[torch.Tensor] = None,
+    ) -> list[LayerKeysValues]:
+        """Return keys and values of tokens in every layer, [R, P, H, E] each, under causal attention or to what is allowed."""
+        x_RPD, tables = self.embed(tokens_RP, positions_RP), self.rotary_tables(positions_RP)
+        blocks = self.transformer.blocks
+        keys_values = []
+        for block in blocks:
+            q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
+            keys_values.append((k_RPHE, v_RPHE))
+            if block is not blocks[-1]:
+                x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
+                x_RPD = x_RPD + mlp(block, x_RPD)
+        return keys_values
 
 
 def olmo_model_config(config: Config, *, vocab_size: int, eos_id: int) -> olmo_config.ModelConfig:

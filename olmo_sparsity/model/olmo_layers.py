@@ -1,4 +1,4 @@
-"""The layers of an OLMo, computed step by step, so that a caller may leave out what it does not need.
+"""The steps of an OLMo layer, so that a caller may leave out what it does not need.
 
 Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary tables hold half a head: ``e`` is E / 2.
 """
@@ -6,22 +6,13 @@ Numbers have the dtype of the weights; the sums of a softmax are fp32. Rotary ta
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
 
-if TYPE_CHECKING:
-    from olmo_sparsity.model.olmo import OLMoWithPositions
-
 LayerKeysValues = tuple[torch.Tensor, torch.Tensor]  # of one layer, each [R, P, H, E], keys rotated
 RotaryTables = tuple[torch.Tensor, torch.Tensor]  # sines and cosines, fp32 [..., 1, e]
-
-
-def rotary_tables(model: OLMoWithPositions, positions_RY: torch.Tensor) -> RotaryTables:
-    # Both halves of a head turn by the same angles, so half of each table is enough.
-    half = model._sin.shape[-1] // 2
-    return model._sin[positions_RY, None, :half], model._cos[positions_RY, None, :half]
 
 
 def _rotate(x_RYD: torch.Tensor, tables: RotaryTables, *, num_heads: int) -> torch.Tensor:
@@ -88,63 +79,3 @@ def attention_of_last(q_RHQE: torch.Tensor, k_RHYE: torch.Tensor) -> torch.Tenso
 
 def mlp(block: Any, x_RYD: torch.Tensor) -> torch.Tensor:
     return block.ff_out(block.act(block.ff_proj(block.ff_norm(x_RYD))))
-
-
-def last_hidden(
-    model: OLMoWithPositions,
-    x_RYD: torch.Tensor,
-    *,
-    tables: RotaryTables,
-    prefix: Optional[list[LayerKeysValues]] = None,
-    from_layer: int = 0,
-    attention: Optional[list[torch.Tensor]] = None,
-) -> torch.Tensor:
-    """Return the last token's state after the last layer and its norm, [R, D].
-
-    Args:
-        model: the model.
-        x_RYD: states of the computed tokens before ``from_layer``.
-        tables: of the computed tokens.
-        prefix: keys and values in every layer of the P tokens before them.
-        from_layer: the first layer to run.
-        attention: of each layer that runs, the attention of the last token is appended, the mean of heads, fp32 [R, P + Y].
-    """
-    blocks = model.transformer.blocks
-    for layer in range(from_layer, len(blocks)):
-        block = blocks[layer]
-        num_queries = 1 if layer == len(blocks) - 1 else x_RYD.shape[1]
-        q_RQHE, k_RYHE, v_RYHE = queries_keys_values(block, x_RYD, tables=tables, num_queries=num_queries)
-        if prefix is not None:
-            k_RPHE, v_RPHE = prefix[layer]
-            k_RYHE, v_RYHE = torch.cat([k_RPHE, k_RYHE], dim=1), torch.cat([v_RPHE, v_RYHE], dim=1)
-        if attention is not None:
-            attention.append(attention_of_last(q_RQHE.transpose(1, 2), k_RYHE.transpose(1, 2)))
-        x_RYD = x_RYD[:, -num_queries:] + block.attn_out(attend(q_RQHE, k_RYHE, v_RYHE=v_RYHE))
-        x_RYD = x_RYD + mlp(block, x_RYD)
-    return model.transformer.ln_f(x_RYD[:, -1])
-
-
-def logits_of(model: OLMoWithPositions, x_RD: torch.Tensor) -> torch.Tensor:
-    """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
-    weight_VD = model.transformer.wte.weight if model.config.weight_tying else model.transformer.ff_out.weight
-    return F.linear(x_RD, weight_VD)[..., : model.config.vocab_size].float()
-
-
-def all_keys_values(
-    model: OLMoWithPositions,
-    tokens_RP: torch.Tensor,
-    *,
-    positions_RP: torch.Tensor,
-    allowed_RPP: Optional[torch.Tensor] = None,
-) -> list[LayerKeysValues]:
-    """Return the keys and values in every layer of tokens, [R, P, H, E] each, under causal attention or to what is allowed."""
-    x_RPD, tables = model.embed(tokens_RP, positions_RP), rotary_tables(model, positions_RP)
-    blocks = model.transformer.blocks
-    keys_values = []
-    for block in blocks:
-        q_RPHE, k_RPHE, v_RPHE = queries_keys_values(block, x_RPD, tables=tables, num_queries=tokens_RP.shape[1])
-        keys_values.append((k_RPHE, v_RPHE))
-        if block is not blocks[-1]:
-            x_RPD = x_RPD + block.attn_out(attend(q_RPHE, k_RPHE, v_RYHE=v_RPHE, allowed_RQY=allowed_RPP))
-            x_RPD = x_RPD + mlp(block, x_RPD)
-    return keys_values

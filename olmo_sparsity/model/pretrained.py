@@ -28,6 +28,7 @@ from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.files import sha256_file, sha256_text
 
 logger = logging.getLogger(__name__)
@@ -37,31 +38,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SAMPLE_TEXT = "The river"  # shows what a tokenizer puts in front of a text
 # Key of the config.json of a run's export: whether a BOS stood before every row of training. transformers keeps it.
 ROWS_HAVE_BOS = "rows_have_bos"
-
-
-@dataclass(frozen=True)
-class ModelRecord:
-    """Which model was measured, for manifests.
-
-    Attributes:
-        name: as it was given.
-        revision: commit on the hub, or None.
-        weights_sha256: of the files with the weights, one after another in the order of their names.
-        architecture: the name of its class.
-        num_parameters: its number of weights.
-        dtype: of the weights, as torch names it.
-        max_position: its number of position IDs.
-        tokenizer_sha256: of the tokenizer's JSON text.
-    """
-
-    name: str
-    revision: Optional[str]
-    weights_sha256: str
-    architecture: str
-    num_parameters: int
-    dtype: str
-    max_position: int
-    tokenizer_sha256: str
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Every call gives the model its position IDs and a mask. Without a mask transformers takes gaps in the position IDs for borders
 between texts, and hides each text from the next. Whether a model computes what was asked for is not known from its
-architecture: ``olmo_sparsity.measure.fit`` measures it.
+architecture: ``olmo_sparsity.measure.setup.fit`` measures it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.gates import AttentionProbes, AttentionState, LossOfLogits
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe

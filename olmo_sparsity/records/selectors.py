@@ -1,8 +1,8 @@
 """Selectors: a score for each group of long-range tokens; the k highest are J_k, so J_1, J_2, ... are nested.
 
-A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.token_groups``). Whoever adds a selector
-writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and documentation
-read it from there.
+A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.visible.window_batch``). Whoever adds a
+selector writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and
+documentation read it from there.
 
 Shape letters: W windows, M long-range positions, I groups of the window with the most, N random visible sets, R rows, S groups of
 a set.
@@ -10,20 +10,66 @@ a set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Optional
+from typing import Any, Literal, Optional, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from olmo_sparsity.config import InfluenceConfig, MeasuredLengths
-    from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.records.measured import MeasuredLengths
 
 NO_GROUP = -1  # in a list of groups, where a window has no more
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
+
+
+class ScoredWindows(Protocol):
+    """What a score may ask about W windows under one context, in nats; computed when first asked for."""
+
+    @property
+    def max_k(self) -> int: ...  # the largest k that will be asked for
+    @property
+    def windows(self) -> Any: ...  # a WindowBatch
+    @property
+    def groups(self) -> Any: ...  # their TokenGroups
+    @property
+    def predictions(self) -> Any: ...  # the Predictions about them, with attention and random visible sets
+    @property
+    def loss_short_W(self) -> np.ndarray: ...  # loss({})
+    @property
+    def loss_long_W(self) -> np.ndarray: ...  # loss(all)
+    @property
+    def loss_single_WI(self) -> np.ndarray: ...  # loss({j})
+    @property
+    def loss_all_but_one_WI(self) -> np.ndarray: ...  # loss(all but j)
+    @property
+    def lasso_loss_WN(self) -> np.ndarray: ...  # loss of the random visible sets
+    @property
+    def kl_short_W(self) -> np.ndarray: ...  # KL(p_all, p_{})
+    @property
+    def kl_single_WI(self) -> np.ndarray: ...  # KL(p_all, p_{j})
+    @property
+    def gradient_WI(self) -> np.ndarray: ...  # minus the derivative of the loss by gates on the tokens of j, at gate 0
+
+    def evaluate_groups(
+        self, sets: Sequence[tuple[np.ndarray, np.ndarray]], *, with_kl: bool
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return (loss(S), KL(p_all, p_S)) of visible sets S: (int64 [R], windows; int64 [R, S], the groups of each set)."""
+        ...
+
+
+class CostSettings(Protocol):
+    """The keys of ``influence`` that the cost of scores depends on."""
+
+    @property
+    def k(self) -> list[int]: ...
+    @property
+    def lasso_masks(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def visibility(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -77,14 +123,14 @@ class Selector:
     """
 
     name: str
-    score: Callable[[WindowScores], np.ndarray]
+    score: Callable[[ScoredWindows], np.ndarray]
     sees_target: bool
     meaning: str
     definition: str
     look: Look
     num_evaluations: Callable[[ScoringSize], int]
     cost: str
-    num_tokens: Callable[[InfluenceConfig, MeasuredLengths], int] = lambda settings, lengths: 0
+    num_tokens: Callable[[CostSettings, MeasuredLengths], int] = lambda settings, lengths: 0
     singles: Optional[Literal["loss", "kl"]] = None
     needs_attention: bool = False
     can_imitate: bool = False
@@ -102,17 +148,17 @@ def rank(scores_WI: np.ndarray) -> np.ndarray:
     return num_groups - 1 - np.argsort(-scores_WI[:, ::-1], axis=1, kind="stable")
 
 
-def _unmask_one(cache: WindowScores) -> np.ndarray:
+def _unmask_one(cache: ScoredWindows) -> np.ndarray:
     """Return loss({}) - loss({j}), the gain of unmasking j alone (our reading of the paper's Eq. 20)."""
     return cache.loss_short_W[:, None] - cache.loss_single_WI
 
 
-def _mask_one(cache: WindowScores) -> np.ndarray:
+def _mask_one(cache: ScoredWindows) -> np.ndarray:
     """Return loss(all but j) - loss(all), what hiding j alone costs."""
     return cache.loss_all_but_one_WI - cache.loss_long_W[:, None]
 
 
-def _forward_selection(cache: WindowScores, *, by_divergence: bool) -> np.ndarray:
+def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarray:
     """Take max_k groups, one per step: the one that with those so far has the lowest value (ties: the nearer).
 
     The group of step i (from 0) scores max_k - i, and one that is never taken 0: the gains of the steps need not fall,
@@ -141,12 +187,12 @@ def _forward_selection(cache: WindowScores, *, by_divergence: bool) -> np.ndarra
     return scores_WI
 
 
-def _greedy(cache: WindowScores) -> np.ndarray:
+def _greedy(cache: ScoredWindows) -> np.ndarray:
     """Forward selection on the loss: each step takes the group that lowers loss(J so far + j) most."""
     return _forward_selection(cache, by_divergence=False)
 
 
-def _greedy_kl(cache: WindowScores) -> np.ndarray:
+def _greedy_kl(cache: ScoredWindows) -> np.ndarray:
     """Forward selection on the divergence: each step takes the group that lowers KL(p_all, p_{J so far + j}) most."""
     return _forward_selection(cache, by_divergence=True)
 
@@ -156,37 +202,37 @@ def _forward_selection_cost(size: ScoringSize) -> int:
     return size.max_k * size.num_candidates - size.max_k * (size.max_k - 1) // 2
 
 
-def _forward_selection_tokens(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def _forward_selection_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
     local, many = lengths.local_len, lengths.num_long_range
     return sum((many - taken) * (local + taken + 1) for taken in range(max(settings.k)))
 
 
-def _kl(cache: WindowScores) -> np.ndarray:
+def _kl(cache: ScoredWindows) -> np.ndarray:
     """Return KL(p_all, p_{}) - KL(p_all, p_{j}): how far unmasking j moves the prediction to the full-context one."""
     return cache.kl_short_W[:, None] - cache.kl_single_WI
 
 
-def _gradient(cache: WindowScores) -> np.ndarray:
+def _gradient(cache: ScoredWindows) -> np.ndarray:
     """Return minus the derivative of the loss with respect to gates on j's tokens, at gate 0: unmask-one to first order."""
     return cache.gradient_WI
 
 
-def tokens_of_estimates(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def tokens_of_estimates(settings: CostSettings, lengths: MeasuredLengths) -> int:
     """Return the tokens of first-order estimates: the local ones back and forth, and the others where no prefix has them."""
     far = 0 if settings.visibility == "contextual" else lengths.num_long_range
     return far + (1 + BACKWARD_COST) * lengths.local_len
 
 
-def _attention(cache: WindowScores) -> np.ndarray:
+def _attention(cache: ScoredWindows) -> np.ndarray:
     """Return the attention of the last token to j's tokens under full context: the mean over heads and layers, and their sum."""
     return cache.groups.sums(cache.predictions.attention_WM.cpu().numpy())
 
 
-def _attention_tokens(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def _attention_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
     return 0 if settings.path == "compact" else lengths.full_len  # the compact path's pass of L_long gives it
 
 
-def _lasso(cache: WindowScores) -> np.ndarray:
+def _lasso(cache: ScoredWindows) -> np.ndarray:
     """Return minus the coefficients of a sparse linear model of the loss over random visible sets.
 
     Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
@@ -206,16 +252,16 @@ def _lasso(cache: WindowScores) -> np.ndarray:
     return scores_WI
 
 
-def _lasso_tokens(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def _lasso_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
     return settings.lasso_masks * (lengths.local_len + lengths.num_long_range // 2)
 
 
-def _mask_one_tokens(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+def _mask_one_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
     many = lengths.num_long_range
     return many * (lengths.full_len if settings.path == "masked" else lengths.full_len - many // 2)
 
 
-def _random(cache: WindowScores) -> np.ndarray:
+def _random(cache: ScoredWindows) -> np.ndarray:
     """Return uniform random numbers, a function of seed, window and context alone."""
     scores_WI = np.full((len(cache.windows), cache.groups.num_groups), np.nan)
     generators = cache.windows.generators(RANDOM_SCORES)
@@ -224,7 +270,7 @@ def _random(cache: WindowScores) -> np.ndarray:
     return scores_WI
 
 
-def _nearest(cache: WindowScores) -> np.ndarray:
+def _nearest(cache: ScoredWindows) -> np.ndarray:
     """Return the number of the group itself: the nearer to the local context, the higher."""
     scores_I = np.arange(cache.groups.num_groups, dtype=np.float64)
     return cache.groups.with_missing(np.broadcast_to(scores_I, (len(cache.windows), len(scores_I))))

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, Literal, Optional
 
 from olmo_sparsity.config.pretrained import telling_name
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.records.selectors import SCREENED
 
 Visibility = Literal["hidden", "contextual"]
@@ -40,19 +41,6 @@ class MeasuredModel:
     def short_name(self) -> str:
         """The name on the hub, or the last part of the path that tells which model it is."""
         return telling_name(PurePath(self.name)) if self.revision is None else self.name
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """The first token that is always visible to everyone; it is neither local nor long-range.
-
-    Attributes:
-        token_id: its ID.
-        text: its text.
-    """
-
-    token_id: int
-    text: str
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
@@ -32,7 +34,6 @@ from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
 from olmo_sparsity.training.data import TEXT, DataSource, TrainingData, training_batches
 from olmo_sparsity.training.evaluation import Evaluation, evaluate
-from olmo_sparsity.training.memory import check_memory
 from olmo_sparsity.training.metrics import StepMetrics, check_trackers, metrics_writer
 from olmo_sparsity.training.processes import (
     all_reduce_sum,
@@ -42,6 +43,7 @@ from olmo_sparsity.training.processes import (
     process_group,
     share_of_rows,
 )
+from olmo_sparsity.training.resources import check_memory
 from olmo_sparsity.training.run import LoopState, TrainingRun, load_checkpoint, log_settings, prepare_run
 from olmo_sparsity.training.run_folder import (
     check_same_experiment,
@@ -50,7 +52,6 @@ from olmo_sparsity.training.run_folder import (
     is_trained,
     run_lock,
 )
-from olmo_sparsity.training.signals import collect_stop_signals
 from olmo_sparsity.training.step import deterministic, train_step
 
 logger = logging.getLogger(__name__)
@@ -178,6 +179,29 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
                     f"{run.folder}: stopped and saved at step {state.step}; the same command, without --overwrite, resumes "
                     "from there"
                 )
+
+
+@contextmanager
+def collect_stop_signals(*, ignore_repeats: bool) -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in the returned list, instead of ending the process.
+
+    Args:
+        ignore_repeats: False: a second signal of the same kind ends the process at once. True: it is collected, too. This
+            is for torchrun, which may pass a signal on several times, and itself kills processes that take too long.
+    """
+    caught: list[int] = []
+
+    def handle(number: int, _frame: Any) -> None:
+        caught.append(number)
+        if not ignore_repeats:
+            signal.signal(number, signal.SIG_DFL)
+
+    handlers_before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in handlers_before.items():
+            signal.signal(number, handler)
 
 
 def _due_after(step: int, training: TrainingConfig, *, interrupted: bool) -> _Due:

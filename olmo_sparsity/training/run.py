@@ -21,6 +21,7 @@ from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.data import TrainingData
 from olmo_sparsity.training.evaluation import Evaluation
 from olmo_sparsity.training.processes import all_reduce_sum, broadcast_from_leader, load_state
+from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.run_folder import begin_run
 from olmo_sparsity.training.step import (
     TrainState,
@@ -29,7 +30,6 @@ from olmo_sparsity.training.step import (
     resolve_compile,
     resolve_precision,
 )
-from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
 logger = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ def setup_json(setup: ModelSetup) -> Json:
     return {
         "model": setup.model and asdict(setup.model),
         "visibility": setup.visibility,
-        "anchor": setup.anchor and {"id": setup.anchor.token_id, "text": setup.anchor.text},
+        "anchor": setup.anchor and {"id": setup.anchor.id, "text": setup.anchor.text},
         "anchor_warning": anchor_warning(setup) or None,
     }
 

@@ -21,7 +21,7 @@ from benchmarks.gpu_check import (
     small,
 )
 from olmo_sparsity.config import Config
-from olmo_sparsity.model import compact
+from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.training import loop, run
 from olmo_sparsity.training import step as optimization
 
@@ -88,8 +88,10 @@ def test_a_run_that_no_signal_stops(config: Config, tmp_path: Path, monkeypatch:
 
 def test_paths(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths_agree(config, tmp_path).passed
-    right = compact.rotary_tables
-    monkeypatch.setattr(compact, "rotary_tables", lambda model, positions: right(model, positions.clamp(min=1)))
+    right = OLMoWithPositions.rotary_tables
+    monkeypatch.setattr(
+        OLMoWithPositions, "rotary_tables", lambda model, positions: right(model, positions.clamp(min=1))
+    )
     assert paths_agree(config, tmp_path).passed is False
 
 

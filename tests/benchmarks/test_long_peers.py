@@ -37,9 +37,9 @@ from benchmarks.long_report import MEASURES, draw, draw_recall, summarize
 from benchmarks.peers import plain_losses
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import divergence, log_probs
-from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import divergence, log_probs
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, single_tokens
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.pretrained import open_pretrained
 from olmo_sparsity.model.transformers_model import TransformersModel

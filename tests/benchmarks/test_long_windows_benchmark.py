@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import long_windows
 from benchmarks.long_windows import TensorMemory, exponents, run, small_model
-from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.storage.files import read_json
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from olmo_sparsity.cli.options import parse_k
-from olmo_sparsity.config import Config, MeasuredLengths, PretrainedConfig, fingerprint
+from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import MeasuredLengths
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -141,9 +141,10 @@ def test_the_command_page_has_every_option() -> None:
 def test_every_module_is_on_an_api_page() -> None:
     pages = {room: reference.api_page(room) for room in reference.rooms()}
     package = Path(olmo_sparsity.__file__).parent
-    for path in package.glob("*/*.py"):
+    for path in package.glob("*/**/*.py"):
         if path.stem != "__init__":
-            assert f"::: olmo_sparsity.{path.parent.name}.{path.stem}\n" in pages[path.parent.name]
+            room, *inner = path.relative_to(package).with_suffix("").parts
+            assert f"::: olmo_sparsity.{'.'.join([room, *inner])}\n" in pages[room]
 
 
 def test_citation_and_changelog_name_the_version() -> None:

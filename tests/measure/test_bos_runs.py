@@ -18,10 +18,10 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, ContextConfig, PretrainedConfig, ValidationConfig
 from olmo_sparsity.export.conversion import to_transformers_tokenizer
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.measure import fit_entries
 from olmo_sparsity.measure.context_curve import measure_context_curve
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.opened_model import open_model
+from olmo_sparsity.measure.setup import fit
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -196,7 +196,7 @@ def test_windows_that_are_drawn_for_the_first_token_change_none_that_are_measure
 ) -> None:
     config = measured_as_exported(tiny_config, export_hf(bos_run, tmp_path / "hf").folder, data=str(other_text))
     more = measure(config, tmp_path / "results", out=tmp_path / "more")
-    monkeypatch.setattr(fit_entries, "num_compared_windows", lambda _: (4, 4))
+    monkeypatch.setattr(fit, "num_compared_windows", lambda _: (4, 4))
     no_more = measure(config, tmp_path / "results", out=tmp_path / "no-more")
     first, second = (read_json(folder / "manifest.json") for folder in (more, no_more))
     assert first["fit"]["anchor"]["num_windows"] > 4 == second["fit"]["anchor"]["num_windows"]

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.opened_model import open_model
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.solver import trained_solver
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.text import verification

@@ -18,8 +18,8 @@ from olmo_sparsity.config import Config, ContextConfig, ContextCurveConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import context_curve as context_curve_module
 from olmo_sparsity.measure.context_curve import losses_by_length, measure_context_curve, visible_lengths
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve
@@ -33,11 +33,11 @@ from olmo_sparsity.training.loop import train
 
 def test_lengths_hold_those_of_the_experiment() -> None:
     config = Config(context=ContextConfig(local_len=10, full_len=50, train_len=20))
-    assert visible_lengths(config) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 50, 64, 96, 100]
-    short = dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=21))
-    assert visible_lengths(short) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
+    lengths = config.measured_lengths
+    assert visible_lengths(lengths, None) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 50, 64, 96, 100]
+    assert visible_lengths(lengths, 21) == [1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 21]
     with pytest.raises(UserError, match="at least the length of a training row, 20 tokens"):
-        visible_lengths(dataclasses.replace(config, context_curve=ContextCurveConfig(max_visible=19)))
+        visible_lengths(lengths, 19)
 
 
 def test_a_learned_embedding_of_positions_is_not_extended(tiny_config: Config, tmp_path: Path) -> None:

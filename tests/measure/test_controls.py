@@ -19,14 +19,13 @@ from tiny_windows import M as TINY_M
 from tiny_windows import windows as tiny_windows
 
 from olmo_sparsity.config import Config, InfluenceConfig
-from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.losses import log_probs, read_singles, short_log_probs
-from olmo_sparsity.measure.resampling import draw_labels
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.shares import Share
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import PartInfluence, measure_windows
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import PartInfluence, draw_labels, measure_windows
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import log_probs, read_singles, short_log_probs
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
+from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table

@@ -13,16 +13,16 @@ import torch
 from scipy.stats import t as student_t
 from transformers_models import BOS, VOCAB, build
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.first_token import (
+from olmo_sparsity.measure.setup.first_token import (
     FALSE_DECISIONS,
-    Bos,
     compare_first_tokens,
     looks_at,
     lower_choice,
     standard_error,
 )
-from olmo_sparsity.measure.losses import target_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import target_losses
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.model_setup import AnchorCheck
 
 LOCAL, FULL = 10, 24
@@ -39,7 +39,7 @@ def test_both_choices_are_compared(anchor_id: Optional[int], batch_tokens: int, 
     """Against the masked path, and rows with a BOS that are written out."""
     model = build("olmo-2")
     check = compare_first_tokens(
-        model, windows(), np.arange(6), bos=Bos(BOS, "<s>"), chosen=anchor_id, local_len=LOCAL, first_look=first_look,
+        model, windows(), np.arange(6), bos=Anchor(BOS, "<s>"), chosen=anchor_id, local_len=LOCAL, first_look=first_look,
         name="tiny", batch_tokens=batch_tokens,
     )  # fmt: skip
     assert (check.text, check.chosen) == ("<s>", "none" if anchor_id is None else "bos")
@@ -114,7 +114,7 @@ def compared(
     tokens_WT[:, -1] = 0
     document_W = np.arange(num_windows) if documents is None else documents
     return compare_first_tokens(
-        model, tokens_WT, document_W, bos=Bos(BOS, "<s>"), chosen=chosen, local_len=LOCAL, first_look=64, name="tiny"
+        model, tokens_WT, document_W, bos=Anchor(BOS, "<s>"), chosen=chosen, local_len=LOCAL, first_look=64, name="tiny"
     )
 
 

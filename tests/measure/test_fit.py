@@ -12,8 +12,7 @@ from tiny_models import build as build_olmo
 from transformers_models import BOS, FITTING, VOCAB, build, build_raw
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.fit import check_fit
-from olmo_sparsity.measure.fit_checks import FitCheck, telling_windows
+from olmo_sparsity.measure.setup.fit import FitCheck, check_fit, varied_windows
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.transformers_model import TransformersModel
 
@@ -180,12 +179,12 @@ def test_windows_in_which_nothing_can_be_told_apart(kind: str, anchor_id: Option
 
 def test_windows_of_text_are_checked_as_they_are() -> None:
     tokens = windows()[:, :-1]
-    assert torch.equal(telling_windows(tokens, VOCAB), tokens)
+    assert torch.equal(varied_windows(tokens, VOCAB), tokens)
     two = torch.cat([tokens[:1], MONOTONOUS["one token"][:, :-1]])
-    told = telling_windows(two, VOCAB)
+    told = varied_windows(two, VOCAB)
     assert torch.equal(told[0], two[0]) and len(told[1].unique()) == FULL
-    assert torch.equal(telling_windows(two, VOCAB), told)
-    assert int(telling_windows(two, 5).max()) < VOCAB and len(telling_windows(two, 5)[1].unique()) == 5
+    assert torch.equal(varied_windows(two, VOCAB), told)
+    assert int(varied_windows(two, 5).max()) < VOCAB and len(varied_windows(two, 5)[1].unique()) == 5
 
 
 def test_what_was_found_is_plain_numbers_and_words() -> None:

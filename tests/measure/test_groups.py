@@ -15,14 +15,18 @@ from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config import measuring as config
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import gate_gradients, log_probs, long_log_probs_and_attention, short_log_probs
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import check_screening, measure_context, run_selectors
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context, run_selectors
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import (
+    gate_gradients,
+    log_probs,
+    long_log_probs_and_attention,
+    short_log_probs,
+)
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, rank
 

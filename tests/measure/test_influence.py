@@ -16,10 +16,11 @@ from conftest import Messages, write_corpus
 
 from olmo_sparsity.config import Config, DataConfig, InfluenceConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import influence, measured_text
-from olmo_sparsity.measure.evaluator import Evaluator
+from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.setup import measured_text
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.measurement import load
 from olmo_sparsity.statistics.summary import summarize

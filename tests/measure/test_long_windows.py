@@ -14,12 +14,12 @@ import transformers_models
 from tiny_models import NORMED, build
 
 from benchmarks.long_windows import TensorMemory
-from olmo_sparsity.measure import losses
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
-from olmo_sparsity.measure.visibility import Visibility
+from olmo_sparsity.measure.visible import losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, log_probs, single_losses
+from olmo_sparsity.measure.visible.visibility import Visibility
+from olmo_sparsity.model.attribution import AttentionProbes, first_order
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.model.gates import AttentionProbes, first_order
 
 LOCAL, VOCAB, ANCHOR = 8, 90, 5
 
@@ -153,12 +153,12 @@ def test_first_order_of_one_attention_is_what_a_far_token_does_to_it() -> None:
         one = 0.7 * q @ k_far[:, :, j : j + 1].repeat_interleave(heads // keys, dim=1).transpose(2, 3)
         return torch.cat([scores.masked_fill(~allowed, -math.inf), one], dim=3).softmax(dim=3)[..., -1].sum(dim=(1, 2))
 
-    found = first_order(states, [(k_far, v_far)], estimate="attention")
+    found = first_order(states, [(k_far, v_far)], attribution="attention")
     for j in range(far):
         assert found[:, j].numpy() == pytest.approx(-share(j).numpy(), rel=1e-5)
     nothing = gain(0, -math.inf)
     assert nothing.sum() == pytest.approx(loss.item())
-    for estimate, log_gate, scale in (("patching", 0.0, 1.0), ("gate", math.log(1e-9), 1e9)):
-        found = first_order(states, [(k_far, v_far)], estimate=estimate)  # type: ignore[arg-type]
+    for attribution, log_gate, scale in (("patching", 0.0, 1.0), ("gradient", math.log(1e-9), 1e9)):
+        found = first_order(states, [(k_far, v_far)], attribution=attribution)  # type: ignore[arg-type]
         for j in range(far):
             assert found[:, j].numpy() == pytest.approx(((gain(j, log_gate) - nothing) * scale).numpy(), rel=1e-5)

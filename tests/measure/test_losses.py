@@ -10,9 +10,9 @@ from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import log_probs, target_losses
-from olmo_sparsity.measure.visibility import compact_rows, visible_mask
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import log_probs, target_losses
+from olmo_sparsity.measure.visible.visibility import compact_rows, visible_mask
 
 
 def sets(num: int, size: int) -> torch.Tensor:

@@ -23,15 +23,15 @@ from olmo_sparsity.measure.correlations import (
     sequence,
     word_tokenizer,
 )
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs
 from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_influence import measure_context
 from olmo_sparsity.measure.solver import num_documents, training_document, write_solver_text
-from olmo_sparsity.measure.visibility import compact_rows
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import measure_context
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs
+from olmo_sparsity.measure.visible.visibility import compact_rows
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions, build_model, olmo_model_config
 from olmo_sparsity.text.vocabulary import read_tokenizer
 

@@ -22,11 +22,10 @@ from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.measure import fit_entries, opened_model
 from olmo_sparsity.measure.context_curve import measure_context_curve
-from olmo_sparsity.measure.fit import FitCheck, check_longest_row
-from olmo_sparsity.measure.fit_entries import num_compared_windows
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.setup import fit, opened_model
+from olmo_sparsity.measure.setup.fit import FitCheck, check_longest_row, num_compared_windows
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model import pretrained
 from olmo_sparsity.model.causal_model import CausalModel
@@ -238,14 +237,14 @@ def test_the_longest_row_of_a_context_curve_lies_within_the_sliding_window(confi
 def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fit_entries, "LONGEST_CHECKED", 30)
+    monkeypatch.setattr(fit, "LONGEST_CHECKED", 30)
     lengths: list[int] = []
 
     def recorded(model: CausalModel, tokens_WT: torch.Tensor, **options: Any) -> FitCheck:
         lengths.append(tokens_WT.shape[1] - 1)
         return check_longest_row(model, tokens_WT, **options)
 
-    monkeypatch.setattr(fit_entries, "check_longest_row", recorded)
+    monkeypatch.setattr(fit, "check_longest_row", recorded)
     measure_context_curve(with_settings(config, num_windows=6), tmp_path / "run")
     assert lengths == [30] and "rows are checked up to 30 tokens" in caplog.text
 

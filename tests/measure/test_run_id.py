@@ -13,7 +13,8 @@ from conftest import write_corpus
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.measure import context_curve, validation
 from olmo_sparsity.measure.influence import RESOLVED, influence_run_id
-from olmo_sparsity.measure.opened_model import identity, open_model, settings_identity
+from olmo_sparsity.measure.selection.screening import open_ranking_model
+from olmo_sparsity.measure.setup.opened_model import identity, open_model, settings_identity
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 
 
@@ -31,7 +32,9 @@ def earlier(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_id(config: Config, run: Path) -> str:
-    return influence_run_id(config, open_model(config, run))
+    opened = open_model(config, run)
+    ranking = open_ranking_model(config.influence, opened)
+    return influence_run_id(config.influence, opened, ranking=ranking)
 
 
 def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
@@ -69,8 +72,9 @@ def test_measurements_of_earlier_versions_keep_their_fingerprint(
     opened = open_model(config, tiny_run)
     settings = {key: value for key, value in to_dict(config.influence).items() if key != "min_preceding"}
     settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
-    parts = identity(config, opened), opened.text.store.tokens_sha256, opened.text.store.split
-    assert influence_run_id(config, opened) == fingerprint(SCHEMA_VERSION, settings, *parts)
+    parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
+    ranking = open_ranking_model(config.influence, opened)
+    assert influence_run_id(config.influence, opened, ranking=ranking) == fingerprint(SCHEMA_VERSION, settings, *parts)
 
 
 def test_every_measurement_of_windows_depends_on_min_preceding_where_it_is_set(tiny_config: Config) -> None:

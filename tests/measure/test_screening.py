@@ -20,17 +20,17 @@ from olmo_sparsity.api import opening
 from olmo_sparsity.cli.options import parse_screen
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import screening
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.hierarchy import block_sizes, num_blocks, order_by_blocks
 from olmo_sparsity.measure.influence import influence_run_id, measure
-from olmo_sparsity.measure.losses import log_probs, short_log_probs, target_losses
-from olmo_sparsity.measure.opened_model import open_model
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, open_proxy, ranking_precision
-from olmo_sparsity.measure.visibility import Visibility
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.selection import screening
+from olmo_sparsity.measure.selection.hierarchy import block_sizes, num_blocks, order_by_blocks
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, open_ranking_model
+from olmo_sparsity.measure.setup.opened_model import open_model
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.visible.visibility import Visibility
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.records.selectors import rank
 from olmo_sparsity.storage.files import read_json
@@ -226,7 +226,11 @@ def test_from_python_a_proxy_is_opened_once(config: Config, corpus_file: Path, m
     model = api.open_model(str(config.pretrained.model), local_len=LOCAL, full_len=FULL, overrides=overrides)
     texts = [json.loads(line)["text"] for line in corpus_file.open()][:40]
     opened: list[object] = []
-    monkeypatch.setattr(opening, "open_proxy", lambda *arguments: opened.append(open_proxy(*arguments)) or opened[-1])
+    monkeypatch.setattr(
+        opening,
+        "open_ranking_model",
+        lambda *args, **named: opened.append(open_ranking_model(*args, **named)) or opened[-1],
+    )
     for seed in (1, 2):
         windows = api.windows_from_texts(model, texts, num_windows=4, seed=seed)
         measured = api.measure(model, windows, selectors=["kl"], k=[1])
@@ -272,24 +276,26 @@ def test_machines_that_rank_in_other_precisions_do_not_share_a_folder(
     by_device, found = with_settings(config, screen_proxy=None, screen_by="gradient"), {}
     for has_units, precision in ((False, "fp32"), (True, "bf16")):
         monkeypatch.setattr(screening, "has_bf16_units", lambda _, has_units=has_units: has_units)
-        assert ranking_precision(by_device, opened) == precision
+        ranking = open_ranking_model(by_device.influence, opened)
+        assert ranking is not None and ranking.precision == precision
         folder = measure(by_device, tmp_path / "run")
         assert read_json(folder / "manifest.json")["screen_precision"] == precision
-        found[precision] = (influence_run_id(by_device, opened), folder)
-        exact = with_settings(by_device, screen=None)
-        assert influence_run_id(exact, opened) == found.setdefault("exact", influence_run_id(exact, opened))
+        found[precision] = (influence_run_id(by_device.influence, opened, ranking=ranking), folder)
+        exact = with_settings(by_device, screen=None).influence
+        without = influence_run_id(exact, opened, ranking=open_ranking_model(exact, opened))
+        assert without == found.setdefault("exact", without)
     assert found["fp32"][0] != found["bf16"][0] and found["fp32"][1] != found["bf16"][1]
 
 
 def test_a_model_on_several_devices_ranks_in_the_precision_of_its_losses(config: Config, tmp_path: Path) -> None:
     """It cannot be copied into another."""
-    spread = dataclasses.replace(
-        with_settings(config, screen_proxy=None), pretrained=dataclasses.replace(config.pretrained, device_map="auto")
-    )
-    opened = dataclasses.replace(open_model(config, tmp_path / "run"), precision="bf16")
-    assert ranking_precision(spread, opened) == "bf16"
+    spread = dataclasses.replace(config, pretrained=dataclasses.replace(config.pretrained, device_map="auto"))
+    opened = dataclasses.replace(open_model(spread, tmp_path / "run"), precision="bf16")
+    settings = dataclasses.replace(config.influence, screen_proxy=None, screen_by="gradient")
+    ranking = open_ranking_model(settings, opened)
+    assert ranking is not None and ranking.precision == "bf16"
     with pytest.raises(UserError, match=r"screen_precision = fp32: a model under pretrained\.device_map"):
-        ranking_precision(with_settings(spread, screen_precision="fp32"), opened)
+        open_ranking_model(dataclasses.replace(settings, screen_precision="fp32"), opened)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from tiny_models import KINDS, NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import mask_losses, target_losses
-from olmo_sparsity.measure.visibility import attention_mask, gate_bias
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import mask_losses, target_losses
+from olmo_sparsity.measure.visible.visibility import attention_mask, gate_bias
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, ScoringSize, rank
 

@@ -15,10 +15,14 @@ import torch
 from tiny_models import KINDS, NORMED, VOCAB, build
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.measure.batch_size import make_evaluator
 from olmo_sparsity.measure.context_curve import losses_by_length
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import (
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.window_influence import PartInfluence, measure_windows
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import (
     all_but_one_losses,
     log_probs,
     mask_losses,
@@ -26,10 +30,7 @@ from olmo_sparsity.measure.losses import (
     single_losses,
     target_losses,
 )
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.visibility import (
+from olmo_sparsity.measure.visible.visibility import (
     Visibility,
     attention_mask,
     compact_rows,
@@ -37,8 +38,7 @@ from olmo_sparsity.measure.visibility import (
     visible_mask,
     with_anchor,
 )
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.measure.window_influence import PartInfluence, measure_windows
+from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import SELECTORS, rank
 

@@ -12,12 +12,13 @@ import pytest
 from tiny_pretrained import save_llama
 from tqdm import tqdm
 
-from olmo_sparsity.config import Config, InfluenceConfig, MeasuredLengths, PretrainedConfig
+from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.measure import influence, measurement
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import WithinPart
 from olmo_sparsity.measure.work import TOKENS_PER_PART, part_size, tokens_of_influence
 from olmo_sparsity.progress import listening, tokens_ran
+from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path

@@ -12,8 +12,8 @@ from olmo.model import OLMo
 from tiny_models import NORMED, PLAIN, VOCAB, build
 
 from olmo_sparsity.config import ModelConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import all_but_one_losses, gate_gradients, single_losses, target_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import all_but_one_losses, gate_gradients, single_losses, target_losses
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 ABSOLUTE = dataclasses.replace(PLAIN, position_embedding="absolute")

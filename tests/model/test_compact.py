@@ -14,10 +14,12 @@ from tiny_models import KINDS, NORMED, build
 from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
-from olmo_sparsity.measure import scores as scores_module
-from olmo_sparsity.measure.batch_size import largest_that_fits
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import (
+from olmo_sparsity.measure.selection import scores as scores_module
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
+from olmo_sparsity.measure.visible.batch_size import largest_that_fits
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import (
     LossFunction,
     all_but_one_losses,
     gate_gradients,
@@ -25,8 +27,6 @@ from olmo_sparsity.measure.losses import (
     single_losses,
     target_losses,
 )
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.window_influence import check_screening, measure_context
 from olmo_sparsity.records.selectors import rank
 
 SIZES = pytest.mark.parametrize("batch_tokens", [1, 5 * LOCAL, 10**6])  # one row, a few of one window, several windows

@@ -9,7 +9,7 @@ import torch
 from transformers_models import BOS, FITTING, VOCAB, build, build_raw
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.visibility import (
+from olmo_sparsity.measure.visible.visibility import (
     Visibility,
     attention_mask,
     compact_rows,

@@ -16,7 +16,7 @@ from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.opened_model import settings_record
+from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.reading import newest_finished
 

@@ -17,9 +17,9 @@ from conftest import Messages
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.correlations import LENGTHS, TASKS, VALUES, correlated_windows, word_tokenizer
-from olmo_sparsity.measure.evaluator import Evaluator
 from olmo_sparsity.measure.planted import NEEDLES, needle_windows
 from olmo_sparsity.measure.validation import find_planted, validate
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.statistics.detection import detection, hits

@@ -9,8 +9,14 @@ import pytest
 from scipy.stats import chisquare
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
-from olmo_sparsity.synthetic.data import evaluated_sequences, synthetic_batch, training_sequences, with_hidden_tokens
-from olmo_sparsity.synthetic.position_ids import pose_ids, shifted_ids
+from olmo_sparsity.synthetic.data import (
+    evaluated_sequences,
+    pose_ids,
+    shifted_ids,
+    synthetic_batch,
+    training_sequences,
+    with_hidden_tokens,
+)
 from olmo_sparsity.synthetic.sequences import parity_sequences, variable_sequences
 from olmo_sparsity.training.batches import IGNORE_INDEX
 

@@ -22,8 +22,8 @@ from olmo_sparsity.config.files import config_folder, load_config, to_yaml
 from olmo_sparsity.errors import Interrupted, UserError
 from olmo_sparsity.measure.bridge import measure_bridge
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.shares import Share
 from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
+from olmo_sparsity.measure.work import Share
 from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
@@ -33,7 +33,7 @@ from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo, current_process
 from olmo_sparsity.training import loop
 from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.memory import least_bytes
+from olmo_sparsity.training.resources import least_bytes
 
 
 def tiny(positions: str = "predicted", **keys: Any) -> Config:

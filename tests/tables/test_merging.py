@@ -18,7 +18,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.measure.shares import Share
+from olmo_sparsity.measure.work import Share
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables import merging
 from olmo_sparsity.tables.checksums import write_parquet

@@ -28,7 +28,7 @@ from olmo_sparsity.measure import context_curve
 from olmo_sparsity.measure import measurement as parts
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
-from olmo_sparsity.measure.shares import Share, share_of_process
+from olmo_sparsity.measure.work import Share, share_of_process
 from olmo_sparsity.model.devices import take_own_gpu
 from olmo_sparsity.storage.files import HOST, partial_path, read_json, remove_leftovers
 from olmo_sparsity.storage.folders import is_folder_of_kind

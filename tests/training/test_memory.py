@@ -13,10 +13,10 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.devices import available_bytes
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
-from olmo_sparsity.training import memory
+from olmo_sparsity.training import resources
 from olmo_sparsity.training.data import TEXT
 from olmo_sparsity.training.loop import train
-from olmo_sparsity.training.memory import check_memory, least_bytes
+from olmo_sparsity.training.resources import check_memory, least_bytes
 
 MODEL = "model.d_model, model.n_layers and model.mlp_ratio"
 
@@ -49,11 +49,11 @@ def test_training_is_refused_before_anything_is_written(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = sum(least_bytes(tiny_config, SINGLE_PROCESS, source=TEXT).values())
-    monkeypatch.setattr(memory, "available_bytes", lambda device: needed)
+    monkeypatch.setattr(resources, "available_bytes", lambda device: needed)
     check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))
-    monkeypatch.setattr(memory, "available_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(resources, "available_bytes", lambda device: needed - 1)
     with pytest.raises(UserError, match=f"{MODEL}: training needs at least"):
         train(tiny_config, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(memory, "available_bytes", lambda device: None)
+    monkeypatch.setattr(resources, "available_bytes", lambda device: None)
     check_memory(tiny_config, SINGLE_PROCESS, source=TEXT, device=torch.device("cpu"))

@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.training import throughput
+from olmo_sparsity.training import resources
+from olmo_sparsity.training.resources import measured_peak, training_flops_per_token
 from olmo_sparsity.training.step import SummedLoss
-from olmo_sparsity.training.throughput import measured_peak, training_flops_per_token
 
 
 @pytest.mark.parametrize("weight_tying", [True, False])
@@ -37,6 +37,6 @@ def test_the_peak_is_measured_once() -> None:
 
 def test_a_slow_device_is_measured_by_two_products(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=3)
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))
     assert measured_peak.__wrapped__(torch.device("cpu"), torch.float32) == 2 * 1024**3 / 3
     assert next(clock) == 3 * 2 * 2  # the clock was read before and after each of two products

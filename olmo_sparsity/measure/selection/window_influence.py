@@ -1,6 +1,10 @@
 """Measures windows: which long-range tokens are influential, and how much loss comes back when they are unmasked.
 
-What is ranked and unmasked are groups of tokens, by default of one each (``olmo_sparsity.measure.token_groups``).
+What is ranked and unmasked are groups of tokens, by default of one each (``olmo_sparsity.measure.visible.window_batch``).
+
+A selector that sees the target gains even where the long-range tokens hold nothing: among M candidates it picks those that
+happened to raise the probability of this target. On a *resampled target*, a label drawn from the prediction of the local tokens
+alone, the long-range tokens carry no information, and whatever the selector gains is selection luck.
 """
 
 from __future__ import annotations
@@ -15,19 +19,43 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
-from olmo_sparsity.measure.predictions import Predictions
-from olmo_sparsity.measure.resampling import draw_labels
-from olmo_sparsity.measure.scores import WindowScores
-from olmo_sparsity.measure.screening import ScreeningSettings
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_batch import CONTEXTS, WindowBatch
+from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.screening import ScreeningSettings
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
 from olmo_sparsity.records.selectors import NO_GROUP, SCREENED, SELECTORS, any_needs_attention, names_where, rank
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.units import group_numbers
 
-SCREENING_SAMPLE = 5  # purpose of a random generator; a change would change the tables
+# Purposes of random generators; a change would change the tables.
+SCREENING_SAMPLE, RESAMPLED_LABELS = 5, 6
+
+
+def draw_labels(log_p_short_WV: torch.Tensor, window_ids_W: np.ndarray, *, seed: int, num_draws: int) -> torch.Tensor:
+    """Draw labels from the short-context prediction of each window.
+
+    A label is the winner of an exponential race: with E_v exponential and independent, argmin E_v / p_v has distribution p.
+    Unlike a search in cumulative sums, the race hardly depends on the rounding of p, which the size of a forward pass changes.
+
+    Args:
+        log_p_short_WV: log-probabilities with only the local tokens visible, fp32.
+        window_ids_W: int64, the numbers of the windows.
+        seed: draw A of a window is a function of its prediction and (seed, number of the window, A) alone.
+        num_draws: A, labels of each window.
+
+    Returns:
+        int64 [W, A], on the device of the predictions.
+    """
+    num_windows, vocab_size = log_p_short_WV.shape
+    labels_WA = np.empty((num_windows, num_draws), dtype=np.int64)
+    for w, window_id in enumerate(window_ids_W.tolist()):
+        log_p_V = log_p_short_WV[w].cpu().numpy()
+        for draw in range(num_draws):
+            rng = np.random.default_rng([seed, RESAMPLED_LABELS, window_id, draw])
+            labels_WA[w, draw] = np.argmax(log_p_V - np.log(rng.standard_exponential(vocab_size)))
+    return torch.from_numpy(labels_WA).to(log_p_short_WV.device)
 
 
 @dataclass(frozen=True)

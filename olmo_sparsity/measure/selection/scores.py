@@ -1,7 +1,7 @@
 """What selectors ask about windows, for one label and one reference. The forward passes are cached and shared.
 
-What is scored are groups of long-range tokens, I of them in the window with the most (``olmo_sparsity.measure.token_groups``);
-{j} is the visible set of group j. By default each token is a group, and a group's number is its position.
+What is scored are groups of long-range tokens (``olmo_sparsity.measure.visible.window_batch``), I of them in the window with the
+most; {j} is the visible set of group j. By default each token is a group, and a group's number is its position.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Literal, Optional
+from typing import Literal, Optional, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.hierarchy import Rows, block_sizes, order_by_blocks
-from olmo_sparsity.measure.losses import divergence, gate_gradients, read_groups, target_losses
-from olmo_sparsity.measure.passes import RowGroup
-from olmo_sparsity.measure.predictions import Predictions, SharedSingles
-from olmo_sparsity.measure.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
-from olmo_sparsity.measure.token_groups import TokenGroups
-from olmo_sparsity.measure.window_batch import WindowBatch
-from olmo_sparsity.model.gates import Estimate
+from olmo_sparsity.measure.selection.hierarchy import Rows, block_sizes, order_by_blocks
+from olmo_sparsity.measure.selection.predictions import Predictions, SharedSingles
+from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, labels_in_vocabulary
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import divergence, gate_gradients, read_sets, target_losses
+from olmo_sparsity.measure.visible.passes import VisibleSets
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
+from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.records.selectors import rank
 
 Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
@@ -136,11 +135,11 @@ class WindowScores:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Do what ``evaluate_rows`` does, in forward passes."""
         tensors = [torch.from_numpy(rows_RS).to(self.windows.device) for rows_RS in rows]
-        readouts = read_groups(
+        readouts = read_sets(
             evaluator,
             self.windows.tokens_WT,
             labels_WA=labels_in_vocabulary(self.labels_W[:, None], evaluator.model.vocab_size),
-            groups=[RowGroup(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
+            sets=[VisibleSets(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
             reference_WV=in_vocabulary(self.reference_WV, evaluator.model.vocab_size) if with_kl else None,
         )
         found = []
@@ -265,7 +264,7 @@ class WindowScores:
 
     def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SingleUnmaskings:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
-        best_WJ = self.groups.chosen(rank(-self.estimates(screening, criterion)), screening.num_candidates)
+        best_WJ = self.groups.chosen(rank(-self.ranking_values(screening, criterion)), screening.num_candidates)
         singles = self.predictions.unmask(
             self.evaluator,
             torch.from_numpy(best_WJ).to(self.windows.device),
@@ -274,7 +273,7 @@ class WindowScores:
         )
         return _singles_of(singles, label=0, reference=0)
 
-    def estimates(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
+    def ranking_values(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
         """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
         ranker = screening.ranker or self.evaluator
         if screening.ranking == "proxy":
@@ -284,8 +283,7 @@ class WindowScores:
             return self._order_by_blocks(ranker, criterion, num_found=screening.num_candidates)
         if screening.ranker is None and criterion == "loss" and screening.ranking == "gradient":
             return -self.gradient_WI
-        estimate_of: dict[str, Estimate] = {"gradient": "gate", "patching": "patching", "attention": "attention"}
-        return self._gate_gradients(ranker, criterion, estimate_of[screening.ranking])
+        return self._gate_gradients(ranker, criterion, cast("Attribution", screening.ranking))
 
     def _order_by_blocks(self, ranker: Evaluator, criterion: Criterion, *, num_found: int) -> np.ndarray:
         def evaluate(rows: Sequence[Rows]) -> list[np.ndarray]:
@@ -296,7 +294,9 @@ class WindowScores:
         num_candidates_W = self.groups.num_groups_W.tolist()
         return order_by_blocks(evaluate, num_candidates_W, num_found=num_found, sizes=sizes)
 
-    def _gate_gradients(self, evaluator: Evaluator, criterion: Criterion, estimate: Estimate = "gate") -> np.ndarray:
+    def _gate_gradients(
+        self, evaluator: Evaluator, criterion: Criterion, attribution: Attribution = "gradient"
+    ) -> np.ndarray:
         labels = labels_in_vocabulary(self.labels_W, evaluator.model.vocab_size)
         if criterion == "kl":  # KL(p_all, q) and the cross-entropy of q under p_all differ by a constant
             labels = in_vocabulary(self.reference_WV, evaluator.model.vocab_size).exp()
@@ -305,7 +305,7 @@ class WindowScores:
             return F.cross_entropy(logits_wV, labels[rows], reduction="sum")
 
         tokens_WT = self.windows.tokens_WT
-        gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, estimate=estimate)
+        gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, attribution=attribution)
         return self.groups.sums(gradients_WM.cpu().numpy())
 
 

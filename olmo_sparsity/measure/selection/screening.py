@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, PretrainedConfig
+from olmo_sparsity.config import InfluenceConfig, PretrainedConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.fit import CHECKED_WINDOWS, check_fit
+from olmo_sparsity.measure.setup.fit import CHECKED_WINDOWS, check_fit
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.text.windows import Windows
 
 if TYPE_CHECKING:
-    from olmo_sparsity.measure.opened_model import OpenedModel
+    from olmo_sparsity.measure.setup.opened_model import OpenedModel
     from olmo_sparsity.model.pretrained import PretrainedModel
 
 
@@ -29,9 +29,8 @@ class ScreeningSettings:
 
     Attributes:
         num_candidates: candidates that are unmasked one by one, the best of the ranking.
-        ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.gates``); ``hierarchy``
-            unmasks blocks of tokens, then smaller ones within the best (``olmo_sparsity.measure.hierarchy``); ``proxy`` unmasks
-            every candidate.
+        ranking: ``gradient``, ``patching`` and ``attention`` need one pass (``olmo_sparsity.model.attribution``); ``hierarchy``
+            unmasks blocks of tokens, then smaller ones within the best; ``proxy`` unmasks every candidate.
         ranker: the model that ranks: a proxy, or the model in lower precision; None: the model whose losses are reported.
     """
 
@@ -41,20 +40,35 @@ class ScreeningSettings:
     ranker: Optional[Evaluator] = None
 
 
-def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]:
-    """Open the model that ``influence.screen_proxy`` names, in the precision of the ranking; None: none is named, or needed.
+@dataclass(frozen=True)
+class RankingModel:
+    """The model that ranks candidates.
+
+    Attributes:
+        precision: in which it ranks, ``fp32`` or ``bf16``.
+        proxy: a smaller model; None: the measured model itself.
+    """
+
+    precision: str
+    proxy: Optional[PretrainedModel] = None
+
+
+def open_ranking_model(
+    settings: InfluenceConfig, opened: OpenedModel, *, allow_pickle: bool = False
+) -> Optional[RankingModel]:
+    """Open the model that ranks: the one that ``influence.screen_proxy`` names, or the measured one; None: nothing is screened.
 
     Args:
-        config: ``config.influence`` and the lengths.
+        settings: which model ranks, and how.
         opened: the model that is measured.
+        allow_pickle: as ``pretrained.allow_pickle``.
 
     Raises:
         UserError: there is no such model, it has another tokenizer or too few positions, or nothing would rank more cheaply.
     """
-    settings = config.influence
     if settings.screen is None:
         return None
-    precision = ranking_precision(config, opened)
+    precision = _ranking_precision(settings, opened)
     if settings.screen_proxy is None:
         if settings.ranking == "proxy" and precision == opened.precision:
             raise UserError(
@@ -62,36 +76,38 @@ def open_proxy(config: Config, opened: OpenedModel) -> Optional[PretrainedModel]
                 "the precision of the losses and saves nothing; name a smaller model with the same tokenizer "
                 "(influence.screen_proxy), or set influence.screen_precision to bf16"
             )
-        return None
+        return RankingModel(precision)
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
-    named = PretrainedConfig(settings.screen_proxy, allow_pickle=config.pretrained.allow_pickle)
+    named = PretrainedConfig(settings.screen_proxy, allow_pickle=allow_pickle)
     proxy = open_pretrained(named, device=opened.device, precision="bf16" if precision == "bf16" else "fp32")
     where = f"influence.screen_proxy = {settings.screen_proxy}"
     _check_tokenizer(where, proxy.tokenizer, tokenizer=opened.tokenizer)
-    longest = config.measured_lengths.full_len + opened.num_anchors
+    longest = opened.lengths.full_len + opened.num_anchors
     if proxy.record.max_position < longest:
         raise UserError(
             f"{where}: it has {proxy.record.max_position} positions, and the windows take {longest}; choose a proxy with as many"
         )
-    return proxy
+    return RankingModel(precision, proxy)
 
 
-def check_proxy(config: Config, opened: OpenedModel, *, proxy: PretrainedModel, windows: Windows) -> None:
-    """Check on the first windows that a proxy can be run as the model that is measured must be.
+def check_proxy(settings: InfluenceConfig, opened: OpenedModel, *, ranking: RankingModel, windows: Windows) -> None:
+    """Check on the first windows that a proxy, where there is one, can be run as the model that is measured must be.
 
     Rankings hide tokens, too: a proxy that does not keep them hidden would rank by something else.
 
     Raises:
         UserError: it cannot; the message tells what was found.
     """
+    if ranking.proxy is None:
+        return
     tokens_WT = windows.tokens(np.arange(min(CHECKED_WINDOWS, len(windows))))
     check_fit(
-        proxy.model,
-        torch.from_numpy(tokens_WT).to(proxy.model.device),
-        name=f"influence.screen_proxy = {config.influence.screen_proxy}",
-        local_len=config.measured_lengths.local_len,
-        dtype=torch.bfloat16 if ranking_precision(config, opened) == "bf16" else torch.float32,
+        ranking.proxy.model,
+        torch.from_numpy(tokens_WT).to(ranking.proxy.model.device),
+        name=f"influence.screen_proxy = {settings.screen_proxy}",
+        local_len=opened.lengths.local_len,
+        dtype=torch.bfloat16 if ranking.precision == "bf16" else torch.float32,
         anchor_id=opened.anchor_id,
     )
 
@@ -112,14 +128,14 @@ def _check_tokenizer(where: str, of_proxy: Tokenizer, *, tokenizer: Tokenizer) -
             )
 
 
-def ranking_precision(config: Config, opened: OpenedModel) -> str:
+def _ranking_precision(settings: InfluenceConfig, opened: OpenedModel) -> str:
     """Return the precision that candidates are ranked in; it may depend on the device.
 
     Raises:
         UserError: a model on several devices, which cannot be copied, would have to be copied into another precision.
     """
-    asked, own = config.influence.screen_precision, opened.precision
-    if config.pretrained.device_map is not None and config.influence.screen_proxy is None:
+    asked, own = settings.screen_precision, opened.precision
+    if opened.is_spread and settings.screen_proxy is None:
         if asked not in ("auto", own):
             raise UserError(
                 f"influence.screen_precision = {asked}: a model under pretrained.device_map ranks in the precision of its "
@@ -132,34 +148,33 @@ def ranking_precision(config: Config, opened: OpenedModel) -> str:
 
 
 def make_screening(
-    config: Config, opened: OpenedModel, *, proxy: Optional[PretrainedModel]
+    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel]
 ) -> Optional[ScreeningSettings]:
-    """Return the screening that ``config.influence`` asks for, or None where nothing is screened.
+    """Return the screening that ``settings`` ask for, or None where nothing is screened.
 
     Args:
-        config: the keys of screening in ``influence``, and the lengths.
+        settings: the keys of screening, the path, and the size of a forward pass.
         opened: the model that is measured.
-        proxy: of ``open_proxy``.
+        ranking: of ``open_ranking_model``.
     """
-    settings, lengths = config.influence, config.measured_lengths
-    if settings.screen is None:
+    if settings.screen is None or ranking is None:
         return None
-    precision, ranker = ranking_precision(config, opened), None
-    if proxy is not None or precision != opened.precision:
+    proxy, ranker = ranking.proxy, None
+    if proxy is not None or ranking.precision != opened.precision:
         ranker = make_evaluator(
             opened.model if proxy is None else proxy.model,
             # A proxy ranks by its visible tokens; the path is about the losses that are reported.
             settings if proxy is None else dataclasses.replace(settings, path="compact"),
-            full_len=lengths.full_len,
-            local_len=lengths.local_len,
-            precision=precision,
+            full_len=opened.lengths.full_len,
+            local_len=opened.lengths.local_len,
+            precision=ranking.precision,
             anchor_id=opened.anchor_id,
         )
     return ScreeningSettings(settings.screen, ranking=settings.ranking, ranker=ranker)
 
 
 def labels_in_vocabulary(labels: torch.Tensor, size: int) -> torch.Tensor:
-    """Return labels, int64, of which those beyond a ranker's entries, padding of the measured model, are its last entry."""
+    """Return labels below ``size``, int64: larger ones, which only padding of the measured model has, become the last entry."""
     return labels.clamp(max=size - 1)
 
 

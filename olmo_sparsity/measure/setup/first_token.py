@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Optional
 
@@ -16,9 +15,10 @@ import numpy as np
 import torch
 from scipy.stats import t as student_t
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.model.causal_model import CausalModel
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.model_setup import AnchorCheck, AnchorChoice, ComparedLength
 
 logger = logging.getLogger(__name__)
@@ -29,26 +29,13 @@ logger = logging.getLogger(__name__)
 FALSE_DECISIONS = 0.05
 
 
-@dataclass(frozen=True)
-class Bos:
-    """The token with which a model's texts begin.
-
-    Attributes:
-        token_id: its ID.
-        text: as the tokenizer writes it.
-    """
-
-    token_id: int
-    text: str
-
-
 @torch.no_grad()
 def compare_first_tokens(
     model: CausalModel,
     tokens_WT: torch.Tensor,
     document_W: np.ndarray,
     *,
-    bos: Bos,
+    bos: Anchor,
     chosen: Optional[int],
     local_len: int,
     first_look: int,
@@ -69,7 +56,7 @@ def compare_first_tokens(
         batch_tokens: largest number of tokens in one forward pass.
     """
     lengths: dict[ComparedLength, int] = {"short": local_len, "long": tokens_WT.shape[1] - 1}
-    anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.token_id, "none": None}
+    anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.id, "none": None}
     losses = {length: {choice: np.zeros(0) for choice in anchor_ids} for length in lengths}
     looks = looks_at(len(tokens_WT), first_look)
     level = FALSE_DECISIONS / (len(lengths) * len(looks))

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, DataConfig
+from olmo_sparsity.config import DataConfig, InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 from olmo_sparsity.text.preparation import prepare
@@ -45,11 +45,12 @@ class MeasuredText:
     excluded_ids_G: Optional[np.ndarray]
 
 
-def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> MeasuredText:
+def text_of_run(data: DataConfig, settings: InfluenceConfig, *, run: Path, manifest: dict[str, Any]) -> MeasuredText:
     """Open the text to measure a trained run on.
 
     Args:
-        config: ``data`` and ``influence.data``.
+        data: the text that the run was trained on.
+        settings: other text, if it names some.
         run: folder of the trained run.
         manifest: of that run.
 
@@ -60,24 +61,24 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
         raise UserError(
             f"{run}: this run was trained on a synthetic task and has no text; measure it with `olmo-sparsity synth`"
         )
-    trained_on = _training_tokens(config, run, manifest=manifest)
+    trained_on = _training_tokens(run, manifest, cache_dir=data.cache_dir)
     verify_prepared(trained_on)
     training_store = open_store(trained_on, "train")
     if training_store.tokens_sha256 != manifest["tokens_sha256"]:
         raise UserError(
-            f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "
+            f"{run}: data.source = {data.source} has changed since this run was trained on it, so it is unknown which "
             "documents the model has not seen; restore the text"
         )
-    source = config.influence.data
+    source = settings.data
     if source is None:
         return MeasuredText(
             open_store(trained_on, "validation"),
-            source=config.data.source,
+            source=data.source,
             split="validation",
             training_store=training_store,
             excluded_ids_G=None,
         )
-    measured = prepare(_data_to_measure(config), tokenizer_file=run / "tokenizer.json")
+    measured = prepare(_data_to_measure(data, settings), tokenizer_file=run / "tokenizer.json")
     verify_prepared(measured)
     if _made_from(trained_on) != _made_from(measured):
         logger.info(
@@ -93,18 +94,21 @@ def text_of_run(config: Config, run: Path, *, manifest: dict[str, Any]) -> Measu
     )
 
 
-def text_of_pretrained(config: Config, tokenizer: Tokenizer, *, eos_token: str) -> MeasuredText:
+def text_of_pretrained(
+    data: DataConfig, settings: InfluenceConfig, *, tokenizer: Tokenizer, eos_token: str
+) -> MeasuredText:
     """Open the text to measure a pretrained model on, tokenized by the model's own tokenizer.
 
     Args:
-        config: ``influence.data``, or where it is null ``data.source``.
+        data: the text.
+        settings: other text, if it names some.
         tokenizer: of the model.
         eos_token: the token that ends every document in the token files.
 
     Raises:
         UserError: the text is not usable.
     """
-    data = dataclasses.replace(_data_to_measure(config), eos_token=eos_token)
+    data = dataclasses.replace(_data_to_measure(data, settings), eos_token=eos_token)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer_file = Path(folder) / "tokenizer.json"
         tokenizer_file.write_text(tokenizer.to_str(), encoding="utf-8")
@@ -119,9 +123,8 @@ def text_of_pretrained(config: Config, tokenizer: Tokenizer, *, eos_token: str) 
     )
 
 
-def _data_to_measure(config: Config) -> DataConfig:
+def _data_to_measure(data: DataConfig, settings: InfluenceConfig) -> DataConfig:
     """Return how the text is read: ``influence.data`` as ``data``, with a limit of its own; or ``data`` itself."""
-    data, settings = config.data, config.influence
     if settings.data is not None:
         data = dataclasses.replace(data, source=settings.data, max_documents=None, max_tokens=None)
     max_documents = settings.max_documents or data.max_documents
@@ -130,13 +133,13 @@ def _data_to_measure(config: Config) -> DataConfig:
     return dataclasses.replace(data, max_documents=max_documents)
 
 
-def _training_tokens(config: Config, run: Path, *, manifest: dict[str, Any]) -> Path:
+def _training_tokens(run: Path, manifest: dict[str, Any], *, cache_dir: str) -> Path:
     """Return the folder of the token files that a run was trained on; make them again if they are gone."""
     folder = Path(manifest["token_store"])
     if is_prepared(folder):
         return folder
     logger.info(f"{folder}: the token files of this run are gone; preparing the text again")
-    return prepare(dataclasses.replace(read_config_of(run).data, cache_dir=config.data.cache_dir))
+    return prepare(dataclasses.replace(read_config_of(run).data, cache_dir=cache_dir))
 
 
 def _made_from(folder: Path) -> Any:

@@ -1,9 +1,10 @@
 """What the model predicts about windows, computed when first asked for, then cached and shared.
 
 One forward pass serves every label and every reference. A *label* is a token whose loss is asked for: the target, or a token
-drawn in its place (``olmo_sparsity.measure.resampling``). A *reference* is a prediction p whose divergence KL(p, q) from other
-predictions q is asked for: the full-context prediction, or one that is to be imitated. A *group* is what is unmasked at once: one
-long-range token or several (``olmo_sparsity.measure.token_groups``); {j} is the visible set of group j.
+drawn in its place (``olmo_sparsity.measure.selection.window_influence``). A *reference* is a prediction p whose divergence
+KL(p, q) from other predictions q is asked for: the full-context prediction, or one that is to be imitated. A *group* is what is
+unmasked at once: one long-range token or several (``olmo_sparsity.measure.visible.window_batch``); {j} is the visible set of
+group j.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.group_losses import all_but_one_group_losses, read_single_groups
-from olmo_sparsity.measure.losses import (
+from olmo_sparsity.measure.selection.screening import in_vocabulary, labels_in_vocabulary
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses, read_single_groups
+from olmo_sparsity.measure.visible.losses import (
     all_but_one_losses,
     log_probs,
     long_log_probs_and_attention,
@@ -26,9 +28,7 @@ from olmo_sparsity.measure.losses import (
     read_singles,
     surprisals,
 )
-from olmo_sparsity.measure.screening import in_vocabulary, labels_in_vocabulary
-from olmo_sparsity.measure.token_groups import TokenGroups, single_tokens
-from olmo_sparsity.measure.window_batch import WindowBatch
+from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.records.selectors import NO_GROUP
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables

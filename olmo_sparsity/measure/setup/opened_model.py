@@ -8,21 +8,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, InfluenceConfig, to_dict
+from olmo_sparsity.config import Config, InfluenceConfig, PoseConfig, to_dict
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.batch_size import make_evaluator
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.measured_text import MeasuredText, text_of_pretrained, text_of_run
-from olmo_sparsity.measure.pretrained_folder import check_same_model
+from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
+from olmo_sparsity.measure.visible.batch_size import make_evaluator
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
+from olmo_sparsity.records.measured import Anchor, MeasuredLengths, ModelRecord
 from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of, tokenizer_of_run
@@ -31,21 +32,10 @@ from olmo_sparsity.text.store import TokenStore
 from olmo_sparsity.text.vocabulary import eos_id_of, read_tokenizer, word_start_table
 from olmo_sparsity.text.windows import Windows, sample_windows
 
-if TYPE_CHECKING:
-    from olmo_sparsity.model.pretrained import ModelRecord
-
 logger = logging.getLogger(__name__)
 
 # Keys of ``influence`` that there were not from the beginning.
 ADDED_KEYS = ("min_preceding",)
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """The first token in front of every window, which every token sees, always."""
-
-    id: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -63,8 +53,12 @@ class OpenedModel:
         open_text: opens the text to measure the model on.
         bos: the token that can be an anchor.
         anchor: the anchor, which is ``bos``; None: there is none.
+        lengths: of its windows.
+        visibility: what a hidden token is hidden from.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
+        is_spread: it lies on several devices (``pretrained.device_map``), and cannot be copied.
+        pose: position IDs of the training of a run; None for a pretrained model.
         checkpoint: which checkpoint of the run the weights come from; None for a pretrained model.
         record: what a pretrained model is; None for a run.
     """
@@ -79,8 +73,12 @@ class OpenedModel:
     open_text: Callable[[], MeasuredText]
     bos: Anchor
     anchor: Optional[Anchor]
+    lengths: MeasuredLengths
+    visibility: Visibility
     precision: str
     max_position: int
+    is_spread: bool = False
+    pose: Optional[PoseConfig] = None
     checkpoint: Optional[CheckpointInfo] = None
     record: Optional[ModelRecord] = None
 
@@ -108,33 +106,36 @@ class OpenedModel:
         """Position IDs that the anchor takes, 0 or 1."""
         return 0 if self.anchor is None else 1
 
-    def evaluator(self, config: Config, *, full_len: Optional[int] = None) -> Evaluator:
-        """Return an evaluator of the model at the lengths of a configuration.
+    def evaluator(self, settings: InfluenceConfig, *, full_len: Optional[int] = None) -> Evaluator:
+        """Return an evaluator of the model at its lengths.
 
         Args:
-            config: ``config.influence`` and the lengths.
+            settings: the path, and the size of a forward pass.
             full_len: tokens of the longest window; None: the full context.
         """
-        lengths = config.measured_lengths
         return make_evaluator(
             self.model,
-            config.influence,
-            full_len=full_len or lengths.full_len,
-            local_len=lengths.local_len,
+            settings,
+            full_len=full_len or self.lengths.full_len,
+            local_len=self.lengths.local_len,
             precision=self.precision,
             anchor_id=self.anchor_id,
         )
 
-    def windows(self, config: Config, full_len: int) -> Windows:
-        """Return windows of ``full_len`` tokens; ``config.influence`` tells how many, and which targets.
+    def windows(self, settings: InfluenceConfig, *, full_len: Optional[int] = None) -> Windows:
+        """Return windows of the text.
+
+        Args:
+            settings: how many, and which targets.
+            full_len: tokens of a window; None: the full context.
 
         Raises:
             UserError: the text has no such window.
         """
         return draw_windows(
             self.text.store,
-            config.influence,
-            full_len=full_len,
+            settings,
+            full_len=full_len or self.lengths.full_len,
             tokenizer=self.tokenizer,
             exclude_ids=self.text.excluded_ids_G,
         )
@@ -201,9 +202,8 @@ def check_before_training(config: Config) -> None:
     """
     if config.influence.data is not None:
         list_shards(dataclasses.replace(config.data, source=config.influence.data))
-    bos = Anchor(0, config.data.eos_token)
-    anchored = _is_anchored(config, automatic=config.context.bos)
-    _check_positions(config, bos if anchored else None, max_position=config.num_positions)
+    anchor = _anchor_of(Anchor(0, config.data.eos_token), config.influence.anchor, automatic=config.context.bos)
+    _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
 
 
 def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optional[int]) -> OpenedModel:
@@ -216,8 +216,8 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
     tokenizer = read_tokenizer(tokenizer_of_run(run, manifest))
     # In the text of training this token stands before every document.
     bos = Anchor(eos_id_of(tokenizer, config.data.eos_token), config.data.eos_token)
-    anchor = bos if _is_anchored(config, automatic=config.context.bos) else None
-    _check_positions(config, anchor, max_position=config.num_positions)
+    anchor = _anchor_of(bos, config.influence.anchor, automatic=config.context.bos)
+    _check_positions(config.measured_lengths.full_len, anchor, max_position=config.num_positions)
     max_position = None if longest is None else max(longest + (anchor is not None), config.num_positions)
     if config.model.position_embedding != "rope" and max_position not in (None, config.num_positions):
         raise UserError(
@@ -232,11 +232,14 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         weights_sha256=checkpoint.model_sha256,
         num_parameters=manifest["num_parameters"],
         tokenizer=tokenizer,
-        open_text=lambda: text_of_run(config, run, manifest=manifest),
+        open_text=lambda: text_of_run(config.data, config.influence, run=run, manifest=manifest),
         bos=bos,
         anchor=anchor,
+        lengths=config.measured_lengths,
+        visibility=config.influence.visibility,
         precision="fp32" if config.influence.precision == "auto" else config.influence.precision,
         max_position=config.max_position,
+        pose=config.pose,
         checkpoint=checkpoint,
     )
 
@@ -255,8 +258,8 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     else:
         # Under `contextual` the entry that attention rests on would be hidden without it.
         automatic = opened.adds_bos or config.influence.visibility == "contextual"
-    anchor = bos if _is_anchored(config, automatic=automatic) else None
-    _check_positions(config, anchor, max_position=opened.record.max_position, longest=longest)
+    anchor = _anchor_of(bos, config.influence.anchor, automatic=automatic)
+    _check_positions(config.measured_lengths.full_len, anchor, max_position=opened.record.max_position, longest=longest)
     return OpenedModel(
         name=folder_name(run),
         folder=run,
@@ -265,30 +268,47 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         weights_sha256=opened.record.weights_sha256,
         num_parameters=opened.record.num_parameters,
         tokenizer=opened.tokenizer,
-        open_text=lambda: text_of_pretrained(config, opened.tokenizer, eos_token=opened.eos_token),
+        open_text=lambda: text_of_pretrained(
+            config.data, config.influence, tokenizer=opened.tokenizer, eos_token=opened.eos_token
+        ),
         bos=bos,
         anchor=anchor,
+        lengths=config.measured_lengths,
+        visibility=config.influence.visibility,
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
+        is_spread=config.pretrained.device_map is not None,
         record=opened.record,
     )
 
 
-def _is_anchored(config: Config, *, automatic: bool) -> bool:
-    """Return whether ``influence.anchor`` asks for an anchor; ``automatic``: what ``auto`` means for this model."""
-    setting = config.influence.anchor
-    return automatic if setting == "auto" else setting == "bos"
+def check_same_model(run: Path, record: ModelRecord) -> None:
+    """Check that the folder of results, where it exists, is that of this model.
+
+    Raises:
+        UserError: it holds the results of another model.
+    """
+    stored = read_manifest_of(run, "model")["model"]
+    if (stored["weights_sha256"], stored["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
+        raise UserError(
+            f"{run}: this folder holds the results of {stored['name']} with other weights or another tokenizer; choose another "
+            "folder with --run DIR"
+        )
+
+
+def _anchor_of(bos: Anchor, setting: str, *, automatic: bool) -> Optional[Anchor]:
+    """Return the anchor that ``influence.anchor`` asks for; ``automatic``: whether ``auto`` is ``bos`` for this model."""
+    return bos if setting == "bos" or (setting == "auto" and automatic) else None
 
 
 def _check_positions(
-    config: Config, anchor: Optional[Anchor], *, max_position: int, longest: Optional[int] = None
+    full_len: int, anchor: Optional[Anchor], *, max_position: int, longest: Optional[int] = None
 ) -> None:
     """Check that the rows to measure, with the anchor in front, fit into the positions of training.
 
     Raises:
         UserError: they do not.
     """
-    full_len = config.measured_lengths.full_len
     num_anchors = 0 if anchor is None else 1
     with_anchor = f" with the anchor {anchor.text!r} in front" if anchor is not None else ""
     if full_len + num_anchors > max_position:
@@ -318,30 +338,26 @@ def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] =
     return {name: values[name] for name in names if values[name] is not None or name not in ADDED_KEYS}
 
 
-def identity(config: Config, opened: OpenedModel) -> list[Any]:
+def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
     return [
         opened.weights_sha256,
-        dataclasses.asdict(config.measured_lengths),
-        config.influence.visibility,
+        dataclasses.asdict(opened.lengths),
+        opened.visibility,
         opened.anchor_id,
         opened.precision,
     ]
 
 
-def lengths_record(config: Config, opened: OpenedModel) -> dict[str, Any]:
+def lengths_record(opened: OpenedModel) -> dict[str, Any]:
     """Return the lengths of a measurement, as manifests and summaries give them."""
-    lengths = config.measured_lengths
+    lengths, pose = opened.lengths, opened.pose
     record: dict[str, Any] = {
         "local_len": lengths.local_len,
         "full_len": lengths.full_len,
         "train_len": lengths.train_len,
         "max_position": opened.max_position,
     }
-    if opened.record is None:
-        record |= {
-            "pose_method": config.pose.method,
-            "num_chunks": config.pose.num_chunks,
-            "pose_contents": config.pose.contents,
-        }
+    if pose is not None:
+        record |= {"pose_method": pose.method, "num_chunks": pose.num_chunks, "pose_contents": pose.contents}
     return {**record, "num_long_range": lengths.num_long_range}

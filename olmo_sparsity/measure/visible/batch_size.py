@@ -9,8 +9,8 @@ from typing import Optional
 import torch
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import single_losses
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import single_losses
 from olmo_sparsity.model.causal_model import CausalModel
 
 # Per forward pass. More tokens do not fit the cache, fewer make the matrix products small (see `make bench`).

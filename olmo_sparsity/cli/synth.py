@@ -135,7 +135,7 @@ def _measure(
 
     What can be refused is refused before the training.
     """
-    from olmo_sparsity.measure.shares import share_of_process
+    from olmo_sparsity.measure.work import share_of_process
     from olmo_sparsity.storage.folders import is_folder_of_kind
     from olmo_sparsity.synthetic.data import SYNTHETIC
     from olmo_sparsity.training.loop import train

@@ -6,7 +6,7 @@ nothing of the far tokens but their keys and values: they come in blocks, so tha
 Let s be the score that a query would give far token j, log_sum the log of the sum of its softmax, v the value of j, o the
 query's attention output, and G the derivative of the loss with respect to o.
 
-- ``gate``: the derivative of the loss with respect to the gate of j at gate 0 is the sum of exp(s - log_sum) G (v - o).
+- ``gradient``: the derivative of the loss with respect to the gate of j at gate 0 is the sum of exp(s - log_sum) G (v - o).
 - ``patching``: unmasking j alone moves o by sigmoid(s - log_sum) (v - o), if nothing before moves. The sum of G times that is
   the estimate of attribution patching (Nanda 2023): exact in each softmax, first order in the rest of the model.
 - ``attention``: minus the sum of sigmoid(s - log_sum), the attention that j would take. It ignores the loss, and so does not fail
@@ -22,7 +22,7 @@ from typing import Literal
 
 import torch
 
-Estimate = Literal["gate", "patching", "attention"]
+Attribution = Literal["gradient", "patching", "attention"]
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,22 @@ class AttentionProbes:
 
 
 def first_order(
-    states: list[AttentionState], far: list[tuple[torch.Tensor, torch.Tensor]], *, estimate: Estimate
+    states: list[AttentionState], far: list[tuple[torch.Tensor, torch.Tensor]], *, attribution: Attribution
 ) -> torch.Tensor:
     """Return what each far token would add to the loss, to first order; fp32 [B, M].
 
     Args:
         states: of each layer of the row.
         far: keys and values of the far tokens in each layer, [B, H, M, E] each.
-        estimate: ``gate``, ``patching`` or ``attention``; see the module. Of the last, only the order means something.
+        attribution: ``gradient``, ``patching`` or ``attention``; see the module. Of the last, only the order means something.
     """
     total_BM = torch.zeros(len(far[0][0]), far[0][0].shape[2], device=states[0].q_BHNE.device)
     for state, (k_BHME, v_BHME) in zip(states, far, strict=True):
         relative_BHNM = (state.q_BHNE @ k_BHME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]
-        if estimate == "attention":
+        if attribution == "attention":
             total_BM -= relative_BHNM.sigmoid().sum(dim=(1, 2)).to(total_BM.device)
             continue
-        weight_BHNM = relative_BHNM.sigmoid() if estimate == "patching" else relative_BHNM.exp()
+        weight_BHNM = relative_BHNM.sigmoid() if attribution == "patching" else relative_BHNM.exp()
         through_BHNM = (state.gradient_BHNE @ v_BHME.transpose(2, 3)).float()
         lost_BHN = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)
         total_BM += (weight_BHNM * (through_BHNM - lost_BHN[..., None])).sum(dim=(1, 2)).to(total_BM.device)

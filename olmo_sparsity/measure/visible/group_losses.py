@@ -1,4 +1,4 @@
-"""Losses of windows with one group of tokens unmasked, or all but one: see ``olmo_sparsity.measure.token_groups``.
+"""Losses of windows with one group of tokens unmasked, or all but one: see ``olmo_sparsity.measure.visible.window_batch``.
 
 They are those of ``read_singles`` and ``all_but_one_losses``, with groups of tokens in place of positions.
 """
@@ -11,10 +11,10 @@ from typing import Optional
 import numpy as np
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.losses import SingleReadout, divergence, read_groups, surprisals
-from olmo_sparsity.measure.passes import RowGroup, log_probs_of_all_but_spans, log_probs_of_groups
-from olmo_sparsity.measure.token_groups import TokenGroups
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.losses import SingleReadout, divergence, read_sets, surprisals
+from olmo_sparsity.measure.visible.passes import VisibleSets, log_probs_of_all_but_spans, log_probs_of_sets
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.selectors import NO_GROUP
 
 POSITIONS_AT_ONCE = 1 << 24  # of the rows of several windows that are kept in memory together
@@ -47,14 +47,14 @@ def read_single_groups(
     groups_R1 = candidates_WJ.cpu().numpy()[windows_R, places_R][:, None]
     by_size = groups.rows_by_size(windows_R, groups_R1)
     rows = [
-        RowGroup(torch.from_numpy(windows_R[rows_r]).to(device), torch.from_numpy(visible_rS).to(device))
+        VisibleSets(torch.from_numpy(windows_R[rows_r]).to(device), torch.from_numpy(visible_rS).to(device))
         for rows_r, visible_rS in by_size
     ]
     places = [torch.from_numpy(places_R[rows_r]).to(device) for rows_r, _ in by_size]
     losses_WJA = torch.full((*candidates_WJ.shape, labels_WA.shape[1]), torch.nan, device=device)
     divergences = tuple(torch.full(candidates_WJ.shape, torch.nan, device=device) for _ in references)
     best_WV = None if log_p_short_WV is None else torch.full_like(log_p_short_WV, -torch.inf)
-    for number, batch, log_q_rV in log_probs_of_groups(evaluator, tokens_WT, groups=rows):
+    for number, batch, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=rows):
         windows_r, places_r = rows[number].windows_R[batch], places[number][batch]
         losses_WJA[windows_r, places_r] = surprisals(log_q_rV, labels_WA[windows_r])
         for divergences_WJ, reference_WV in zip(divergences, references, strict=True):
@@ -92,8 +92,8 @@ def all_but_one_group_losses(
             others_rS = others_S + size * (others_S >= first_R[rows_r, None])
             windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
             places.append((windows_r, torch.from_numpy(groups_R[rows_r]).to(device)))
-            rows.append(RowGroup(windows_r, torch.from_numpy(others_rS).to(device)))
-        readouts = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=rows)
+            rows.append(VisibleSets(windows_r, torch.from_numpy(others_rS).to(device)))
+        readouts = read_sets(evaluator, tokens_WT, labels_WA=labels_WA, sets=rows)
         for place, readout in zip(places, readouts, strict=True):
             losses_WIA[place] = readout.losses_RA
     return losses_WIA

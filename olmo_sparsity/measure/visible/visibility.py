@@ -82,8 +82,8 @@ def visible_mask(visible_RS: torch.Tensor, full_len: int, *, local_len: int, has
     return mask_RT.scatter_(1, positions_RY, True)
 
 
-def _concerned(length: int, *, local_len: int, visibility: Visibility, device: torch.device) -> torch.Tensor:
-    """Return bool [T, T], True where visibility decides whether the first token attends to the second.
+def _may_be_hidden(length: int, *, local_len: int, visibility: Visibility, device: torch.device) -> torch.Tensor:
+    """Return bool [T, T], True where the second token, if it is hidden, is hidden from the first.
 
     A token always attends to itself: torch lets a token that may attend to nothing attend to everything. What a hidden token
     computes reaches no visible one.
@@ -104,8 +104,8 @@ def attention_mask(visible_RT: torch.Tensor, *, local_len: int, visibility: Visi
     """
     length, device = visible_RT.shape[1], visible_RT.device
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    concerned_TT = _concerned(length, local_len=local_len, visibility=visibility, device=device)
-    return causal_TT & (visible_RT[:, None, :] | ~concerned_TT)
+    hideable_TT = _may_be_hidden(length, local_len=local_len, visibility=visibility, device=device)
+    return causal_TT & (visible_RT[:, None, :] | ~hideable_TT)
 
 
 def gate_bias(log_gate_RT: torch.Tensor, *, local_len: int, visibility: Visibility) -> torch.Tensor:
@@ -121,6 +121,6 @@ def gate_bias(log_gate_RT: torch.Tensor, *, local_len: int, visibility: Visibili
     """
     length, device = log_gate_RT.shape[1], log_gate_RT.device
     later_TT = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
-    concerned_TT = _concerned(length, local_len=local_len, visibility=visibility, device=device)
-    bias_RTT = log_gate_RT[:, None, :].masked_fill(~concerned_TT, 0.0)
+    hideable_TT = _may_be_hidden(length, local_len=local_len, visibility=visibility, device=device)
+    bias_RTT = log_gate_RT[:, None, :].masked_fill(~hideable_TT, 0.0)
     return bias_RTT.masked_fill(later_TT, torch.finfo(torch.float).min)

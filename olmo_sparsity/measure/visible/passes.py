@@ -14,8 +14,8 @@ from typing import Union
 
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.visibility import (
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.visibility import (
     attention_mask,
     compact_rows,
     prefix_positions,
@@ -27,20 +27,20 @@ from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import tokens_ran
 
 PREFIX_SHARE = 4  # the prefixes of a block of windows take this part of a forward pass's tokens; its rows take the rest
-Rows = Union[slice, torch.Tensor]  # which rows of a group: a slice, or int64 indices
+Rows = Union[slice, torch.Tensor]  # which rows: a slice, or int64 indices
 
 
 @dataclass(frozen=True)
-class RowGroup:
-    """Rows with visible sets of one size; each row is a window under one visible set."""
+class VisibleSets:
+    """Visible sets of one size; each row is a window under one of them."""
 
     windows_R: torch.Tensor  # int64, the window of each row
     visible_RS: torch.Tensor  # int64, the visible long-range positions of each row, each once; S may be 0
 
 
-def one_row_each(visible_WS: torch.Tensor) -> RowGroup:
+def one_row_each(visible_WS: torch.Tensor) -> VisibleSets:
     """Return one row for each window: its visible set, int64 [W, S]."""
-    return RowGroup(torch.arange(len(visible_WS), device=visible_WS.device), visible_WS)
+    return VisibleSets(torch.arange(len(visible_WS), device=visible_WS.device), visible_WS)
 
 
 def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible_RS: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class _Block:
     positions_WL: torch.Tensor
     prefix: KeysValues
 
-    def log_probs(self, rows: RowGroup) -> torch.Tensor:
+    def log_probs(self, rows: VisibleSets) -> torch.Tensor:
         """Return log-probabilities of the next token in each row, nats, fp32 [R, V], in one forward pass."""
         windows_R = rows.windows_R
         tokens_ran(len(windows_R) * self.evaluator.local_len)
@@ -142,54 +142,54 @@ def windows_per_block(evaluator: Evaluator, full_len: int) -> int:
     return max(1, evaluator.batch_tokens // PREFIX_SHARE // evaluator.window_len(full_len - evaluator.local_len))
 
 
-def _beside_prefixes(evaluator: Evaluator) -> Evaluator:
-    """Return the evaluator with what the prefixes leave of a forward pass."""
+def _without_prefixes(evaluator: Evaluator) -> Evaluator:
+    """Return the evaluator with forward passes smaller by the share of the prefixes."""
     return dataclasses.replace(evaluator, batch_tokens=evaluator.batch_tokens - evaluator.batch_tokens // PREFIX_SHARE)
 
 
 def _log_probs_after_prefixes(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: dict[int, RowGroup]
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, sets: dict[int, VisibleSets]
 ) -> Iterator[tuple[int, Rows, torch.Tensor]]:
-    """Like ``log_probs_of_groups``; the prefix of a window is computed once for all its rows."""
-    full_len, beside = tokens_WT.shape[1], _beside_prefixes(evaluator)
-    used_W = torch.cat([group.windows_R for group in groups.values()]).unique()
+    """Like ``log_probs_of_sets``; the prefix of a window is computed once for all its rows."""
+    full_len, rest = tokens_WT.shape[1], _without_prefixes(evaluator)
+    used_W = torch.cat([of_size.windows_R for of_size in sets.values()]).unique()
     per_block = windows_per_block(evaluator, full_len)
-    places = {number: torch.searchsorted(used_W, group.windows_R.contiguous()) for number, group in groups.items()}
+    places = {number: torch.searchsorted(used_W, of_size.windows_R.contiguous()) for number, of_size in sets.items()}
     for begin in range(0, len(used_W), per_block):
         block = _block(evaluator, tokens_WT, windows=used_W[begin : begin + per_block])
-        for number, group in groups.items():
+        for number, of_size in sets.items():
             place_R = places[number] - begin
             rows_r = ((place_R >= 0) & (place_R < per_block)).nonzero()[:, 0]
-            for batch in beside.batches(len(rows_r), evaluator.row_len(full_len, group.visible_RS.shape[1])):
+            for batch in rest.batches(len(rows_r), evaluator.row_len(full_len, of_size.visible_RS.shape[1])):
                 rows = rows_r[batch]
-                yield number, rows, block.log_probs(RowGroup(place_R[rows], group.visible_RS[rows]))
+                yield number, rows, block.log_probs(VisibleSets(place_R[rows], of_size.visible_RS[rows]))
 
 
-def log_probs_of_groups(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, groups: Sequence[RowGroup]
+def log_probs_of_sets(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, sets: Sequence[VisibleSets]
 ) -> Iterator[tuple[int, Rows, torch.Tensor]]:
-    """Run groups of rows.
+    """Run windows under visible sets.
 
     Args:
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
-        groups: the rows. Groups given together share what their windows have in common.
+        sets: by their size. Those given together share what their windows have in common.
 
     Yields:
-        (number of the group, its rows, their log-probabilities of the next token, nats, fp32 [r, V]) of each forward pass.
+        (index into ``sets``, the rows of it, their log-probabilities of the next token, nats, fp32 [r, V]) of each forward pass.
     """
     full_len = tokens_WT.shape[1]
     prefixed = {}
-    for number, group in enumerate(groups):
-        set_size = group.visible_RS.shape[1]
+    for number, of_size in enumerate(sets):
+        set_size = of_size.visible_RS.shape[1]
         if evaluator.needs_prefix(set_size):
-            prefixed[number] = group
+            prefixed[number] = of_size
             continue
-        for rows in evaluator.batches(len(group.visible_RS), evaluator.row_len(full_len, set_size)):
-            tokens_rT = tokens_WT[group.windows_R[rows]]
-            yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=group.visible_RS[rows])
+        for rows in evaluator.batches(len(of_size.visible_RS), evaluator.row_len(full_len, set_size)):
+            tokens_rT = tokens_WT[of_size.windows_R[rows]]
+            yield number, rows, _log_probs_of_pass(evaluator, tokens_rT, visible_RS=of_size.visible_RS[rows])
     if prefixed:
-        yield from _log_probs_after_prefixes(evaluator, tokens_WT, groups=prefixed)
+        yield from _log_probs_after_prefixes(evaluator, tokens_WT, sets=prefixed)
 
 
 def log_probs_and_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -200,10 +200,10 @@ def log_probs_and_attention(evaluator: Evaluator, tokens_WT: torch.Tensor) -> tu
     num_windows, full_len = tokens_WT.shape
     found = []
     if evaluator.goes_on_from_prefix:
-        per_block, beside = windows_per_block(evaluator, full_len), _beside_prefixes(evaluator)
+        per_block, rest = windows_per_block(evaluator, full_len), _without_prefixes(evaluator)
         for begin in range(0, num_windows, per_block):
             block = _block(evaluator, tokens_WT, windows=slice(begin, begin + per_block))
-            batches = beside.batches(len(block.tokens_WL), evaluator.window_len(full_len))
+            batches = rest.batches(len(block.tokens_WL), evaluator.window_len(full_len))
             found += [block.log_probs_and_attention(windows) for windows in batches]
     else:
         for windows in evaluator.batches(num_windows, evaluator.window_len(full_len)):
@@ -236,7 +236,7 @@ def log_probs_of_singles(
             yield windows, candidates, logits_wjV.log_softmax(dim=-1)
         return
     needs_prefix = evaluator.needs_prefix(1)
-    of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
+    of_rows = _without_prefixes(evaluator) if needs_prefix else evaluator
     rows_per_pass = of_rows.rows_per_pass(evaluator.row_len(full_len, 1))
     windows_per_pass = max(1, rows_per_pass // num_candidates)
     if needs_prefix:
@@ -252,7 +252,7 @@ def log_probs_of_singles(
             windows_R = windows_R.repeat_interleave(candidates_wj.shape[1])
             visible_R1 = candidates_wj.reshape(-1, 1)
             if block is not None:
-                log_q_RV = block.log_probs(RowGroup(windows_R, visible_R1))
+                log_q_RV = block.log_probs(VisibleSets(windows_R, visible_R1))
             else:
                 log_q_RV = _log_probs_of_pass(evaluator, tokens_wT[windows_R], visible_RS=visible_R1)
             yield windows, candidates, log_q_RV.view(*candidates_wj.shape, -1)
@@ -323,7 +323,7 @@ def _log_probs_of_rows_but_one(
     num_long_range, device = full_len - evaluator.local_len, tokens_WT.device
     rest_S = torch.arange(num_long_range - 1, device=device)
     needs_prefix = evaluator.needs_prefix(num_long_range - 1)
-    of_rows = _beside_prefixes(evaluator) if needs_prefix else evaluator
+    of_rows = _without_prefixes(evaluator) if needs_prefix else evaluator
     for w in range(num_windows):
         tokens_1T = tokens_WT[w : w + 1]
         block = _block(evaluator, tokens_WT, windows=slice(w, w + 1)) if needs_prefix else None
@@ -332,7 +332,7 @@ def _log_probs_of_rows_but_one(
             visible_jS = rest_S + (rest_S >= hidden_j1)  # a row a hidden position: all the others
             if block is not None:
                 windows_j = torch.zeros(len(visible_jS), dtype=torch.int64, device=device)
-                log_q_jV = block.log_probs(RowGroup(windows_j, visible_jS))
+                log_q_jV = block.log_probs(VisibleSets(windows_j, visible_jS))
             else:
                 log_q_jV = _log_probs_of_pass(evaluator, tokens_1T.expand(len(visible_jS), -1), visible_RS=visible_jS)
             yield slice(w, w + 1), positions, log_q_jV[None]

@@ -9,7 +9,7 @@ from typing import Optional
 
 import torch
 
-from olmo_sparsity.measure.visibility import Visibility
+from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -21,9 +21,9 @@ class Evaluator:
     Attributes:
         model: the model; its weights have the precision to compute in.
         local_len: L, the number of local tokens, which are always visible.
-        path: ``compact``, ``plain`` or ``masked``; see ``olmo_sparsity.measure.losses``.
+        path: ``compact``, ``plain`` or ``masked``; see ``olmo_sparsity.measure.visible.losses``.
         batch_tokens: largest number of tokens in one forward pass; a pass has at least one row.
-        visibility: what a hidden token is hidden from; see ``olmo_sparsity.measure.visibility``.
+        visibility: what a hidden token is hidden from; see ``olmo_sparsity.measure.visible.visibility``.
         anchor_id: token ID of the anchor in front of every window; None: there is none.
         kept_prefixes: windows, and the keys and values of what precedes their local tokens: of the latest two blocks, kept
             for the next question about the same windows. The tokens must not be changed in place.

@@ -2,11 +2,11 @@
 
 ``loss(S)`` is the cross-entropy of the target when the local tokens, and with them the target, may attend to the local tokens,
 to S and to the anchor, and to nothing else; whether long-range tokens see one another depends on the definition of visible
-(``olmo_sparsity.measure.visibility``). Three paths compute it, and agree to 1e-5 nats in fp32:
+(``olmo_sparsity.measure.visible.visibility``). Three paths compute it, and agree to 1e-5 nats in fp32:
 
 - ``masked`` runs all tokens under an attention mask. It is the definition.
 - ``plain`` runs only the visible tokens, at their position IDs. Under ``contextual`` visibility the visible long-range tokens are
-  keys and values, which are computed once for the rows of a window (``olmo_sparsity.measure.passes``).
+  keys and values, which are computed once for the rows of a window (``olmo_sparsity.measure.visible.passes``).
 - ``compact`` does the same without computing twice what rows have in common (of an OLMo: ``olmo_sparsity.model.compact``).
 """
 
@@ -21,19 +21,19 @@ from typing import Optional
 
 import torch
 
-from olmo_sparsity.measure.evaluator import Evaluator
-from olmo_sparsity.measure.passes import (
-    RowGroup,
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.passes import (
+    VisibleSets,
     log_probs_and_attention,
     log_probs_of_all_but_one,
-    log_probs_of_groups,
+    log_probs_of_sets,
     log_probs_of_singles,
     one_row_each,
     prefix_of_some,
 )
-from olmo_sparsity.measure.visibility import gate_bias, with_anchor
+from olmo_sparsity.measure.visible.visibility import gate_bias, with_anchor
+from olmo_sparsity.model.attribution import Attribution, first_order
 from olmo_sparsity.model.causal_model import KeysValues
-from olmo_sparsity.model.gates import Estimate, first_order
 from olmo_sparsity.progress import tokens_ran
 
 LOG_GATE = (
@@ -81,9 +81,7 @@ def divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 @torch.inference_mode()
 def log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor, *, visible_WS: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities of the next token under one visible set per window, nats, fp32 [W, V]."""
-    passes = [
-        log_q_wV for _, _, log_q_wV in log_probs_of_groups(evaluator, tokens_WT, groups=[one_row_each(visible_WS)])
-    ]
+    passes = [log_q_wV for _, _, log_q_wV in log_probs_of_sets(evaluator, tokens_WT, sets=[one_row_each(visible_WS)])]
     return torch.cat(passes)
 
 
@@ -114,33 +112,33 @@ class RowReadout:
 
 
 @torch.inference_mode()
-def read_groups(
+def read_sets(
     evaluator: Evaluator,
     tokens_WT: torch.Tensor,
     *,
     labels_WA: torch.Tensor,
-    groups: Sequence[RowGroup],
+    sets: Sequence[VisibleSets],
     reference_WV: Optional[torch.Tensor] = None,
 ) -> list[RowReadout]:
-    """Run rows, and read from the predictions all that is asked for.
+    """Run windows under visible sets, and read from the predictions all that is asked for.
 
     Args:
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
         labels_WA: int64, tokens whose losses are returned.
-        groups: the rows; those of one group have visible sets of one size.
+        sets: by their size.
         reference_WV: log-probabilities p of each window; where given, KL(p, prediction of the row) is returned too.
     """
     num_labels, device = labels_WA.shape[1], tokens_WT.device
     readouts = [
         RowReadout(
-            torch.empty(len(group.visible_RS), num_labels, device=device),
-            None if reference_WV is None else torch.empty(len(group.visible_RS), device=device),
+            torch.empty(len(of_size.visible_RS), num_labels, device=device),
+            None if reference_WV is None else torch.empty(len(of_size.visible_RS), device=device),
         )
-        for group in groups
+        for of_size in sets
     ]
-    for number, rows, log_q_rV in log_probs_of_groups(evaluator, tokens_WT, groups=groups):
-        windows_r = groups[number].windows_R[rows]
+    for number, rows, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=sets):
+        windows_r = sets[number].windows_R[rows]
         readouts[number].losses_RA[rows] = surprisals(log_q_rV, labels_WA[windows_r])
         divergences_R = readouts[number].divergences_R
         if divergences_R is not None and reference_WV is not None:
@@ -170,11 +168,11 @@ def target_losses(
     """
     num_windows, num_sets, set_size = visible_WNS.shape
     windows_R = torch.arange(num_windows, device=tokens_WT.device).repeat_interleave(num_sets)
-    (readout,) = read_groups(
+    (readout,) = read_sets(
         evaluator,
         tokens_WT,
         labels_WA=targets_W[:, None],
-        groups=[RowGroup(windows_R, visible_WNS.reshape(num_windows * num_sets, set_size))],
+        sets=[VisibleSets(windows_R, visible_WNS.reshape(num_windows * num_sets, set_size))],
         reference_WV=reference_WV,
     )
     shape, divergences_R = (num_windows, num_sets), readout.divergences_R
@@ -258,26 +256,26 @@ def mask_losses(
     num_windows, num_sets, num_long_range = visible_WNM.shape
     visible_RM = visible_WNM.reshape(-1, num_long_range)
     sizes_R = visible_RM.sum(dim=1)
-    places, groups = [], []
+    places, sets = [], []
     for size in sizes_R.unique().tolist():  # rows of one size make a batch without padding
         rows_r = (sizes_R == size).nonzero()[:, 0]
         places.append(rows_r)
-        groups.append(RowGroup(rows_r // num_sets, visible_RM[rows_r].nonzero()[:, 1].view(len(rows_r), size)))
+        sets.append(VisibleSets(rows_r // num_sets, visible_RM[rows_r].nonzero()[:, 1].view(len(rows_r), size)))
     losses_RA = torch.empty(len(visible_RM), labels_WA.shape[1], device=tokens_WT.device)
-    readouts = read_groups(evaluator, tokens_WT, labels_WA=labels_WA, groups=groups)
+    readouts = read_sets(evaluator, tokens_WT, labels_WA=labels_WA, sets=sets)
     for rows_r, readout in zip(places, readouts, strict=True):
         losses_RA[rows_r] = readout.losses_RA
     return losses_RA.view(num_windows, num_sets, -1)
 
 
 def gate_gradients(
-    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, estimate: Estimate = "gate"
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, attribution: Attribution = "gradient"
 ) -> torch.Tensor:
     """Return what unmasking each long-range position alone would do to a loss, to first order; fp32 [W, M].
 
     The gate of a token multiplies the weight (before normalisation) with which those attend to it that it would be hidden
     from, in every layer and head; gate 0 hides it. At gate 0 the local tokens run forward and backward, and of a long-range
-    token no more is needed than its keys and values (``olmo_sparsity.model.gates``): those of its own, with the anchor, or
+    token no more is needed than its keys and values (``olmo_sparsity.model.attribution``): those of its own, with the anchor, or
     under ``contextual`` visibility those of the window. On the masked path all tokens run under the gates, which is the
     definition; so do those of a model whose attention cannot be read.
 
@@ -285,14 +283,16 @@ def gate_gradients(
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
         loss_function: sums the losses of some windows.
-        estimate: ``gate``: the derivative with respect to the gate, at gate 0; the others are of ``olmo_sparsity.model.gates``,
-            on every path; of a model whose attention cannot be read, ``gate``.
+        attribution: ``gradient``: the derivative with respect to the gate, at gate 0; the others are of
+            ``olmo_sparsity.model.attribution``, on every path; of a model whose attention cannot be read, ``gradient``.
     """
     num_windows, full_len = tokens_WT.shape
-    if evaluator.path != "masked" or estimate != "gate":
+    if evaluator.path != "masked" or attribution != "gradient":
         batches = evaluator.batches(num_windows, GRADIENT_MEMORY * evaluator.window_len(evaluator.local_len))
         found = [
-            _gradients_of_local_rows(evaluator, tokens_WT, windows, loss_function=loss_function, estimate=estimate)
+            _gradients_of_local_rows(
+                evaluator, tokens_WT, windows, loss_function=loss_function, attribution=attribution
+            )
             for windows in batches
         ]
         readable = [gradients_wM for gradients_wM in found if gradients_wM is not None]
@@ -314,7 +314,7 @@ def _gradients_of_local_rows(
     windows: slice,
     *,
     loss_function: LossFunction,
-    estimate: Estimate,
+    attribution: Attribution,
 ) -> Optional[torch.Tensor]:
     """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read."""
     model, num_anchors = evaluator.model, evaluator.num_anchors
@@ -341,7 +341,7 @@ def _gradients_of_local_rows(
                 far = _keys_values_alone(evaluator, tokens_wT, positions_wT, block=block)
             else:
                 far = [(k_wHPE[:, :, block], v_wHPE[:, :, block]) for k_wHPE, v_wHPE in prefix]
-            parts.append(first_order(states, far, estimate=estimate))
+            parts.append(first_order(states, far, attribution=attribution))
     return torch.cat(parts, dim=1)
 
 

@@ -1,19 +1,25 @@
-"""Groups of long-range tokens: what is unmasked, ranked and counted (``influence.unit``).
+"""Windows under one context, and the groups of their long-range tokens: what a selector scores.
 
-Windows have different numbers of groups. Arrays over groups are as wide as the window with the most, and hold NaN, or group -1,
-where a window has no more. Where every token is a group, group j is position j.
+A group is what is unmasked, ranked and counted (``influence.unit``). Windows have different numbers of groups. Arrays over groups
+are as wide as the window with the most, and hold NaN, or group -1, where a window has no more. Where every token is a group,
+group j is position j.
 
 Shape letters: W windows, M long-range positions, I groups, S groups of a set, R rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from typing import Optional
 
 import numpy as np
+import torch
 
 from olmo_sparsity.records.selectors import NO_GROUP
+
+CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,3 +124,49 @@ class TokenGroups:
 def single_tokens(num_windows: int, num_long_range: int) -> TokenGroups:
     """Return the groups of windows where every token is one."""
     return TokenGroups(np.broadcast_to(np.arange(num_long_range), (num_windows, num_long_range)))
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """W windows under one context.
+
+    Attributes:
+        tokens_WT: int64, the windows under this context, without their targets.
+        targets_W: int64, the token that follows each window.
+        window_ids_W: int64, the numbers of the windows in their table.
+        context: ``real`` or ``null``.
+        seed: of everything that is drawn at random for these windows.
+        groups: what is unmasked at once; None: single tokens.
+    """
+
+    tokens_WT: torch.Tensor
+    targets_W: torch.Tensor
+    _: KW_ONLY
+    window_ids_W: np.ndarray
+    context: str
+    seed: int
+    groups: Optional[TokenGroups] = None
+
+    def __len__(self) -> int:
+        return len(self.window_ids_W)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tokens are."""
+        return self.tokens_WT.device
+
+    def generators(self, purpose: int) -> list[np.random.Generator]:
+        """Return one generator per window, a function of seed, purpose, window and context alone."""
+        context = CONTEXTS.index(self.context)
+        return [np.random.default_rng([self.seed, purpose, int(i), context]) for i in self.window_ids_W]
+
+    def subset(self, chosen_w: np.ndarray) -> WindowBatch:
+        """Return some of the windows (int64 indices)."""
+        rows_w = torch.from_numpy(chosen_w).to(self.device)
+        return dataclasses.replace(
+            self,
+            tokens_WT=self.tokens_WT[rows_w],
+            targets_W=self.targets_W[rows_w],
+            window_ids_W=self.window_ids_W[chosen_w],
+            groups=None if self.groups is None else self.groups.subset(chosen_w),
+        )
