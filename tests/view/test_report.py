@@ -20,7 +20,7 @@ from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
+from olmo_sparsity.statistics.as_json import class_json, distance_json, record_json, selection_json, summary_json
 from olmo_sparsity.statistics.breakdowns import by_class, by_distance
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
@@ -137,7 +137,7 @@ def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages:
     for shown, entry in zip(data["classes"], by_class(measurement, summary), strict=True):
         assert shown["target_class"] == entry.target_class
         assert shown["contrast"] == class_json(entry)["contrast"]
-        assert shown["long_gain_nats"] == estimate_json(entry.summary.long_gain_nats)
+        assert shown["long_gain_nats"] == record_json(entry.summary.long_gain_nats)
         assert shown["gate"] == entry.summary.gate
         for one, two in zip(shown["selections"], entry.summary.selections, strict=True):
             assert (one["selector"], one["context"], one["k"]) == two.key
