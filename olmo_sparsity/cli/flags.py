@@ -7,12 +7,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Annotated, Any, Literal, NamedTuple, Optional, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Optional, get_args, get_origin
 
 import typer
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.flags import Flag
+from olmo_sparsity.config.values import types_of_keys
 
 Keys = dict[str, dict[str, Any]]  # what flags say: values by section and key
 
@@ -81,13 +82,13 @@ def with_flags(command: str, function: Callable[..., None]) -> Callable[..., Non
 
 def _flagged_keys(command: str) -> Iterator[_FlaggedKey]:
     """Yield the keys that have a flag in a command."""
-    for section, kind in get_type_hints(Config).items():
+    for section, kind in types_of_keys(Config).items():
         if dataclasses.is_dataclass(kind):
             for field in dataclasses.fields(kind):
                 flag = field.metadata["flag"]
                 if flag is not None and command in flag.commands:
                     yield _FlaggedKey(
-                        section, field.name, get_type_hints(kind)[field.name], field.metadata["help"], flag
+                        section, field.name, types_of_keys(kind)[field.name], field.metadata["help"], flag
                     )
 
 

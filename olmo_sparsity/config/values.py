@@ -45,7 +45,7 @@ _Loader.add_implicit_resolver(
     list("-+.0123456789"),
 )
 _constructor = yaml.constructor.SafeConstructor()
-_type_hints = functools.cache(get_type_hints)
+types_of_keys = functools.cache(get_type_hints)  # the type of each key of a section
 _Where = Callable[[yaml.Node], str]  # what stands before a mistake: the file and line of a node, or the override
 
 
@@ -100,7 +100,7 @@ def _section(node: yaml.Node, section: type, prefix: str, *, where: _Where) -> d
     """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``."""
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{where(node)}: {prefix[:-1]} is a section of keys, not a value")
-    expected, values = _type_hints(section), {}
+    expected, values = types_of_keys(section), {}
     for key_node, value_node in node.value:
         name = str(key_node.value)
         dotted = prefix + name
