@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.cli.options import (
-    AnchorOption,
     ConfigOption,
-    FullLenOption,
-    LocalLenOption,
     ModelOption,
     Overrides,
     RevisionOption,
     RunOption,
     SelectorOption,
     TrainOption,
-    UnitOption,
-    VisibilityOption,
-    definition,
-    parse_k,
     resolve,
-    selector_names,
-    with_options,
 )
 from olmo_sparsity.cli.steps import interruptible, train_first
+from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.errors import UserError
 
 SHOWN = ("kl",)  # the selector that is shown where none is named: it does not see the target
@@ -59,11 +51,8 @@ def explain(
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),
     ] = None,
-    unit: UnitOption = None,
-    local_len: LocalLenOption = None,
-    full_len: FullLenOption = None,
-    visibility: VisibilityOption = None,
-    anchor: AnchorOption = None,
+    *,
+    keys: Keys,
     seed: Annotated[
         Optional[int],
         typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
@@ -80,9 +69,7 @@ def explain(
 
     Prints the window with its influential tokens marked, the losses and the gains.
     """
-    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision)
-    defined = definition(local_len, full_len, visibility=visibility, anchor=anchor)
-    loaded = dataclasses.replace(loaded, influence=with_options(loaded.influence, defined))
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
     from olmo_sparsity.text.readers import read_document
@@ -106,11 +93,10 @@ def explain(
             document,
             at=at,
             target=target,
-            selectors=selector_names(selector) or SHOWN,
+            selectors=selectors_named([one.value for one in selector or []]) or SHOWN,
             k=ks,
             seed=seed,
             source=text.name,
-            unit=unit,
         )
     if as_json:
         print_json(explanation.to_json())

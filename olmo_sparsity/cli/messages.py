@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from tqdm import tqdm
 from typer.core import TyperCommand, TyperGroup
 
 from olmo_sparsity.cli.endings import UsageError
@@ -22,6 +21,8 @@ class _StderrHandler(logging.Handler):
     """Write records to standard error; if a progress bar is shown, above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm  # importing it takes longer than --help may
+
         try:
             tqdm.write(self.format(record), file=sys.stderr)
             sys.stderr.flush()

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_manifest_of
 
 DIGITS = 12  # of a commit
 LEAST_DIGITS = 7  # of an abbreviated one
@@ -34,7 +34,10 @@ def check_shown_model(folder: Path, asked: PretrainedConfig, *, show: str = "sho
     if asked.model is None or not (folder / "manifest.json").is_file():
         return
     manifest = read_manifest_of(folder)
-    stored = read_manifest_of(folder, "model")["model"] if manifest.get("kind") == "pretrained" else None
+    stored = None
+    if manifest.get("kind") == "pretrained":
+        need(manifest, "model", where=folder / "manifest.json")
+        stored = manifest["model"]
     if stored is not None and _is_same_model(folder, stored, asked):
         return
     if stored is not None:

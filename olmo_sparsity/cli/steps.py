@@ -40,14 +40,14 @@ def needs_training(config: Config, run: Path, *, share: Share, command: str) -> 
     Raises:
         UserError: the run belongs to another experiment, its last checkpoint is gone, or this is one of several processes.
     """
-    from olmo_sparsity.storage.folders import is_folder_of_kind
-    from olmo_sparsity.storage.manifests import read_manifest_of
+    from olmo_sparsity.storage.folders import manifest_of_kind
     from olmo_sparsity.training.run_folder import check_same_experiment, is_trained
 
     if is_trained(run):
         check_same_experiment(run, config, measured=True)
         return False
-    if is_folder_of_kind(run, "run") and read_manifest_of(run)["status"] == "complete":
+    manifest = manifest_of_kind(run, "run")
+    if manifest is not None and manifest["status"] == "complete":
         raise UserError(
             f"{run}: this run was trained, and its last checkpoint is gone; bring it back, or train again with `{command} "
             f"--run {run}`, which writes its manifest and metrics anew"

@@ -143,6 +143,20 @@ class Config:
         )
 
 
+def with_keys(config: Config, values: dict[str, dict[str, Any]]) -> Config:
+    """Return a configuration with other values of some keys.
+
+    Args:
+        config: the configuration.
+        values: the values by section and key.
+
+    Raises:
+        UserError: a value is not accepted.
+    """
+    sections = {section: dataclasses.replace(getattr(config, section), **keys) for section, keys in values.items()}
+    return dataclasses.replace(config, **sections)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Convert a configuration or a section to plain dicts, lists and values, as they are written to YAML and JSON."""
     return dataclasses.asdict(config)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Any, Literal, Optional
 
+from olmo_sparsity.config.flags import ALL, Flag, parse_k, selectors_named
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
 SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
@@ -14,6 +17,32 @@ SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
 # windows of a real model it found fewer of them than a blind choice (docs/speed.md).
 DEFAULT_RANKING = "gradient"
 RANKING_SHOWN_TO = 32
+EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
+
+
+def parse_screen(text: str) -> dict[str, Any]:
+    """Return the keys of ``influence`` that ``--screen`` gives: ``64``, or ``hierarchy:64``.
+
+    Raises:
+        UserError: ``text`` is neither.
+    """
+    ranking, colon, number = text.rpartition(":")
+    if (colon and ranking not in SCREEN_RANKINGS) or not re.fullmatch(r"[1-9]\d{0,8}", number):
+        raise UserError(
+            f"--screen {text}: must be a number of tokens, such as 64, or a ranking and a number, such as hierarchy:64; the "
+            f"rankings are {', '.join(SCREEN_RANKINGS)}"
+        )
+    return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
+
+
+def _selector_flag(*commands: str) -> Flag:
+    return Flag(
+        "Selector to measure; repeat the option for several. Default: those of the configuration.",
+        commands,
+        name="selector",
+        choices=(*SELECTORS, ALL),
+        parse=lambda names: {"selectors": selectors_named(names)},
+    )
 
 
 def _check_selectors(dotted: str, selectors: list[str]) -> None:
@@ -30,7 +59,11 @@ class InfluenceConfig:
     """The main measurement: which windows, which selectors, how it is computed."""
 
     num_windows: int = key(
-        2000, "Number of windows to measure. If the text holds fewer, the output says so.", least=1, most=10**9
+        2000,
+        "Number of windows to measure. If the text holds fewer, the output says so.",
+        least=1,
+        most=10**9,
+        flag=Flag("Windows to measure.", ("influence", "context-curve")),
     )
     sampling: Literal["targets", "documents"] = key(
         "targets",
@@ -43,12 +76,28 @@ class InfluenceConfig:
         "token",
         "What is unmasked, ranked and counted: groups of consecutive long-range tokens. token: each token. word, sentence: those "
         "of the text. block:N: N tokens each, as block:16. A window with fewer than k groups shows all of them.",
+        flag=Flag(
+            "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
+            ("influence", "explain"),
+            metavar="UNIT",
+        ),
     )
     k: list[int] = key(
-        [1, 2, 4, 8], "Numbers of influential tokens (or other units) to unmask.", least=1, most=LARGEST_LENGTH
+        [1, 2, 4, 8],
+        "Numbers of influential tokens (or other units) to unmask.",
+        least=1,
+        most=LARGEST_LENGTH,
+        flag=Flag(
+            "8 measures k = 1, 2, 4, 8; 1,3,5 only those.",
+            ("influence",),
+            metavar="K",
+            parse=lambda text: {"k": parse_k(text)},
+        ),
     )
     selectors: list[str] = key(
-        names_where(lambda selector: not selector.on_request), f"Selectors to measure, of {', '.join(SELECTORS)}."
+        names_where(lambda selector: not selector.on_request),
+        f"Selectors to measure, of {', '.join(SELECTORS)}.",
+        flag=_selector_flag("influence"),
     )
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
@@ -71,13 +120,18 @@ class InfluenceConfig:
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
     )
     seed: int = key(
-        0, "Seed of the windows, of their null contexts and of the selector `random`.", least=0, below=2**63
+        0,
+        "Seed of the windows, of their null contexts and of the selector `random`.",
+        least=0,
+        below=2**63,
+        flag=Flag("Seed of the windows and the controls.", ("influence",)),
     )
     local_len: Optional[int] = key(
         None,
         "Number of local tokens to measure with, for every command that measures. null: context.local_len.",
         least=1,
         most=LARGEST_LENGTH,
+        flag=Flag("Local tokens. Default: those of the run.", EVERY_MEASUREMENT, metavar="N"),
     )
     full_len: Optional[int] = key(
         None,
@@ -85,6 +139,7 @@ class InfluenceConfig:
         "context.full_len.",
         least=2,
         most=LARGEST_LENGTH,
+        flag=Flag("Length of the full context. Default: that of the run.", EVERY_MEASUREMENT, metavar="N"),
     )
     min_preceding: Optional[int] = key(
         None,
@@ -99,6 +154,10 @@ class InfluenceConfig:
         "Who sees a visible long-range token, and what it sees. hidden: hidden tokens are seen by no token, so that a visible "
         "one stands alone, in front of gaps. contextual: the long-range tokens see one another as always, and only the local "
         "tokens, with the target, are kept from the hidden ones, as where entries of a key-value cache are evicted.",
+        flag=Flag(
+            "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
+            EVERY_MEASUREMENT,
+        ),
     )
     anchor: Literal["auto", "bos", "none"] = key(
         "auto",
@@ -106,17 +165,24 @@ class InfluenceConfig:
         "or where there is none the one that ends them. none: no such token. auto: bos for a run, or a checkpoint or an "
         "export of one, whose rows were trained with it (context.bos), and for any other pretrained model whose tokenizer adds "
         "one or whose visibility is contextual; otherwise none.",
+        flag=Flag(
+            "A first token that every token sees. Default (auto): bos for a run, or a checkpoint or an export of one, trained "
+            "with one, and for any other pretrained model whose tokenizer adds one or under contextual.",
+            EVERY_MEASUREMENT,
+        ),
     )
     path: Literal["compact", "plain", "masked"] = key(
         "compact",
         "How losses are computed. compact: run only the visible tokens, and share what several visible sets have in common. "
         "plain: the same without sharing, by the model's own forward pass. masked: run all tokens under an attention mask, which "
         "is the definition. In fp32 all give the same losses within 1e-5 nats; each is slower than the one before.",
+        flag=Flag("How losses are computed. plain and masked are slower, for comparison.", ("influence",)),
     )
     precision: Literal["auto", "fp32", "bf16"] = key(
         "auto",
         "Precision of all losses. auto: fp32; of a pretrained model from elsewhere on a GPU with units for it, bf16. bf16 is "
         "faster on devices that compute in it; `make bench` shows how far its losses are off.",
+        flag=Flag("Precision of the losses: fp32, or bf16, which is faster and less exact; auto.", ("influence",)),
     )
     screen: Optional[int] = key(
         None,
@@ -124,6 +190,14 @@ class InfluenceConfig:
         "Every run then reports how often the exact choice survives, on a sample of its windows.",
         least=1,
         most=LARGEST_LENGTH,
+        flag=Flag(
+            f"Rank all tokens cheaply, then unmask only the best N one by one; reports the recall. RANKING: "
+            f"{', '.join(SCREEN_RANKINGS[:-1])}, or {SCREEN_RANKINGS[-1]}; may be left out among at most {RANKING_SHOWN_TO} "
+            "long-range tokens. Default: off.",
+            ("influence",),
+            metavar="[RANKING:]N",
+            parse=parse_screen,
+        ),
     )
     screen_by: Literal["auto", "gradient", "patching", "attention", "hierarchy", "proxy"] = key(
         "auto",
@@ -147,7 +221,11 @@ class InfluenceConfig:
         0.05, "Share of the windows that are also measured without screening, to report the recall.", above=0, most=1
     )
     data: Optional[str] = key(
-        None, "Text to measure, in the form of data.source. null: the validation documents of the run."
+        None,
+        "Text to measure, in the form of data.source. null: the validation documents of the run.",
+        flag=Flag(
+            "Text to measure: builtin, c4, or a file, folder or glob.", ("influence", "context-curve"), metavar="SOURCE"
+        ),
     )
     max_documents: Optional[int] = key(
         None,
@@ -160,7 +238,11 @@ class InfluenceConfig:
         "Find out which windows hold 13 consecutive tokens that the training text holds, too. This reads all of the training "
         "text once, 10 to 20 million tokens a second.",
     )
-    save_candidates: bool = key(False, "Also write the loss of every single-token unmasking.")
+    save_candidates: bool = key(
+        False,
+        "Also write the loss of every single-token unmasking.",
+        flag=Flag(None, ("influence",)),
+    )
     windows_per_part: int = key(
         256,
         "Largest number of windows in one part file; fewer where they take more than about half a million tokens of work. An "
@@ -196,7 +278,11 @@ class ContextCurveConfig:
     """`olmo-sparsity context-curve`: loss against the number of visible recent tokens. Windows are drawn as for influence."""
 
     max_visible: Optional[int] = key(
-        None, "The largest number of visible tokens (null: twice context.full_len).", least=1, most=LARGEST_LENGTH
+        None,
+        "The largest number of visible tokens (null: twice context.full_len).",
+        least=1,
+        most=LARGEST_LENGTH,
+        flag=Flag("Longest visible context, in tokens. Default: twice the full context.", ("context-curve",)),
     )
 
     def __post_init__(self) -> None:
@@ -208,7 +294,11 @@ class ValidationConfig:
     """`olmo-sparsity validate`: whether the selectors find dependencies that were planted."""
 
     num_windows: int = key(
-        300, "Number of windows for each suite and each number of planted tokens.", least=1, most=10**6
+        300,
+        "Number of windows for each suite and each number of planted tokens.",
+        least=1,
+        most=10**6,
+        flag=Flag("Windows for each suite and each number of planted tokens.", ("validate",)),
     )
     k: list[int] = key(
         [1, 2, 4, 8],
@@ -216,7 +306,9 @@ class ValidationConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    selectors: list[str] = key(list(SELECTORS), f"Selectors to validate, of {', '.join(SELECTORS)}.")
+    selectors: list[str] = key(
+        list(SELECTORS), f"Selectors to validate, of {', '.join(SELECTORS)}.", flag=_selector_flag("validate")
+    )
     needle_copies: list[int] = key(
         [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
     )

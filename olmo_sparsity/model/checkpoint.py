@@ -22,7 +22,6 @@ import torch
 import yaml
 from olmo import config as olmo_config
 
-from olmo_sparsity.config.files import has_interpolation
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
@@ -314,6 +313,17 @@ def load_model(checkpoint: Path, device: torch.device, *, max_position: Optional
     return build_loaded_model(checkpoint, raw, device=device)
 
 
+def _has_interpolation(text: str) -> bool:
+    """Return True if YAML text holds a ``${...}``, also an escaped one.
+
+    Raises:
+        YAMLError: the text is no YAML.
+    """
+    return any(
+        "${" in token.value for token in yaml.scan(text, Loader=yaml.SafeLoader) if isinstance(token, yaml.ScalarToken)
+    )
+
+
 def read_model_config(checkpoint: Path) -> dict[str, Any]:
     """Return the section ``model`` of a checkpoint's ``config.yaml``.
 
@@ -323,7 +333,7 @@ def read_model_config(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")
-        if has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
+        if _has_interpolation(text):  # OLMo's configuration class would resolve it, and so read environment variables
             raise UserError(f"{path}: not loaded, because it contains ${{...}}")
         return dict(yaml.safe_load(text)["model"])
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):

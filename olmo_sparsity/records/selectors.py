@@ -4,6 +4,8 @@ A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.
 selector writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and
 documentation read it from there.
 
+Commands read the names of selectors before they print --help, so numpy is imported by the functions that compute with it.
+
 Shape letters: W windows, M long-range positions, I groups of the window with the most, N random visible sets, R rows, S groups of
 a set.
 """
@@ -12,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Optional, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
 from olmo_sparsity.records.measured import MeasuredLengths
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NO_GROUP = -1  # in a list of groups, where a window has no more
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
@@ -144,6 +147,8 @@ def rank(scores_WI: np.ndarray) -> np.ndarray:
 
     Of equal scores the nearer group (the larger) comes first. NaN comes last.
     """
+    import numpy as np
+
     num_groups = scores_WI.shape[1]
     return num_groups - 1 - np.argsort(-scores_WI[:, ::-1], axis=1, kind="stable")
 
@@ -168,6 +173,8 @@ def _forward_selection(cache: ScoredWindows, *, by_divergence: bool) -> np.ndarr
         cache: the windows.
         by_divergence: the value is KL(p_all, p_{J so far + j}); otherwise loss(J so far + j).
     """
+    import numpy as np
+
     groups, num_windows = cache.groups, len(cache.windows)
     scores_WI = groups.with_missing(np.zeros((num_windows, groups.num_groups)))
     is_left_WI = groups.exists_WI.copy()
@@ -237,6 +244,7 @@ def _lasso(cache: ScoredWindows) -> np.ndarray:
 
     Source: ContextCite (Cohen-Wang et al. 2024), which fits the logit of the probability instead of the loss.
     """
+    import numpy as np
     from sklearn.linear_model import Lasso  # takes longer to import than some measurements do
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -263,6 +271,8 @@ def _mask_one_tokens(settings: CostSettings, lengths: MeasuredLengths) -> int:
 
 def _random(cache: ScoredWindows) -> np.ndarray:
     """Return uniform random numbers, a function of seed, window and context alone."""
+    import numpy as np
+
     scores_WI = np.full((len(cache.windows), cache.groups.num_groups), np.nan)
     generators = cache.windows.generators(RANDOM_SCORES)
     for w, (generator, num_groups) in enumerate(zip(generators, cache.groups.num_groups_W.tolist(), strict=True)):
@@ -272,6 +282,8 @@ def _random(cache: ScoredWindows) -> np.ndarray:
 
 def _nearest(cache: ScoredWindows) -> np.ndarray:
     """Return the number of the group itself: the nearer to the local context, the higher."""
+    import numpy as np
+
     scores_I = np.arange(cache.groups.num_groups, dtype=np.float64)
     return cache.groups.with_missing(np.broadcast_to(scores_I, (len(cache.windows), len(scores_I))))
 

@@ -68,8 +68,8 @@ class Lengths:
         num_long_range: M, the long-range tokens of a window.
         train_len: tokens of a training row; None: none is known, as of a pretrained model.
         max_position: position IDs of training rows lie below this; None: not known.
-        num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
         pose_method: ``pose`` or ``randpos``; None: the manifest is older than this setting.
+        num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
         pose_contents: which text the chunks of a training row hold; None: the manifest is older than this setting.
         min_preceding: tokens that every target has before it, where that was set; None: those of a window.
     """
@@ -79,8 +79,8 @@ class Lengths:
     num_long_range: int
     train_len: Optional[int] = None
     max_position: Optional[int] = None
-    num_chunks: Optional[int] = None
     pose_method: Optional[str] = None
+    num_chunks: Optional[int] = None
     pose_contents: Optional[str] = None
     min_preceding: Optional[int] = None
 

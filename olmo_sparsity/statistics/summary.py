@@ -74,9 +74,9 @@ class SelectionSummary:
         context: ``real``; ``null``; or ``mimicry``, for tokens of the null context that were chosen to imitate the real
             prediction: a floor for D(k).
         k: number of unmasked long-range tokens, or groups of them.
+        info: whether the selector sees the target, and what it costs.
         mean_tokens: mean number of tokens of J_k; k where the unit is a token.
         all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
-        info: whether the selector sees the target, and what it costs.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
             where the gate failed. Of a selector that sees the target it includes luck.
@@ -93,9 +93,9 @@ class SelectionSummary:
     selector: str
     context: str
     k: int
+    info: SelectorInfo
     mean_tokens: float
     all_visible_share: float
-    info: SelectorInfo
     gain_sparse_nats: Annotated[Optional[Estimate], Quantity("sparse gain")]
     recovered_fraction: Annotated[Optional[Estimate], Quantity("R(k)", unit="", digits=2)]
     gain_over_random_nats: Annotated[Optional[Estimate], Quantity("gain over random")]

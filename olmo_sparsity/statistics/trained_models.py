@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from olmo_sparsity.config.trained import FREE_TO_MEASURE, DifferentKey, different_keys
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.folders import is_folder_of_kind
+from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 
 SEED_KEY = ("training", "seed")
@@ -42,9 +42,10 @@ def _stored_config(run: Path) -> dict[str, Any]:
     Raises:
         UserError: there is no run.
     """
-    if not is_folder_of_kind(run, "run"):
+    manifest = manifest_of_kind(run, "run")
+    if manifest is None:
         raise UserError(f"{run}: there is no training run here; name the folder of one")
-    config: dict[str, Any] = read_manifest_of(run)["config"]
+    config: dict[str, Any] = manifest["config"]
     return config
 
 

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.storage.files import PARTIAL_NAME, read_json, write_json
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import checked, read_manifest_of
 
 logger = logging.getLogger(__name__)
 
@@ -84,28 +84,33 @@ def folder_name(folder: Path) -> str:
 
 
 def is_folder_of_kind(folder: Path, kind: str) -> bool:
-    """Return True if a folder was written by this package and is of one kind (``run``, ``influence``, ``tokens``, ``hf``).
+    """Return whether ``manifest_of_kind`` finds a manifest."""
+    return manifest_of_kind(folder, kind) is not None
 
-    Return False if nothing is there yet.
+
+def manifest_of_kind(folder: Path, kind: str) -> Optional[dict[str, Any]]:
+    """Return the manifest of a folder of one kind (``run``, ``influence``, ``tokens``, ``hf``), which is read once.
+
+    Return None if nothing is there yet.
 
     Raises:
-        UserError: something else is there. It must be neither written to nor deleted.
+        UserError: something else is there, which must be neither written to nor deleted; or the manifest is damaged.
     """
     # List the files first: another process that starts now writes its manifest before anything else.
     paths = list(folder.iterdir()) if folder.is_dir() else []
-    if (folder / "manifest.json").is_file():
-        actual = read_json(folder / "manifest.json").get("kind")  # of another kind, other keys are right
-        if actual == kind:
-            read_manifest_of(folder)
-            return True
+    path = folder / "manifest.json"
+    if path.is_file():
+        manifest = read_json(path)
+        if manifest.get("kind") == kind:  # of another kind, other keys are right
+            return checked(manifest, where=path)
         raise UserError(
-            f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {actual!r}); choose another"
+            f"{folder}: this is no {kind} folder of olmo-sparsity (its manifest says {manifest.get('kind')!r}); choose another"
         )
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: this is a file, where a {kind} folder was expected")
     if any(not path.name.endswith(".partial") for path in paths):
         raise UserError(f"{folder}: this folder exists and is no {kind} folder of olmo-sparsity; choose another")
-    return False
+    return None
 
 
 def clear_folder(folder: Path) -> None:

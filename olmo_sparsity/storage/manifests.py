@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
@@ -20,101 +20,104 @@ logger = logging.getLogger(__name__)
 Length = Annotated[int, Meta(ge=1, le=10**8)]
 Parts = Annotated[int, Meta(ge=1, le=10**7)]
 Count = Annotated[int, Meta(ge=1, le=10**10)]
+AnchorChoice = Literal["bos", "none"]
+
+# A key with a default may be missing: in manifests of unfinished folders, or of earlier versions.
 
 
-class _Lengths(TypedDict):
-    local_len: Length
-    full_len: Length
-    num_long_range: Length
-
-
-class Lengths(_Lengths, total=False):
-    """Entry ``context`` of a folder of tables."""
-
-    train_len: Optional[int]
-    max_position: Optional[int]
-    num_chunks: Optional[int]
-    pose_method: Optional[str]
-    pose_contents: Optional[str]
-
-
-class _Run(TypedDict):
-    status: str
-    config: Config
-
-
-class Run(_Run, total=False):
-    """Of a training run."""
-
-    run_id: str
-    token_store: str
-    tokens_sha256: str
-    tokenizer_sha256: str
-    num_parameters: int
-    steps: int
-    tokens: int
-    validation_loss_nats: float
-    seconds: float
-    checkpoint: Checkpoint
-    training_flops_per_token: float
-    peak_flops_per_second: float
-    environment: dict[str, Any]
-
-
-class Checkpoint(TypedDict):
+class Checkpoint(Struct):
     """Which checkpoint a manifest speaks of."""
 
     step: int
     model_sha256: str
 
 
-class _Model(TypedDict):
+class Run(Struct):
+    """Of a training run."""
+
+    status: str
+    config: Config
+    run_id: str = ""
+    token_store: str = ""
+    tokens_sha256: str = ""
+    tokenizer_sha256: str = ""
+    num_parameters: int = 0
+    steps: int = 0
+    tokens: int = 0
+    validation_loss_nats: float = 0
+    seconds: float = 0
+    checkpoint: Checkpoint | UnsetType = UNSET
+    training_flops_per_token: float = 0
+    peak_flops_per_second: float = 0
+    environment: dict[str, Any] = {}
+
+
+class Lengths(Struct):
+    """Entry ``context`` of a folder of tables."""
+
+    local_len: Length
+    full_len: Length
+    num_long_range: Length
+    train_len: Optional[int] = None
+    max_position: Optional[int] = None
+    num_chunks: Optional[int] = None
+    pose_method: Optional[str] = None
+    pose_contents: Optional[str] = None
+
+
+class Model(Struct):
+    """A pretrained model."""
+
     name: str
     weights_sha256: str
     num_parameters: int
     dtype: str
+    revision: Optional[str] = None
+    tokenizer_sha256: str = ""
+    architecture: str = ""
+    max_position: int = 0
 
 
-class Model(_Model, total=False):
-    """A pretrained model."""
-
-    revision: Optional[str]
-    tokenizer_sha256: str
-    architecture: str
-    max_position: int
-
-
-class Anchor(TypedDict):
+class Anchor(Struct):
     """The first token in front of every window."""
 
     id: int
     text: str
 
 
-class AnchorLosses(TypedDict):
+class AnchorLosses(Struct):
+    """The mean losses with each choice of the first token."""
+
+    bos: float
+    none: float
+
+
+class AnchorsLowerWith(Struct):
+    """The choice of the first token with which each mean loss is lower; None: that is not decided."""
+
+    long: Optional[AnchorChoice]
+    short: Optional[AnchorChoice] = None
+
+
+class AnchorCheck(Struct):
     """What another first token gives."""
 
-    loss_long_nats: dict[str, float]
+    loss_long_nats: AnchorLosses
     text: str
     num_windows: int
+    standard_error_nats: Optional[float] = None
+    loss_short_nats: AnchorLosses | UnsetType = UNSET
+    standard_error_short_nats: Optional[float] = None
+    lower_with: AnchorsLowerWith | UnsetType = UNSET
 
 
-class AnchorCheck(AnchorLosses, total=False):
-    """The same, with what earlier manifests lack."""
-
-    standard_error_nats: Optional[float]
-    loss_short_nats: dict[str, float]
-    standard_error_short_nats: Optional[float]
-    lower_with: dict[str, Optional[str]]
-
-
-class Fit(TypedDict, total=False):
+class Fit(Struct):
     """What was checked of a pretrained model."""
 
-    anchor: Optional[AnchorCheck]
+    anchor: Optional[AnchorCheck] = None
 
 
-class Suite(TypedDict):
+class Suite(Struct):
     """A suite of planted windows."""
 
     suite: str
@@ -123,72 +126,74 @@ class Suite(TypedDict):
     local_len: int
 
 
-class Influence(TypedDict, total=False):
+class Influence(Struct):
     """The settings of a measurement, as far as they are read again."""
 
-    sampling: str
-    min_preceding: Optional[int]
-    null_context: str
-    unit: str
-    screen: Optional[int]
-    save_candidates: bool
-    seed: int
-    windows_seed: int
-    k: list[int]
-    selectors: list[str]
+    sampling: str = ""
+    min_preceding: Optional[int] = None
+    null_context: str = ""
+    unit: str = ""
+    screen: Optional[int] = None
+    save_candidates: bool = False
+    seed: int = 0
+    windows_seed: int = 0
+    k: list[int] = []
+    selectors: list[str] = []
 
 
-class Validation(TypedDict):
+class Validation(Struct):
     """The settings of a validation, as far as they are read again."""
 
     k: list[int]
 
 
-class _Tables(TypedDict):
-    run_id: str
-    num_parts: Parts
-    context: Lengths
-
-
-class Tables(_Tables, total=False):
+class AnyTables(Struct, kw_only=True):
     """Of a folder of tables of any kind."""
 
-    status: str
-    finished: str
-    run: str
-    source: str
-    split: str
-    sampling: str
-    min_preceding: Optional[int]
-    visibility: str
-    num_windows: Count
-    num_documents: Count
-    num_parameters: int
-    windows_per_part: Count
-    tokenizer_sha256: str
-    tokens_sha256: str
-    windows_sha256: str
-    num_visible_tokens: list[int]
-    influence: Influence
-    validation: Validation
-    suites: list[Suite]
-    model: Optional[Model]
-    anchor: Optional[Anchor]
-    fit: Optional[Fit]
-    checkpoint: Optional[Checkpoint]
-    environment: dict[str, Any]
+    run_id: str
+    num_parts: Parts
+    status: str = ""
+    finished: str = ""
+    run: str = ""
+    num_windows: Count = 1
+    num_parameters: int = 0
+    windows_per_part: Count = 1
+    checkpoint: Optional[Checkpoint] = None
+    environment: dict[str, Any] = {}
 
 
-class Positions(TypedDict):
+class Tables(AnyTables, kw_only=True):
+    """Of a folder of tables of a text."""
+
+    context: Lengths
+    source: str = ""
+    split: str = ""
+    sampling: str = ""
+    min_preceding: Optional[int] = None
+    visibility: str = ""
+    num_documents: Count = 1
+    tokenizer_sha256: str = ""
+    tokens_sha256: str = ""
+    windows_sha256: str = ""
+    num_visible_tokens: list[int] = []
+    influence: Influence | UnsetType = UNSET
+    validation: Validation | UnsetType = UNSET
+    suites: list[Suite] = []
+    model: Optional[Model] = None
+    anchor: Optional[Anchor] = None
+    fit: Optional[Fit] = None
+
+
+class Positions(Struct):
     """Entry ``context`` of a folder of tables of a synthetic task."""
 
     max_position: Length
     num_long_range: Length
 
 
-class _SyntheticTables(TypedDict):
-    run_id: str
-    num_parts: Parts
+class SyntheticTables(AnyTables, kw_only=True):
+    """Of a folder of tables of a synthetic task."""
+
     context: Positions
     task: str
     scratchpad: bool
@@ -196,22 +201,9 @@ class _SyntheticTables(TypedDict):
     max_sparsity: int
     train_lengths: tuple[int, int]
     training_seed: int
-
-
-class SyntheticTables(_SyntheticTables, total=False):
-    """Of a folder of tables of a synthetic task."""
-
-    status: str
-    finished: str
-    run: str
-    hide_tokens: bool
-    num_windows: Count
-    num_parameters: int
-    training_seconds: Optional[float]
-    windows_per_part: Count
-    selectors: list[str]
-    checkpoint: Optional[Checkpoint]
-    environment: dict[str, Any]
+    hide_tokens: bool = False
+    training_seconds: Optional[float] = None
+    selectors: list[str] = []
 
 
 class TokenFile(TypedDict):
@@ -237,7 +229,7 @@ class Split(_Split, total=False):
     index_sha256: dict[str, str]
 
 
-class Speed(TypedDict):
+class Speed(Struct):
     """How fast a text was prepared."""
 
     seconds: float
@@ -247,47 +239,43 @@ class Speed(TypedDict):
     bytes: int
 
 
-class _Tokens(TypedDict):
-    status: str
-
-
-class Tokens(_Tokens, total=False):
+class Tokens(Struct):
     """Of a prepared text."""
 
-    format: int
-    made_from: str
-    dtype: Literal["<u2", "<u4"]
-    eos_id: int
-    vocab_size: int
-    tokenizer_sha256: str
-    documents: int
-    tokens: int
-    bytes: int
-    skipped: dict[str, int]
-    removed: dict[str, int]
-    unclosed: list[str]
-    splits: dict[str, dict[str, Any]]  # each a Split, of the present format
-    speed: Speed
+    status: str
+    format: int = 0
+    made_from: str = ""
+    dtype: Literal["<u2", "<u4"] = "<u2"
+    eos_id: int = 0
+    vocab_size: int = 0
+    tokenizer_sha256: str = ""
+    documents: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    skipped: dict[str, int] = {}
+    removed: dict[str, int] = {}
+    unclosed: list[str] = []
+    splits: dict[str, dict[str, Any]] = {}  # each a Split, of the present format
+    speed: Speed | UnsetType = UNSET
 
 
-class Pretrained(TypedDict, total=False):
+class Pretrained(Struct):
     """Of the results of a pretrained model."""
 
-    status: str
-    model: Model
+    status: str = ""
+    model: Model | UnsetType = UNSET
 
 
-class Exported(TypedDict, total=False):
+class Exported(Struct):
     """Of an exported model."""
 
-    files: dict[str, str]
+    files: dict[str, str] = {}
 
 
 SHAPES: dict[str, type] = {
     "run": Run,
     **dict.fromkeys(KINDS, Tables),
-    "synthetic": SyntheticTables,
-    "bridge": SyntheticTables,
+    **dict.fromkeys(("synthetic", "bridge"), SyntheticTables),
     "tokens": Tokens,
     "pretrained": Pretrained,
     "hf": Exported,
@@ -305,12 +293,20 @@ def read_manifest_of(folder: Path, *needed: str) -> dict[str, Any]:
         UserError: there is none, it is no JSON, or a key is missing or of another type.
     """
     path = folder / "manifest.json"
-    manifest = read_json(path)
+    return checked(read_json(path), *needed, where=path)
+
+
+def checked(manifest: dict[str, Any], *needed: str, where: Path) -> dict[str, Any]:
+    """Return a manifest, with all of its keys, if it has the keys of its kind with their types.
+
+    Raises:
+        UserError: a key is missing or of another type.
+    """
     kind = manifest.get("kind")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is not None:
-        check_type(manifest, shape, where=path)
-    need(manifest, *needed, where=path)
+        check_type(manifest, shape, where=where)
+    need(manifest, *needed, where=where)
     return manifest
 
 

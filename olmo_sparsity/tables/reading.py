@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import check_regular
-from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
+from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
@@ -34,9 +34,9 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     Raises:
         UserError: the folder is of another kind, or unfinished.
     """
-    if not is_folder_of_kind(folder, kind):
+    manifest = manifest_of_kind(folder, kind)
+    if manifest is None:
         raise UserError(f"{folder}: there are no {kind} tables here; run `olmo-sparsity {KINDS[kind].command}` first")
-    manifest = read_manifest_of(folder)
     if manifest.get("status") != "complete":
         raise UserError(
             f"{folder}: these tables are unfinished; run the same `olmo-sparsity {KINDS[kind].command}` again, it continues"

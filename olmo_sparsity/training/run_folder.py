@@ -13,7 +13,7 @@ from olmo_sparsity.config.trained import FREE_TO_MEASURE, FREE_TO_TRAIN, LENGTHS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import is_intact, newest_intact_checkpoint
 from olmo_sparsity.storage.files import write_json, write_text
-from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.folders import clear_folder, exclusive_lock, is_folder_of_kind, make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_config_of, read_manifest_of
 
 logger = logging.getLogger(__name__)
@@ -72,10 +72,8 @@ def is_trained(run: Path, *, verified: bool = False) -> bool:
         run: the folder.
         verified: also compare the files of the checkpoint with their hashes.
     """
-    if not is_folder_of_kind(run, "run"):
-        return False
-    manifest = read_manifest_of(run)
-    if manifest.get("status") != "complete":
+    manifest = manifest_of_kind(run, "run")
+    if manifest is None or manifest.get("status") != "complete":
         return False
     need(manifest, "steps", where=run / "manifest.json")
     last = run / "checkpoints" / f"step{manifest['steps']}"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Optional
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from olmo_sparsity.statistics.agreement import Agreement
 from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
-from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
+from olmo_sparsity.statistics.detection import Detection
 from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity
-from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.seed_summary import SeedSummary
-from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, SelectionSummary, Summary
+from olmo_sparsity.statistics.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.wording.comparison import luck_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
 from olmo_sparsity.wording.setup import anchor_warning, overlap_words
@@ -24,9 +23,27 @@ from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 Json = dict[str, Any]
 
 
-def estimate_json(estimate: Optional[Estimate]) -> Optional[Json]:
-    """``{mean, low, high, standard_error}``, or None."""
-    return None if estimate is None else asdict(estimate)
+def record_json(record: Any, *, without: tuple[str, ...] = (), spread: tuple[str, ...] = ()) -> Json:
+    """Return the fields of a record by name, and of those in it likewise.
+
+    Args:
+        record: a frozen dataclass.
+        without: fields that are left out.
+        spread: fields whose own fields take their place; of None, none do.
+    """
+    found: Json = {}
+    for name, value in ((field.name, getattr(record, field.name)) for field in fields(record)):
+        if name in spread:
+            found |= {} if value is None else record_json(value)
+        elif name not in without:
+            found[name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return record_json(value)
+    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
 def lengths_json(lengths: Lengths) -> Json:
@@ -34,24 +51,14 @@ def lengths_json(lengths: Lengths) -> Json:
 
     ``train_len`` is null where no training row is known.
     """
-    record = {
-        "local_len": lengths.local_len,
-        "full_len": lengths.full_len,
-        "train_len": lengths.train_len,
-        "max_position": lengths.max_position,
-        "pose_method": lengths.pose_method,
-        "num_chunks": lengths.num_chunks,
-        "pose_contents": lengths.pose_contents,
-        "min_preceding": lengths.min_preceding,
-        "num_long_range": lengths.num_long_range,
-    }
+    record = {**record_json(lengths, without=("num_long_range",)), "num_long_range": lengths.num_long_range}
     return {key: value for key, value in record.items() if value is not None or key == "train_len"}
 
 
 def setup_json(setup: ModelSetup) -> Json:
     """The model (null: that of a run), the definition of visible and the anchor, with the warning about the anchor."""
     return {
-        "model": setup.model and asdict(setup.model),
+        "model": _plain(setup.model),
         "visibility": setup.visibility,
         "anchor": setup.anchor and {"id": setup.anchor.id, "text": setup.anchor.text},
         "anchor_warning": anchor_warning(setup) or None,
@@ -60,32 +67,12 @@ def setup_json(setup: ModelSetup) -> Json:
 
 def selection_json(selection: SelectionSummary) -> Json:
     """An entry of ``selections``."""
-    return {
-        "selector": selection.selector,
-        "context": selection.context,
-        "k": selection.k,
-        "sees_target": selection.info.sees_target,
-        "num_evaluations": selection.info.num_evaluations,
-        "mean_tokens": selection.mean_tokens,
-        "all_visible_share": selection.all_visible_share,
-        **{name: estimate_json(selection.estimate(name)) for name in SELECTION_QUANTITIES},
-        "figure4": {
-            "ols_slope": estimate_json(selection.figure4.ols_slope),
-            "tls_slope": estimate_json(selection.figure4.tls_slope),
-            "correlation": estimate_json(selection.figure4.correlation),
-        },
-    }
+    return record_json(selection, spread=("info",))
 
 
 def effective_sparsity_json(entry: EffectiveSparsity) -> Json:
     """An entry of ``effective_sparsity``; it is of the real context."""
-    return {
-        "selector": entry.selector,
-        "context": "real",
-        "fraction": entry.fraction,
-        "max_k": entry.max_k,
-        "smallest_k": entry.smallest_k and asdict(entry.smallest_k),
-    }
+    return {"selector": entry.selector, "context": "real", **record_json(entry)}
 
 
 def summary_json(summary: Summary) -> Json:
@@ -101,7 +88,7 @@ def summary_json(summary: Summary) -> Json:
         "num_documents": summary.num_documents,
         "overlap_percent": summary.overlap_percent,
         "overlap_words": overlap_words(summary),
-        **{name: estimate_json(summary.of_windows(name)) for name in WINDOW_QUANTITIES},
+        **{name: _plain(summary.of_windows(name)) for name in WINDOW_QUANTITIES},
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,
@@ -136,96 +123,22 @@ def definition_columns(summary: Summary) -> dict[str, str]:
 
 def class_json(entry: ClassSummary) -> Json:
     """An entry of ``classes``."""
-    return {
-        "target_class": entry.target_class,
-        "window_share": estimate_json(entry.window_share),
-        "contrast": entry.contrast and asdict(entry.contrast),
-        **summary_json(entry.summary),
-    }
+    return {**record_json(entry, without=("summary",)), **summary_json(entry.summary)}
 
 
 def agreement_json(pair: Agreement) -> Json:
     """An entry of ``agreement``."""
-    return {
-        "selectors": list(pair.selectors),
-        "context": pair.context,
-        "overlap": [
-            {"k": overlap.k, "chance": overlap.chance, **(estimate_json(overlap.share) or {})}
-            for overlap in pair.overlap
-        ],
-        "rank_correlation": estimate_json(pair.rank_correlation),
-        "num_windows_left_out": pair.num_windows_left_out,
-    }
+    return {**record_json(pair), "overlap": [record_json(overlap, spread=("share",)) for overlap in pair.overlap]}
 
 
 def screening_json(loss: ScreeningLoss) -> Json:
     """An entry of ``screening``."""
-    return {
-        "selector": loss.selector,
-        "context": loss.context,
-        "k": loss.k,
-        "num_windows": loss.num_windows,
-        "recall": estimate_json(loss.recall),
-        "gain_lost_nats": estimate_json(loss.gain_lost_nats),
-    }
+    return record_json(loss, without=("blind_recall",))
 
 
 def distance_json(shares: DistanceShares) -> Json:
     """An entry of the report's ``distances``."""
-    return {
-        "selector": shares.selector,
-        "context": shares.context,
-        "k": shares.k,
-        "bins": [
-            {
-                "from_tokens": entry.from_tokens,
-                "to_tokens": entry.to_tokens,
-                "uniform": entry.uniform,
-                **(estimate_json(entry.share) or {}),
-            }
-            for entry in shares.bins
-        ],
-    }
-
-
-def _selector_detection_json(entry: SelectorDetection) -> Json:
-    return {
-        "selector": entry.selector,
-        "precision_at_truth": estimate_json(entry.precision_at_truth),
-        "at_k": [
-            {"k": at_k.k, "precision": estimate_json(at_k.precision), "recall": estimate_json(at_k.recall)}
-            for at_k in entry.at_k
-        ],
-        "by_distance": [
-            {
-                "distance_above_tokens": third.distance_above_tokens,
-                "distance_to_tokens": third.distance_to_tokens,
-                "num_windows": third.num_windows,
-                "precision_at_truth": estimate_json(third.precision_at_truth),
-            }
-            for third in entry.by_distance
-        ],
-    }
-
-
-def _suite_json(suite: Suite) -> Json:
-    return {
-        "suite": suite.suite,
-        "num_planted": suite.num_planted,
-        "local_len": suite.local_len,
-        "full_len": suite.full_len,
-        "num_windows": suite.num_windows,
-        "num_documents": suite.num_documents,
-        "chance": suite.chance,
-        "mean_planted_tokens": suite.mean_planted_tokens,
-        "loss_short_nats": estimate_json(suite.loss_short_nats),
-        "loss_long_nats": estimate_json(suite.loss_long_nats),
-        "loss_planted_nats": estimate_json(suite.loss_planted_nats),
-        "long_gain_nats": estimate_json(suite.long_gain_nats),
-        "planted_gain_nats": estimate_json(suite.planted_gain_nats),
-        "gate": suite.gate,
-        "selectors": [_selector_detection_json(entry) for entry in suite.selectors],
-    }
+    return {**record_json(shares), "bins": [record_json(entry, spread=("share",)) for entry in shares.bins]}
 
 
 def detection_json(detection: Detection) -> Json:
@@ -236,20 +149,13 @@ def detection_json(detection: Detection) -> Json:
         "source": detection.source,
         "split": detection.split,
         **setup_json(detection.setup),
-        "suites": [_suite_json(suite) for suite in detection.suites],
+        "suites": _plain(detection.suites),
     }
 
 
 def comparison_row_json(row: ComparisonRow) -> Json:
     """An entry of ``rows`` of a comparison."""
-    return {
-        "words": row.words,
-        "quantity": row.quantity,
-        "selector": row.selector,
-        "k": row.k,
-        "values": [estimate_json(value) for value in row.values],
-        "differences": [estimate_json(difference) for difference in row.differences],
-    }
+    return record_json(row, without=("is_main",))
 
 
 def comparison_json(comparison: Comparison) -> Json:
@@ -257,9 +163,8 @@ def comparison_json(comparison: Comparison) -> Json:
     return {
         "subjects": [
             {
-                "label": subject.label,
+                **record_json(subject, without=("summary",)),
                 "tables": str(subject.tables),
-                "selector": subject.selector,
                 "warning": luck_warning(subject),
                 "summary": summary_json(subject.summary),
             }
@@ -281,14 +186,14 @@ def _model_curve_json(model: ModelCurve, label: str) -> Json:
         **setup_json(model.curve.setup),
         **lengths_json(model.curve.lengths),
         "is_ceiling": model.is_ceiling,
-        "gain_beyond_nats": estimate_json(model.gain_beyond_nats),
+        "gain_beyond_nats": _plain(model.gain_beyond_nats),
         "gain_beyond_nats_of_seeds": [seed.gain_beyond_nats for seed in model.seeds],
-        "share_of_ceiling": estimate_json(model.share_of_ceiling),
+        "share_of_ceiling": _plain(model.share_of_ceiling),
         "points": [
             {
                 "num_visible_tokens": point.num_visible_tokens,
-                "loss_nats": estimate_json(point.loss_nats),
-                "change_nats": estimate_json(point.change_nats),
+                "loss_nats": _plain(point.loss_nats),
+                "change_nats": _plain(point.change_nats),
                 "loss_nats_of_seeds": [seed.losses_nats[i] for seed in model.seeds],
             }
             for i, point in enumerate(model.curve.points)

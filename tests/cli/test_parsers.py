@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_sparsity.cli.options import parse_k
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.config.files import load_config
+from olmo_sparsity.config.flags import parse_k
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import share_of_process
 from olmo_sparsity.text.places import EncodedText, place_at, place_of

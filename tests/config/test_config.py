@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from olmo_sparsity.cli.options import parse_k
 from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
+from olmo_sparsity.config.flags import parse_k
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import MeasuredLengths
 
@@ -31,7 +31,15 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
     [
         ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
         ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
-        ("training:\n  steps: abc\n", "c.yaml:2: training.steps: Value 'abc'"),
+        ("training:\n  steps: abc\n", "c.yaml:2: training.steps = abc: must be a whole number"),
+        ("training:\n  steps: 5\n  steps: 3\n", "c.yaml:3: training.steps: this key stands here twice"),
+        ("training:\n  <<: {steps: 5}\n", "c.yaml:2: training.<<: there is no key '<<' here"),
+        (
+            "training: &t {steps: *t}\n",
+            "c.yaml:1: training.steps: a mapping of keys to values, where this must be a whole",
+        ),
+        ("training: " + "[" * 5000, "c.yaml: too many brackets in one another"),
+        ('name: "\\UFFFFFFFF"\n', "c.yaml: not valid YAML"),
         ("training: 3\n", "section of keys"),
         ("training:\n steps: 3\n  x: [\n", "c.yaml:3: not valid YAML"),
         ("[1, 2]\n", "mapping of keys"),
@@ -52,7 +60,7 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ("name: ../elsewhere\n", "plain folder name"),
         ("pose: {max_position: 100}\n", "pose.max_position = 100: must be at least context.full_len = 128"),
         ("pose: {num_chunks: 65}\n", "pose.num_chunks = 65: must be at most 64, the tokens of a training row"),
-        ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts: "),
+        ("pose:\n  cuts: half\n", "c.yaml:2: pose.cuts = half: must be one of uniform, capped"),
         ("pose: {method: randpos, num_chunks: 3}\n", "pose.num_chunks = 3: pose.method = randpos has no chunks"),
         (
             "pose: {method: randpos, contents: matched}\n",

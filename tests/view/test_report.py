@@ -28,7 +28,13 @@ from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
-from olmo_sparsity.view.as_json import class_json, distance_json, estimate_json, selection_json, summary_json
+from olmo_sparsity.view.as_json import (
+    class_json,
+    distance_json,
+    record_json,
+    selection_json,
+    summary_json,
+)
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.pages import minus
@@ -131,7 +137,7 @@ def test_the_numbers_are_those_of_the_statistics(tables: dict[str, Path], pages:
     for shown, entry in zip(data["classes"], by_class(measurement, summary), strict=True):
         assert shown["target_class"] == entry.target_class
         assert shown["contrast"] == class_json(entry)["contrast"]
-        assert shown["long_gain_nats"] == estimate_json(entry.summary.long_gain_nats)
+        assert shown["long_gain_nats"] == record_json(entry.summary.long_gain_nats)
         assert shown["gate"] == entry.summary.gate
         for one, two in zip(shown["selections"], entry.summary.selections, strict=True):
             assert (one["selector"], one["context"], one["k"]) == two.key

@@ -1,0 +1,56 @@
+"""Flags of the command line that stand for keys of the configuration, and what is written behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS
+
+ALL = "all"  # in place of the names of selectors
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The flag of a key. It is declared with the key; each of its commands has it.
+
+    Attributes:
+        help: what ``--help`` says of it; None: the explanation of the key.
+        commands: the commands that have it.
+        name: without the dashes; None: that of the key.
+        metavar: what ``--help`` shows for the value; None: the type of the key.
+        choices: what may be named, where the type of the key does not say so. The flag of a list is repeated for several.
+        parse: returns the values of keys of the section from what was given; None: it is the value of the key.
+    """
+
+    help: Optional[str]
+    commands: tuple[str, ...]
+    name: Optional[str] = None
+    metavar: Optional[str] = None
+    choices: tuple[str, ...] = ()
+    parse: Optional[Callable[[Any], dict[str, Any]]] = None
+
+
+def parse_k(text: str) -> list[int]:
+    """Return the values of k: ``8`` -> [1, 2, 4, 8]; ``6`` -> [1, 2, 4, 6]; ``1,3,5`` -> [1, 3, 5].
+
+    Raises:
+        UserError: ``text`` is neither a number nor a list of numbers.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*,?", text):
+        raise UserError(
+            f"--k {text}: must be a number, such as 8 (which measures 1, 2, 4, 8), or a list, such as 1,3,5"
+        )
+    values = [int(part) for part in text.split(",") if part]
+    if "," in text:
+        return sorted(set(values))
+    powers = [2**i for i in range(values[0].bit_length()) if 2**i < values[0]]
+    return [*powers, values[0]]
+
+
+def selectors_named(names: Sequence[str]) -> list[str]:
+    """Return the selectors that flags name, each once; ``all`` stands for every one."""
+    return list(SELECTORS) if ALL in names else list(dict.fromkeys(names))
