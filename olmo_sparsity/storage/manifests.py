@@ -214,29 +214,6 @@ class SyntheticTables(_SyntheticTables, total=False):
     environment: dict[str, Any]
 
 
-class TokenFile(TypedDict):
-    """A token file of a split."""
-
-    path: str
-    bytes: int
-    tokens: int
-    sha256: str
-
-
-class _Split(TypedDict):
-    documents: int
-    tokens: int
-    tokens_sha256: str
-    files: list[TokenFile]
-    sources: list[tuple[str, int]]
-
-
-class Split(_Split, total=False):
-    """A split of a prepared text."""
-
-    index_sha256: dict[str, str]
-
-
 class Speed(TypedDict):
     """How fast a text was prepared."""
 
@@ -266,7 +243,7 @@ class Tokens(_Tokens, total=False):
     skipped: dict[str, int]
     removed: dict[str, int]
     unclosed: list[str]
-    splits: dict[str, dict[str, Any]]  # each a Split, of the present format
+    splits: dict[str, dict[str, Any]]  # each a SplitEntry, of the present format
     speed: Speed
 
 
