@@ -137,7 +137,7 @@ def validate(
     revision: RevisionOption = None,
     num_windows: Annotated[
         Optional[int],
-        typer.Option("--num-windows", help="Windows for each suite and each number of planted tokens."),
+        typer.Option("--num-windows", help="Windows for each kind of needle and each number of copies."),
     ] = None,
     selector: SelectorOption = None,
     out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="Folder of the tables.")] = None,
@@ -151,10 +151,7 @@ def validate(
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Check that the selectors find tokens that are known to matter: plants some, and counts how many are found.
-
-    Of --model, needles only: planted correlations need a model that is trained for them.
-    """
+    """Check that the selectors find tokens that are known to matter: plants needles, and counts how many are found."""
     from olmo_sparsity.measure.shares import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)

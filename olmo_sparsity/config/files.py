@@ -18,6 +18,7 @@ from olmo_sparsity.config.experiment import Config, to_dict
 from olmo_sparsity.config.strict import find_wrong_value
 from olmo_sparsity.errors import UserError
 
+REMOVED = {"validation": ("solver_steps",)}  # keys that config.yaml of earlier runs has and that nothing reads now
 NO_INTERPOLATION = "${...} interpolation is not supported; write the value out"
 
 
@@ -82,7 +83,10 @@ def _load_file(path: Path) -> Any:
             raise UserError(f"{path}: {NO_INTERPOLATION}")
         if not isinstance(yaml.compose(text, Loader=yaml.SafeLoader), yaml.MappingNode | None):
             raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-        values = OmegaConf.create(text)
+        values: Any = OmegaConf.create(text)
+        for section, names in REMOVED.items():
+            for name in names if OmegaConf.is_dict(values.get(section)) else ():
+                values[section].pop(name, None)
         if wrong := find_wrong_value(OmegaConf.to_container(values), Config):
             raise UserError(f"{path}:{_line_of(text, wrong.dotted)}: {wrong.dotted}{wrong.reason}")
         return OmegaConf.merge(_defaults(), values)
