@@ -64,7 +64,7 @@ def read_training_run(run: Path) -> TrainingRun:
 
 
 def _read_lines(path: Path) -> pd.DataFrame:
-    """Return ``TrainingRun.lines``. Columns that an older version did not write are empty."""
+    """Return ``TrainingRun.lines``. Columns that are not there are empty."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -21,16 +21,15 @@ from .style import LOOKS
 SUITES = {
     "needle-name": "needle: name",
     "needle-number": "needle: number",
-    "planted-sum": "planted sum",
-    "planted-parity": "planted parity",
 }
 THIRDS = ((0.2, "<"), (0.0, "o"), (-0.2, ">"))  # offset and marker of near, middle and far planted tokens
 
 
 def _suite_title(suite: Suite) -> str:
     """Return the suite and its number of planted tokens."""
-    noun = ("copy", "copies") if suite.suite.startswith("needle") else ("token", "tokens")
-    return f"{SUITES[suite.suite]}, {suite.num_planted} {noun[suite.num_planted != 1]}"
+    if suite.suite not in SUITES:  # finished tables may hold planted correlations, which are no longer measured
+        return f"{suite.suite}, {suite.num_planted} planted"
+    return f"{SUITES[suite.suite]}, {suite.num_planted} {'copy' if suite.num_planted == 1 else 'copies'}"
 
 
 def _title(suite: Suite) -> str:
@@ -71,16 +70,12 @@ def _panel(axis: Axes, suite: Suite) -> None:
 
 
 def _words(numbers: Detection) -> str:
-    suites = {suite.suite for suite in numbers.suites}
     reader = "the run's own model" if numbers.setup.model is None else "the model"
-    solver = "Sum and parity: the solver, a small model trained on such sequences. "
-    if not any(name.startswith("planted") for name in suites):
-        solver = ""
     return (
         "Of as many best-ranked positions as were planted, the share that was planted, mean over windows; black lines: 95% "
         "intervals by bootstrap over documents; dotted: a random ranking; white marks: mean distance of the planted tokens near "
         f"(<), in the middle (o), far (>), where {MIN_DOCUMENTS} windows or more lie there. Needles: {reader} completes a "
-        f"made-up name or number that was planted in natural text. {solver}Losses in nats: local tokens only, all tokens, local "
+        f"made-up name or number that was planted in natural text. Losses in nats: local tokens only, all tokens, local "
         "and planted tokens. "
         f"{numbers.suites[0].num_windows:,} windows in each panel (needles: {numbers.source}, {numbers.split}). "
         f"{setup_words(numbers.run, numbers.setup)}. {anchor_warning(numbers.setup)}"

@@ -38,7 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "compile": "never", "precision": "fp32", "device": "cpu",
     },
     "influence": {"num_windows": 24, "resampled_draws": 1},
-    "validation": {"num_windows": 4, "solver_steps": 2, "k": [1, 4], "selectors": SELECTORS},
+    "validation": {"num_windows": 4, "k": [1, 4], "selectors": SELECTORS},
     "synthetic": {"test_rows": 4, "bridge_rows": 3},
 }  # fmt: skip
 

@@ -83,7 +83,7 @@ def with_flags(command: str, function: Callable[..., None]) -> Callable[..., Non
 def _flagged_keys(command: str) -> Iterator[_FlaggedKey]:
     """Yield the keys that have a flag in a command."""
     for section, kind in types_of_keys(Config).items():
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             for field in dataclasses.fields(kind):
                 flag = field.metadata["flag"]
                 if flag is not None and command in flag.commands:

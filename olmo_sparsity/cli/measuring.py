@@ -79,10 +79,7 @@ def validate(
     overwrite: OverwriteOption = False,
     overrides: Overrides = None,
 ) -> None:
-    """Check that the selectors find tokens that are known to matter: plants some, and counts how many are found.
-
-    Of --model, needles only: planted correlations need a model that is trained for them.
-    """
+    """Check that the selectors find tokens that are known to matter: plants needles, and counts how many are found."""
     from olmo_sparsity.measure.work import share_of_process
 
     share = share_of_process(shard, overwrite=overwrite)

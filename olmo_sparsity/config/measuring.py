@@ -291,14 +291,14 @@ class ContextCurveConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """`olmo-sparsity validate`: whether the selectors find dependencies that were planted."""
+    """`olmo-sparsity validate`: whether the selectors find needles that were planted."""
 
     num_windows: int = key(
         300,
-        "Number of windows for each suite and each number of planted tokens.",
+        "Number of windows for each kind of needle and each number of copies.",
         least=1,
         most=10**6,
-        flag=Flag("Windows for each suite and each number of planted tokens.", ("validate",)),
+        flag=Flag("Windows for each kind of needle and each number of copies.", ("validate",)),
     )
     k: list[int] = key(
         [1, 2, 4, 8],
@@ -311,9 +311,6 @@ class ValidationConfig:
     )
     needle_copies: list[int] = key(
         [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
-    )
-    solver_steps: int = key(
-        1500, "Training steps of the model that solves the planted-correlation sequences.", least=1, most=10**9
     )
     seed: int = key(0, "Seed of everything that is planted.", least=0, below=2**63)
 

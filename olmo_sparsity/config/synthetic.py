@@ -73,7 +73,7 @@ class SyntheticConfig:
         50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
     )
     bridge_selectors: list[str] = key(
-        ["unmask-one", "kl", "mask-one", "greedy-kl", "attention", "random"],
+        list(SELECTORS),
         "The selectors that search for the planted bits in `synth bridge`.",
     )
     test_seed: int = key(

@@ -16,6 +16,7 @@ import yaml
 from olmo_sparsity.errors import UserError
 
 LONGEST_VALUE = 60  # characters of a value in a message
+REMOVED = frozenset({"validation.solver_steps"})  # keys that config.yaml of earlier runs has and that nothing reads now
 INT, FLOAT, TIMESTAMP = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp"))
 TYPE_WORDS = {
     int: "a whole number",
@@ -75,7 +76,7 @@ def read_file(text: str, section: type, *, path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{path}: a configuration is a mapping of keys to values, such as those in configs/")
-    return _section(node, section, "", where=lambda node: f"{path}:{node.start_mark.line + 1}")
+    return _section(node, section, "", where=lambda node: f"{path}:{node.start_mark.line + 1}", ignored=REMOVED)
 
 
 def read_override(override: str, section: type) -> dict[str, Any]:
@@ -96,14 +97,21 @@ def read_override(override: str, section: type) -> dict[str, Any]:
     return _section(node, section, "", where=lambda _: f"override {override!r}")
 
 
-def _section(node: yaml.Node, section: type, prefix: str, *, where: _Where) -> dict[str, Any]:
-    """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``."""
+def _section(
+    node: yaml.Node, section: type, prefix: str, *, where: _Where, ignored: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the values that a node gives to the keys of a section, whose dotted names begin with ``prefix``.
+
+    Keys that are ``ignored``, by their dotted names, are left out.
+    """
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{where(node)}: {prefix[:-1]} is a section of keys, not a value")
     expected, values = types_of_keys(section), {}
     for key_node, value_node in node.value:
         name = str(key_node.value)
         dotted = prefix + name
+        if dotted in ignored:
+            continue
         if name not in expected:
             raise UserError(
                 f"{where(key_node)}: {dotted}: there is no key {name!r} here; there are {', '.join(expected)}"
@@ -111,7 +119,7 @@ def _section(node: yaml.Node, section: type, prefix: str, *, where: _Where) -> d
         if name in values:
             raise UserError(f"{where(key_node)}: {dotted}: this key stands here twice; leave one out")
         if dataclasses.is_dataclass(expected[name]):
-            values[name] = _section(value_node, expected[name], f"{dotted}.", where=where)
+            values[name] = _section(value_node, expected[name], f"{dotted}.", where=where, ignored=ignored)
         else:
             values[name] = _value(value_node, expected[name], dotted, where=where)
     return values

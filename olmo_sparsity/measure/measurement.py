@@ -65,7 +65,6 @@ MANIFEST_KEYS = (
     "num_parameters",
     "tokenizer_sha256",
     "checkpoint",
-    "solver_sha256",
     "tokens_sha256",
     "windows_sha256",
     "device",

@@ -1,7 +1,7 @@
-"""Windows whose long-range dependency is known because it was planted, and the first kind of them: needles.
+"""Windows whose long-range dependency is known because it was planted.
 
 A *needle* is a made-up name or number that is planted among the long-range tokens of a natural window and completed by its
-target. The second kind, *planted correlations*, is in ``olmo_sparsity.measure.correlations``.
+target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PlantedWindows:
 
     Attributes:
         suite: name of the suite.
-        num_planted: copies of the needle, or tokens that the target depends on.
+        num_planted: copies of the needle.
         rows_WT: int64, tokens of the windows and, last, their targets.
         truth_WM: bool, True at the planted long-range positions.
         doc_ids: document of each window, the unit of the bootstrap.

@@ -1,4 +1,7 @@
-"""Measures whether the selectors find what was planted, and writes tables of what each of them ranks first."""
+"""Measures whether the selectors find planted needles, and writes tables of what each of them ranks first.
+
+Whether they find tokens that matter only together is asked by the bridge of a trained parity model (``measure.bridge``).
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,16 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config, fingerprint, to_dict
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure import correlations
-from olmo_sparsity.measure.correlations import TASKS, correlated_windows, word_tokenizer
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
 from olmo_sparsity.measure.planted import MAX_NEEDLE_TOKENS, NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
-from olmo_sparsity.measure.solver import trained_solver
-from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import mask_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
-from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, rank
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
@@ -53,15 +51,6 @@ class PlantedFindings:
     ranked_WM: dict[str, np.ndarray]  # of each selector: long-range positions, most influential first, int64
 
 
-@dataclass(frozen=True)
-class Suite:
-    """Planted windows, and the model and tokenizer that they are measured with."""
-
-    windows: PlantedWindows
-    evaluator: Evaluator
-    tokenizer: Tokenizer
-
-
 def check_room(config: Config) -> None:
     """Check that there are as many long-range tokens as ``validation.k`` asks for.
 
@@ -69,12 +58,10 @@ def check_room(config: Config) -> None:
         UserError: there are fewer.
     """
     settings = config.validation
-    smallest = config.measured_lengths.num_long_range
-    if config.pretrained.model is None:
-        smallest = min(smallest, correlations.LENGTHS.num_long_range)
-    if max(settings.k) > smallest:
+    num_long_range = config.measured_lengths.num_long_range
+    if max(settings.k) > num_long_range:
         raise UserError(
-            f"validation.k = {list(settings.k)}: the planted windows have only {counted(smallest, 'long-range token')}"
+            f"validation.k = {list(settings.k)}: the planted windows have only {counted(num_long_range, 'long-range token')}"
         )
 
 
@@ -86,10 +73,7 @@ def validate(
     overwrite: bool = False,
     share: Share = WHOLE,
 ) -> Path:
-    """Plant dependencies, let every selector search for them, and return the folder of the tables of what they found.
-
-    Needles are searched for with the model that is measured, planted correlations with the solver. The solver is trained first,
-    in ``RUN/solver``, unless it exists. A pretrained model has needles only, since nothing is trained for it.
+    """Plant needles, let every selector search for them, and return the folder of the tables of what they found.
 
     Args:
         config: ``config.validation``, the lengths, and the model where it is not the run's.
@@ -119,34 +103,28 @@ def validate(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, run, opened=opened, folder=folder),
+        prepare=lambda: _prepare(config, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) -> PreparedMeasurement:
+def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMeasurement:
     settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
     natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
     entries = fit_entries(opened, natural, drawn=config.influence)
-    # One evaluator per model, not per suite: on a GPU each one searches for what its memory holds.
+    # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(config.influence)
-    suites = [Suite(windows, evaluator, opened.tokenizer) for windows in _needle_suites(config, opened, natural)]
-    if opened.record is None:
-        solver = trained_solver(config, run / "solver", device=opened.device)
-        entries["solver_sha256"] = solver.model_sha256
-        suites += _correlation_suites(config, solver.model)
+    suites = _needle_suites(config, opened, natural)
     logger.info(f"{folder}: {num_windows:,} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         planted_rows, found_rows = [], []
         suite_W = window_ids_W // num_windows
         for number in np.unique(suite_W).tolist():
-            suite, window_ids_w = suites[number], window_ids_W[suite_W == number]
-            windows = suite.windows.subset(window_ids_w - number * num_windows)
-            findings = find_planted(
-                suite.evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened.device
-            )
-            planted_rows += _planted_rows(windows, window_ids_w, findings=findings, tokenizer=suite.tokenizer)
+            window_ids_w = window_ids_W[suite_W == number]
+            windows = suites[number].subset(window_ids_w - number * num_windows)
+            findings = find_planted(evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened.device)
+            planted_rows += _planted_rows(windows, window_ids_w, findings=findings, tokenizer=opened.tokenizer)
             found_rows += _found_rows(window_ids_w, findings)
         schema_of = schemas(lengths.num_long_range)
         return {
@@ -165,7 +143,7 @@ def _prepare(config: Config, run: Path, *, opened: OpenedModel, folder: Path) ->
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "validation": to_dict(settings),
-            "suites": [_suite_entry(suite.windows) for suite in suites],
+            "suites": [_suite_entry(suite) for suite in suites],
             **entries,
         },
     )
@@ -208,17 +186,6 @@ def _natural_windows(config: Config, opened: OpenedModel, *, num_windows: int) -
     return opened.windows(dataclasses.replace(config.influence, num_windows=num_windows))
 
 
-def _correlation_suites(config: Config, solver: OLMoWithPositions) -> list[Suite]:
-    """Return the suites of planted correlations, which the solver is measured on: hidden tokens are hidden from everyone."""
-    settings, lengths = config.validation, correlations.LENGTHS
-    hidden = dataclasses.replace(config.influence, visibility="hidden")
-    evaluator = make_evaluator(solver, hidden, full_len=lengths.full_len, local_len=lengths.local_len)
-    return [
-        Suite(correlated_windows(name, settings.num_windows, seed=settings.seed), evaluator, word_tokenizer())
-        for name in TASKS
-    ]
-
-
 def find_planted(
     evaluator: Evaluator,
     planted: PlantedWindows,
@@ -237,7 +204,7 @@ def find_planted(
         device: where the model is.
     """
     settings = config.validation
-    max_planted = planted.num_planted * (MAX_NEEDLE_TOKENS if planted.suite in NEEDLES else 1)
+    max_planted = planted.num_planted * MAX_NEEDLE_TOKENS
     rows_WT = torch.from_numpy(planted.rows_WT).to(device)
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
     predictions = Predictions(

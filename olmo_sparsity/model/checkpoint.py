@@ -54,14 +54,14 @@ class CheckpointInfo:
         tokens: tokens trained on.
         seconds: training time, over all interruptions.
         sha256: hexadecimal hash of each file; filled in when the checkpoint is saved.
-        run_id: of the run that saved it; None: an older version did.
+        run_id: of the run that saved it.
     """
 
     step: int
     tokens: int
     seconds: float
+    run_id: str
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
-    run_id: Optional[str] = None
 
     @property
     def model_sha256(self) -> str:
@@ -223,9 +223,9 @@ def check_checkpoint_of_run(checkpoint: Path, manifest: dict[str, Any]) -> Check
     """
     info = read_checkpoint_info(checkpoint)
     last = manifest.get("checkpoint")
-    if info.run_id not in (None, manifest.get("run_id")):
+    if info.run_id != manifest.get("run_id"):
         raise UserError(
-            f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest['run_id']}; restore it"
+            f"{checkpoint}: run {info.run_id} saved this checkpoint, not this run, {manifest.get('run_id')}; restore it"
         )
     if _has_step(checkpoint) and info.step != _step_of(checkpoint):
         raise UserError(f"{checkpoint}: this is a checkpoint of step {info.step} under another name; restore it")

@@ -67,7 +67,7 @@ class Suite:
 
     Attributes:
         suite: name of the suite.
-        num_planted: copies of the needle, or tokens that the target depends on.
+        num_planted: copies of the needle.
         local_len: local tokens of a window.
         full_len: tokens of a window.
         num_windows: number of windows.

@@ -108,7 +108,7 @@ def setting_of(manifest: Mapping[str, Any]) -> Setting:
         max_sparsity=manifest["max_sparsity"],
         train_lengths=(first, last),
         max_position=manifest["context"]["max_position"],
-        hide_tokens=manifest.get("hide_tokens", False),  # older versions did not write it down for ``synth eval``
+        hide_tokens=manifest["hide_tokens"],
     )
 
 

@@ -117,12 +117,12 @@ def clear_folder(folder: Path) -> None:
     """Delete what commands of this package wrote into one of our folders, except its manifest; leave and name the rest.
 
     The manifest is set to ``running`` first. If the deletion is interrupted, what remains is therefore an unfinished folder.
-    Tables inside of a run, which are those of the deleted model, go with it; the solver, which is another model, stays.
+    Tables inside of a run, which are those of the deleted model, go with it.
     """
     write_json(folder / "manifest.json", {**read_manifest_of(folder), "status": "running"})
     _delete_own(folder)
-    kept = (folder / "manifest.json", folder / "solver")
-    rest = [path.relative_to(folder).as_posix() for path in _files(folder) if not {path, *path.parents} & {*kept}]
+    manifest = folder / "manifest.json"
+    rest = [path.relative_to(folder).as_posix() for path in _files(folder) if path != manifest]
     if rest:
         more = f" and {len(rest) - NAMED} more" if len(rest) > NAMED else ""
         logger.info(f"{folder}: left as they are, since they are no part of it: {', '.join(rest[:NAMED])}{more}")

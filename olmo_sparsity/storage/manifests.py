@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, Optional
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,8 +12,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.storage.typed import check_type
-
-logger = logging.getLogger(__name__)
 
 # Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
 Length = Annotated[int, Meta(ge=1, le=10**8)]
@@ -201,32 +198,9 @@ class SyntheticTables(AnyTables, kw_only=True):
     max_sparsity: int
     train_lengths: tuple[int, int]
     training_seed: int
-    hide_tokens: bool = False
+    hide_tokens: bool
     training_seconds: Optional[float] = None
     selectors: list[str] = []
-
-
-class TokenFile(TypedDict):
-    """A token file of a split."""
-
-    path: str
-    bytes: int
-    tokens: int
-    sha256: str
-
-
-class _Split(TypedDict):
-    documents: int
-    tokens: int
-    tokens_sha256: str
-    files: list[TokenFile]
-    sources: list[tuple[str, int]]
-
-
-class Split(_Split, total=False):
-    """A split of a prepared text."""
-
-    index_sha256: dict[str, str]
 
 
 class Speed(Struct):
@@ -255,7 +229,7 @@ class Tokens(Struct):
     skipped: dict[str, int] = {}
     removed: dict[str, int] = {}
     unclosed: list[str] = []
-    splits: dict[str, dict[str, Any]] = {}  # each a Split, of the present format
+    splits: dict[str, dict[str, Any]] = {}  # each a SplitEntry, of the present format
     speed: Speed | UnsetType = UNSET
 
 
@@ -318,7 +292,7 @@ def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
     """
     for key in keys:
         if manifest.get(key) is None:
-            raise UserError(f"{where}: key {key} is missing; the file is damaged, or an older version wrote it")
+            raise UserError(f"{where}: key {key} is missing; the file is damaged, or was changed")
 
 
 def read_config_of(run: Path) -> Config:
@@ -335,13 +309,10 @@ def tokenizer_of_run(run: Path, manifest: dict[str, Any]) -> Path:
     """Return the path of a run's tokenizer, which is compared with the hash in the manifest.
 
     Raises:
-        UserError: it is another one.
+        UserError: it is another one, or the hash is missing.
     """
-    path, expected = run / "tokenizer.json", manifest.get("tokenizer_sha256")
-    if expected is None:
-        logger.warning(
-            f"{run}: an older version wrote its manifest, without the tokenizer's hash: tokenizer.json is not verified"
-        )
-    elif path.is_file() and sha256_file(path) != expected:
+    need(manifest, "tokenizer_sha256", where=run / "manifest.json")
+    path = run / "tokenizer.json"
+    if path.is_file() and sha256_file(path) != manifest["tokenizer_sha256"]:
         raise UserError(f"{path}: not the tokenizer that the manifest beside it was written with; restore it")
     return path

@@ -65,13 +65,10 @@ def read_verified(file: pq.ParquetFile, path: Path, *, columns: Optional[list[st
 
 
 def _is_undamaged(file: pq.ParquetFile, path: Path, *, columns: Optional[Collection[str]]) -> bool:
-    """Return True if the chunks of some columns (None: of all) match their checksums, or the file is older and has none."""
-    stored = (file.schema_arrow.metadata or {}).get(KEY)
-    if stored is None:
-        return True
+    """Return True if the chunks of some columns (None: of all) match their checksums."""
     chunks = list(_chunks(file.metadata))
     try:
-        sums = json.loads(stored)
+        sums = json.loads((file.schema_arrow.metadata or {}).get(KEY, b""))  # where they are gone, the file is damaged
     except ValueError:
         return False
     if not isinstance(sums, list) or len(sums) != len(chunks):

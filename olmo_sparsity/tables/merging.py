@@ -43,7 +43,6 @@ SAME_IN_MANIFESTS = (
     "num_parts",
     "windows_per_part",
     "windows_sha256",
-    "solver_sha256",
     "context",
 )
 

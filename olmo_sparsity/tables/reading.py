@@ -88,9 +88,9 @@ def check_identity(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], t
             f"{path}: from another measurement, run_id {run_id}; that of this folder is {manifest['run_id']}"
         )
     for key, expected in (("table", table), ("part", None if part is None else str(part))):
-        if expected is not None and metadata.get(key, expected) != expected:  # older versions did not write the number
+        if expected is not None and metadata.get(key) != expected:
             raise UserError(
-                f"{path}: this is {key} {metadata[key]}, under the name of {key} {expected}; restore the files"
+                f"{path}: this is {key} {metadata.get(key)}, under the name of {key} {expected}; restore the files"
             )
 
 

@@ -11,11 +11,14 @@ import dataclasses
 import logging
 import re
 import shutil
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Optional
 
 import numpy as np
@@ -28,12 +31,11 @@ from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
 from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
-from olmo_sparsity.text.scheduling import WrittenShards, write_shards
+from olmo_sparsity.text.scheduling import usable_cores, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
 from olmo_sparsity.text.verification import record_verified, stamp
 from olmo_sparsity.text.vocabulary import eos_id_of, parse_tokenizer, read_tokenizer, tokenizer_text, vocab_size_of
-from olmo_sparsity.text.workers import terminated_as_interrupted, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
     if not is_prepared(folder) or (folder / "shards").exists():
         with (
             _removed_if_empty(folder.parent),
-            terminated_as_interrupted(),
+            _terminated_as_interrupted(),
             exclusive_lock(folder.with_name(f"{folder.name}.lock")),
         ):
             if not is_prepared(folder):  # another process may have finished meanwhile
@@ -92,6 +94,23 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # something is in it, which stays
             for parent in is_new:
                 parent.rmdir()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Turn SIGTERM, which batch systems send before they kill, into ``KeyboardInterrupt``, as Ctrl-C is."""
+
+    def interrupt(_number: int, _frame: Optional[FrameType]) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def describe(folder: Path) -> list[str]:
@@ -117,69 +136,51 @@ def describe(folder: Path) -> list[str]:
 
 
 def _prepare(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) -> None:
-    splits = ("train", "validation") if tokenizer_file is None else ("measured",)
+    """Write all files of a prepared folder, the manifest last."""
     is_new = not folder.exists()
     try:
-        _write_store(data, folder, splits=splits, tokenizer_file=tokenizer_file)
+        begun = time.perf_counter()
+        shards = corpus.list_shards(data)
+        tokenizer_sha256 = _write_tokenizer(data, folder, tokenizer_file=tokenizer_file)
+        splits = ("train", "validation") if tokenizer_file is None else ("measured",)
+        template = _first_task(data, folder, splits=splits, shard=shards[0])
+        tokenizer_stamp = stamp(folder / "tokenizer.json")
+        tokenizer_seconds = time.perf_counter() - begun
+        written = write_shards(template, shards)
+        _check_records(template, written.records)
+        # Shards behind a limit may have been written before it was known where the limit is.
+        for number in range(len(written.records), len(shards)):
+            for split in splits:
+                (folder / tokens_path(split, number)).unlink(missing_ok=True)
+        entries = {split: _join_split(template, split, records=written.records) for split in splits}
+        removed = {}
+        if data.source == "builtin" and "validation" in entries:
+            num_documents = entries["validation"].documents
+            entries["validation"] = _without_overlap(template, entries)
+            removed["validation"] = num_documents - entries["validation"].documents
+        _remove_partials(template)
+        manifest = _manifest(
+            template, written.records, tokenizer_sha256=tokenizer_sha256, entries=entries, removed=removed
+        )
+        seconds = {"seconds": time.perf_counter() - begun, "tokenizer_seconds": tokenizer_seconds}
+        write_json(folder / "manifest.json", {**manifest, "speed": _speed(data, written.new_records, seconds=seconds)})
+        record_verified(folder, written.stamps | {"tokenizer.json": tokenizer_stamp})
     except (UserError, OSError):
         # Nothing is left of a source that failed at once. Finished shards are kept, so that a rerun continues.
-        if is_new and folder.exists() and not _has_documents(folder):
+        if is_new and folder.exists() and not any(path.stat().st_size for path in folder.glob("shards/*.doc_ids.bin")):
             shutil.rmtree(folder)
         raise
 
 
-def _has_documents(folder: Path) -> bool:
-    return any(path.stat().st_size for path in (folder / "shards").glob("*.doc_ids.bin"))
-
-
-def _write_store(data: DataConfig, folder: Path, *, splits: tuple[str, ...], tokenizer_file: Optional[Path]) -> None:
-    """Write all files of a prepared folder, the manifest last."""
-    begun = time.perf_counter()
-    shards = corpus.list_shards(data)
-    tokenizer_sha256 = _write_tokenizer(data, folder, tokenizer_file=tokenizer_file)
-    tokenizer_stamp = stamp(folder / "tokenizer.json")
-    template = _shard_template(data, folder, splits=splits, shard=shards[0])
-    for name in splits:
-        make_folder(folder / name)
-    _remove_partials(folder, splits)
-    tokenizer_seconds = time.perf_counter() - begun
-    written = write_shards(template, shards)
-    _check_records(template, written.records)
-    # Shards behind a limit may have been written before it was known where the limit is.
-    for number in range(len(written.records), len(shards)):
-        for split in splits:
-            (folder / tokens_path(split, number)).unlink(missing_ok=True)
-    entries = {split: _join_split(template, split, records=written.records) for split in splits}
-    removed = {}
-    if data.source == "builtin" and "validation" in splits:
-        num_documents = entries["validation"].documents
-        entries["validation"] = _without_overlap(template, entries)
-        removed["validation"] = num_documents - entries["validation"].documents
-    speed = _speed(data, written.new_records, seconds=time.perf_counter() - begun, tokenizer_seconds=tokenizer_seconds)
-    _remove_partials(folder, splits)
-    entries = {split: _with_hashes(folder, split, entry=entry) for split, entry in entries.items()}
-    manifest = _manifest(
-        template, written, tokenizer_sha256=tokenizer_sha256, entries=entries, removed=removed, speed=speed
-    )
-    write_json(folder / "manifest.json", manifest)
-    record_verified(folder, written.stamps | {"tokenizer.json": tokenizer_stamp})
-
-
-def _with_hashes(folder: Path, split: str, *, entry: SplitEntry) -> SplitEntry:
-    """Return the entry of a split with the hashes of its index."""
-    hashes = {name: sha256_file(folder / split / f"{name}.bin") for name in INDEX}
-    return dataclasses.replace(entry, index_sha256=hashes)
-
-
 def _write_tokenizer(data: DataConfig, folder: Path, *, tokenizer_file: Optional[Path]) -> str:
-    """Write the tokenizer into the folder, unless it is there, and return its hash.
+    """Write the tokenizer into the folder, unless it is the one that the finished shards were written with. Return its hash.
 
-    The hash is kept beside the finished shards. If the tokenizer is not the one that they were written with, it is made again, as
-    it was made then. If that gives another one, or no hash tells, the shards are written again, too.
+    Its hash is kept beside these. Another tokenizer in its place is made again, as it was made then. If that gives another one,
+    or no hash tells, the shards are written again, too.
     """
     path, kept = folder / "tokenizer.json", folder / "shards" / "tokenizer.sha256"
-    present = sha256_file(path) if path.is_file() else None
     begun_with = kept.read_text(encoding="utf-8", errors="replace") if kept.is_file() else None
+    present = sha256_file(path) if path.is_file() else None
     if present is not None and present == begun_with:
         return present
     text = tokenizer_file.read_text(encoding="utf-8") if tokenizer_file else tokenizer_text(data)
@@ -187,7 +188,7 @@ def _write_tokenizer(data: DataConfig, folder: Path, *, tokenizer_file: Optional
     made = sha256_text(text)
     if present not in (None, made):
         logger.warning(f"{path}: not the tokenizer that this preparation began with; it is written again")
-    if kept.parent.exists() and made != (begun_with or present):
+    if kept.parent.exists() and made != begun_with:
         logger.warning(f"{folder}: it is unknown with which tokenizer this preparation began; it begins anew")
         shutil.rmtree(kept.parent)
     make_folder(kept.parent)
@@ -196,11 +197,11 @@ def _write_tokenizer(data: DataConfig, folder: Path, *, tokenizer_file: Optional
     return made
 
 
-def _shard_template(data: DataConfig, folder: Path, *, splits: tuple[str, ...], shard: corpus.Shard) -> ShardTask:
-    """Return the task of the first shard, with the limits of all shards."""
+def _first_task(data: DataConfig, folder: Path, *, splits: tuple[str, ...], shard: corpus.Shard) -> ShardTask:
+    """Make the folders of the splits, and return the task of the first shard, with the limits of all shards."""
     tokenizer = read_tokenizer(folder / "tokenizer.json")
     vocab_size = vocab_size_of(tokenizer)
-    return ShardTask(
+    template = ShardTask(
         data=data,
         folder=folder,
         number=0,
@@ -213,6 +214,10 @@ def _shard_template(data: DataConfig, folder: Path, *, splits: tuple[str, ...], 
         limits=Limits(data.max_documents, data.max_tokens),
         num_threads=1,
     )
+    for split in splits:
+        make_folder(folder / split)
+    _remove_partials(template)
+    return template
 
 
 def _token_dtype(data: DataConfig, vocab_size: int) -> str:
@@ -223,10 +228,10 @@ def _token_dtype(data: DataConfig, vocab_size: int) -> str:
     return {"uint16": "<u2", "uint32": "<u4"}[data.token_dtype]
 
 
-def _remove_partials(folder: Path, splits: tuple[str, ...]) -> None:
+def _remove_partials(template: ShardTask) -> None:
     """Remove the partial files of killed processes. The caller holds the lock, so no other process is writing."""
-    for name in ("", "shards", *splits):
-        for path in (folder / name).glob(".*.partial"):
+    for name in ("", "shards", *template.splits):
+        for path in (template.folder / name).glob(".*.partial"):
             path.unlink(missing_ok=True)
 
 
@@ -239,8 +244,7 @@ def _check_records(template: ShardTask, records: list[ShardRecord]) -> None:
     data = template.data
     if sum(record.documents for record in records) == 0:
         raise UserError(f"data.source = {data.source}: it holds no document with text in it")
-    files = [record.source_file for record in records if record.source_file is not None]
-    if files and not any(file.closed_documents for file in files):
+    if template.is_tokens and not any(record.file is not None and record.file.closed for record in records):
         shutil.rmtree(template.folder / "shards")  # a rerun cannot use it
         raise UserError(
             f"data.source = {data.source}: {data.eos_token!r} (token {template.eos_id}) closes no document in these token "
@@ -250,29 +254,44 @@ def _check_records(template: ShardTask, records: list[ShardRecord]) -> None:
 
 def _join_split(template: ShardTask, split: str, *, records: list[ShardRecord]) -> SplitEntry:
     """Join the indices of all shards into one, and return the split's entry in the manifest."""
-    files = _token_files(template, split, records=records)
+    files = [_token_file(template, split, number, record=record) for number, record in enumerate(records)]
     for name, dtype in INDEX.items():
         path = template.folder / split / f"{name}.bin"
         start = 0
         with written_whole(path) as partial, open(partial, "wb") as output:
             for number, file in enumerate(files):
-                index = map_array(shard_path(template.folder, number, name=f"{split}.{name}.bin"), dtype)
+                index = map_array(template.folder / shard_path(number, f"{split}.{name}.bin"), dtype)
                 output.write((index if name == "doc_ids" else index + start).tobytes())
                 start += file.tokens
-    hashes = [file.sha256 for file in files]
-    if template.is_tokens:  # all splits have the same files, so the hash must depend on the documents of this one
-        hashes += [sha256_file(template.folder / split / f"{name}.bin") for name in ("begins", "ends")]
     sources: list[SourceRun] = []
     for record in records:
         for run in record.splits[split].sources:
             append_run(sources, run)
+    index_sha256 = _index_hashes(template.folder, split)
+    hashes = [file.sha256 for file in files]
+    if template.is_tokens:  # all splits have the same files, so the hash must depend on the documents of this one
+        hashes += [index_sha256["begins"], index_sha256["ends"]]
     return SplitEntry(
         documents=sum(record.splits[split].documents for record in records),
         tokens=sum(record.splits[split].tokens for record in records),
         tokens_sha256=hashes[0] if len(hashes) == 1 else sha256_text("\n".join(hashes)),
+        index_sha256=index_sha256,
         files=files,
         sources=sources,
     )
+
+
+def _token_file(template: ShardTask, split: str, number: int, *, record: ShardRecord) -> TokenFile:
+    """Return the token file of one shard and split."""
+    if record.file is not None:
+        return TokenFile(record.file.path, record.file.size, record.file.tokens, record.file.sha256)
+    tokens = record.splits[split].tokens
+    num_bytes = tokens * np.dtype(template.dtype).itemsize
+    return TokenFile(tokens_path(split, number), num_bytes, tokens, record.splits[split].sha256["tokens"])
+
+
+def _index_hashes(folder: Path, split: str) -> dict[str, str]:
+    return {name: sha256_file(folder / split / f"{name}.bin") for name in INDEX}
 
 
 def _without_overlap(template: ShardTask, entries: dict[str, SplitEntry]) -> SplitEntry:
@@ -286,69 +305,33 @@ def _without_overlap(template: ShardTask, entries: dict[str, SplitEntry]) -> Spl
     }
     held_out, entry = stores["validation"], entries["validation"]
     is_kept_G = ~documents_in_training(held_out, stores["train"])
-    arrays = {"begins": held_out.begins_G, "ends": held_out.ends_G, "doc_ids": held_out.doc_ids_G}
-    hashes = [entry.tokens_sha256]
-    for name in INDEX:
-        path = template.folder / "validation" / f"{name}.bin"
-        write_bytes(path, arrays[name][is_kept_G].tobytes())
-        hashes.append(sha256_file(path))
+    for name, array in (("begins", held_out.begins_G), ("ends", held_out.ends_G), ("doc_ids", held_out.doc_ids_G)):
+        write_bytes(template.folder / "validation" / f"{name}.bin", array[is_kept_G].tobytes())
     sources: list[SourceRun] = []
     begin = 0
     for run, end in zip(entry.sources, held_out.source_ends.tolist(), strict=True):
         append_run(sources, SourceRun(run.source, int(is_kept_G[begin:end].sum())))
         begin = end
+    index_sha256 = _index_hashes(template.folder, "validation")
     return dataclasses.replace(
         entry,
         documents=int(is_kept_G.sum()),
         tokens=int(held_out.lengths_G[is_kept_G].sum()),
-        tokens_sha256=sha256_text("\n".join(hashes)),
+        tokens_sha256=sha256_text("\n".join([entry.tokens_sha256, *index_sha256.values()])),
+        index_sha256=index_sha256,
         sources=sources,
     )
 
 
-def _token_files(template: ShardTask, split: str, *, records: list[ShardRecord]) -> list[TokenFile]:
-    """Return the token files of a split, in order."""
-    if template.is_tokens:
-        return [record.source_file.file for record in records if record.source_file is not None]
-    itemsize = np.dtype(template.dtype).itemsize
-    return [
-        TokenFile(
-            path=tokens_path(split, number),
-            num_bytes=record.splits[split].tokens * itemsize,
-            tokens=record.splits[split].tokens,
-            sha256=record.splits[split].sha256["tokens"],
-        )
-        for number, record in enumerate(records)
-    ]
-
-
-def _num_tokens(records: Iterable[ShardRecord]) -> int:
-    return sum(split.tokens for record in records for split in record.splits.values())
-
-
-def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: float, tokenizer_seconds: float) -> dict[str, Any]:
-    """Return the manifest's entry on speed. ``records`` are those of the shards written since the last interruption."""
-    return {
-        "seconds": round(seconds, 3),
-        "tokenizer_seconds": round(tokenizer_seconds, 3),
-        "shards": len(records),
-        "processes": data.processes or usable_cores(),
-        "documents": sum(record.documents for record in records),
-        "tokens": _num_tokens(records),
-        "bytes": sum(record.num_bytes for record in records),
-    }
-
-
 def _manifest(
     template: ShardTask,
-    written: WrittenShards,
+    records: list[ShardRecord],
     *,
     tokenizer_sha256: str,
     entries: dict[str, SplitEntry],
     removed: dict[str, int],
-    speed: dict[str, Any],
 ) -> dict[str, Any]:
-    records = written.records
+    """Return the manifest without its entry on speed. ``removed``: documents of a split that share tokens with training."""
     return {
         "kind": "tokens",
         "format": FORMAT,
@@ -361,13 +344,24 @@ def _manifest(
         "tokenizer_sha256": tokenizer_sha256,
         "documents": sum(record.documents for record in records),
         "tokens": sum(entry.tokens for entry in entries.values()),
-        "bytes": sum(record.num_bytes for record in records),
+        "bytes": sum(record.bytes for record in records),
         "skipped": dict(sum((Counter(record.skipped) for record in records), Counter())),
-        "unclosed": [r.name for r in records if r.source_file is not None and r.source_file.has_open_end],
-        "removed": removed,  # documents of each split that share a sequence of tokens with the training split
-        "splits": {split: entry.to_json() for split, entry in entries.items()},
+        "unclosed": [record.name for record in records if record.file is not None and record.file.unclosed],
+        "removed": removed,
+        "splits": {split: dataclasses.asdict(entry) for split, entry in entries.items()},
         "shards": [
             {"name": r.name, "documents": r.documents, "skipped": r.skipped, "seconds": r.seconds} for r in records
         ],
-        "speed": speed,  # no hash depends on it
+    }
+
+
+def _speed(data: DataConfig, records: list[ShardRecord], *, seconds: dict[str, float]) -> dict[str, Any]:
+    """Return the manifest's entry on speed, on which no hash depends. ``records`` are of the shards that this call wrote."""
+    return {
+        **{name: round(value, 3) for name, value in seconds.items()},
+        "shards": len(records),
+        "processes": data.processes or usable_cores(),
+        "documents": sum(record.documents for record in records),
+        "tokens": sum(split.tokens for record in records for split in record.splits.values()),
+        "bytes": sum(record.bytes for record in records),
     }

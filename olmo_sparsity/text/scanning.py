@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.text import corpus
-from olmo_sparsity.text.records import SourceFile, TokenFile
+from olmo_sparsity.text.records import SourceFile
 from olmo_sparsity.text.shard_writer import ShardTask, ShardWriter
 from olmo_sparsity.text.store import map_array
 
@@ -18,16 +17,11 @@ SCAN_TOKENS = 1 << 22  # tokens that are scanned at a time
 NPY_MAGIC = b"\x93NUMPY"
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The token file that was scanned, and the number of its documents that were EOS alone and were skipped."""
-
-    source_file: SourceFile
-    num_empty: int
-
-
-def scan_token_file(task: ShardTask, writer: ShardWriter) -> Scan:
+def scan_token_file(task: ShardTask, writer: ShardWriter) -> tuple[SourceFile, dict[str, int]]:
     """Add the documents of a token file to the writer, block by block, until a limit is reached.
+
+    Returns:
+        (the file, the number of skipped documents by reason: those that are EOS alone are ``empty``).
 
     Raises:
         UserError: it is no file of raw tokens of this dtype and vocabulary.
@@ -53,13 +47,15 @@ def scan_token_file(task: ShardTask, writer: ShardWriter) -> Scan:
     has_open_end = begin < len(tokens) and not writer.is_full
     if has_open_end:
         _add_document(task, writer, path=path, document=tokens[begin:], begin=begin)
-        writer.flush()
-    file = TokenFile(
-        path=str(path.resolve()), num_bytes=path.stat().st_size, tokens=len(tokens), sha256=digest.hexdigest()
+    file = SourceFile(
+        path=str(path.resolve()),
+        size=path.stat().st_size,
+        sha256=digest.hexdigest(),
+        tokens=len(tokens),
+        closed=num_closed,
+        unclosed=has_open_end,
     )
-    return Scan(
-        source_file=SourceFile(file=file, closed_documents=num_closed, has_open_end=has_open_end), num_empty=num_empty
-    )
+    return file, {"empty": num_empty} if num_empty else {}
 
 
 def _add_document(task: ShardTask, writer: ShardWriter, *, path: Path, document: np.ndarray, begin: int) -> None:
@@ -67,12 +63,12 @@ def _add_document(task: ShardTask, writer: ShardWriter, *, path: Path, document:
     # Without EOS and as 32 bits, so that the same tokens have the same hash in files of either dtype.
     content = document[: len(document) - int(document[-1] == task.eos_id)].astype("<u4").tobytes()
     writer.add(
-        writer.split_of(content),
-        begin=begin,
-        end=begin + len(document),
+        content,
+        document,
         doc_id=corpus.hash64(content, b"doc_id"),
         source=path.name,
         num_bytes=document.nbytes,
+        begin=begin,
     )
 
 

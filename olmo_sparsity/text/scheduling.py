@@ -1,19 +1,25 @@
-"""Decides which shards are written when, by how many processes, and under which limits.
+"""Writes the shards of a source, several at a time: one task a shard in a pool of processes.
 
-``data.max_documents`` and ``data.max_tokens`` hold in the order of the shards. But several shards are written at once, and which
-one reaches a limit is known only when those before it are finished. So a shard is written under what is left of the limits when
-it is started. If that turns out to have been too much, the shard is written again.
+``data.max_documents`` and ``data.max_tokens`` hold in the order of the shards, and are applied when the shards are joined in that
+order. A shard that is written ahead does not know what those before it leave of the limits. If it took too much, it is written
+again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import signal
+import sys
 import threading
-from collections.abc import Iterator, MutableSequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterator, MutableSequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Optional
 
 from olmo_sparsity.errors import UserError
@@ -21,11 +27,12 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.text.corpus import Shard
 from olmo_sparsity.text.encoding import write_shard
 from olmo_sparsity.text.records import Limits, ShardRecord
-from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, has_record, read_finished, stamps_of
+from olmo_sparsity.text.shard_writer import PROGRESS_FIELDS, ShardTask, read_finished, shard_path, stamps_of
 from olmo_sparsity.text.verification import Stamps
-from olmo_sparsity.text.workers import SubmitShard, shared_progress, usable_cores, worker_pool
 
 PROGRESS_SECONDS = 0.3  # between updates of the progress bar
+Submit = Callable[[ShardTask], "Future[ShardRecord]"]
+_progress: MutableSequence[int]  # in a worker process: the memory that it shares with its parent
 
 
 @dataclass(frozen=True)
@@ -43,119 +50,166 @@ class WrittenShards:
     stamps: Stamps
 
 
-class _Schedule:
-    """Keeps track of the shards: which are finished, running, accepted under the limits, and which come next."""
-
-    def __init__(self, template: ShardTask, shards: list[Shard]) -> None:
-        self.template = template
-        self.shards = shards
-        self.cores = template.data.processes or usable_cores()
-        self.remaining = template.limits  # what the accepted shards leave
-        self.accepted: list[ShardRecord] = []  # the first shards, with the limits applied
-        self.finished: dict[int, ShardRecord] = {}
-        self.stamps: Stamps = {}  # of the files of these shards
-        self._take_over()
-        self.written: set[int] = set()  # numbers of the shards that were written now
-        self.failed: set[int] = set()  # perhaps beyond a limit; retried when all shards before them are accepted
-        self.running: dict[Future[ShardRecord], ShardTask] = {}
-
-    def _take_over(self) -> None:
-        """Take over the shards that an interrupted call has finished."""
-        folder = self.template.folder
-        numbers = [number for number in range(len(self.shards)) if has_record(folder, number)]
-        if not numbers:
-            return
-        for number in progress_bar("check", " finished shards", total=len(numbers), iterable=numbers):
-            if (finished := read_finished(folder, number)) is not None:
-                self.finished[number], stamps = finished
-                self.stamps |= stamps
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all shards are accepted, or a limit is reached."""
-        return len(self.accepted) == len(self.shards) or self.remaining.is_reached_by(0, 0)
-
-    def accept_finished(self) -> None:
-        """Accept finished shards in order, up to the first one that is missing or has to be written again."""
-        while not self.is_complete:
-            number = len(self.accepted)
-            record = self.finished.get(number)
-            if record is None:
-                return
-            if not self.remaining.allow(record):
-                del self.finished[number]
-                return
-            self.accepted.append(record)
-            self.remaining = self.remaining.after(record)
-
-    def pending(self) -> list[int]:
-        """Return the numbers of the shards that should be written now, including those that are running."""
-        number = len(self.accepted)
-        end = len(self.shards)
-        if self.remaining.is_limited:
-            end = min(end, number + _shards_needed(self.remaining, self.accepted))
-        return [
-            shard
-            for shard in range(number, end)
-            if shard not in self.finished and (shard not in self.failed or shard == number)
-        ]
-
-    def next_tasks(self, pending: list[int], max_tasks: int) -> list[ShardTask]:
-        """Return the tasks to start next. Without limits the largest shards come first."""
-        running = {task.number for task in self.running.values()}
-        waiting = [number for number in pending if number not in running]
-        if not self.remaining.is_limited:
-            waiting.sort(key=lambda number: -self.shards[number].num_bytes)
-        return [
-            dataclasses.replace(
-                self.template,
-                number=number,
-                shard=self.shards[number],
-                limits=self.remaining,
-                num_threads=self._num_threads(number, pending),
-            )
-            for number in waiting[:max_tasks]
-        ]
-
-    def _num_threads(self, number: int, pending: list[int]) -> int:
-        """Return the number of threads that encode a shard: the more, the larger its share of the pending text."""
-        total = sum(self.shards[other].num_bytes for other in pending)
-        share = self.shards[number].num_bytes / max(total, 1)
-        equal_share = -(-self.cores // min(self.cores, len(pending)))
-        return min(self.cores, max(equal_share, int(self.cores * share + 0.999)))
-
-    def add(self, number: int, record: ShardRecord) -> None:
-        """Add a shard that was written now."""
-        self.finished[number] = record
-        self.stamps |= stamps_of(self.template.folder, number, record=record)
-        self.written.add(number)
-
-    def collect(self, future: Future[ShardRecord]) -> None:
-        """Add the result of a worker.
-
-        Raises:
-            UserError: the shard cannot be read, and is needed in any case.
-        """
-        task = self.running.pop(future)
-        try:
-            self.add(task.number, future.result())
-        except UserError:
-            is_next = task.number == len(self.accepted) and task.limits == self.remaining
-            if is_next or not self.remaining.is_limited:
-                raise
-            self.failed.add(task.number)
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not available on this system
+        return os.cpu_count() or 1
 
 
-def _shards_needed(remaining: Limits, accepted: list[ShardRecord]) -> int:
+def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
+    """Write the shards that are not finished, as far as the limits reach.
+
+    Args:
+        template: the task of every shard, except for its number, limits (here those of all shards together) and threads.
+        shards: the shards of the source, in their fixed order.
+
+    Raises:
+        UserError: a shard cannot be read, or a worker process was killed.
+    """
+    folder, cores = template.folder, template.data.processes or usable_cores()
+    finished, stamps = _read_finished(folder, len(shards))
+    limits = template.limits  # what the accepted shards leave
+    accepted: list[ShardRecord] = []
+    new_records: list[ShardRecord] = []
+    running: dict[int, tuple[Limits, Future[ShardRecord]]] = {}
+    num_begun = 0
+    with _started_workers(min(cores, len(shards) - len(finished)), len(shards)) as submit:
+        for number, shard in enumerate(shards):
+            if limits.are_reached_by(0, 0):
+                break
+            template = dataclasses.replace(template, limits=limits)
+            end = min(len(shards), number + (1 if cores == 1 else _shards_needed(limits, accepted)))
+            begin, num_begun = num_begun, max(num_begun, end)
+            missing = [ahead for ahead in range(begin, num_begun) if ahead not in finished]
+            num_bytes = sum(shards[ahead].num_bytes for ahead in range(number, end) if ahead not in finished)
+            for ahead in missing:
+                threads = -(-cores * shards[ahead].num_bytes // max(num_bytes, 1))  # the more, the larger its share
+                task = dataclasses.replace(template, number=ahead, shard=shards[ahead], num_threads=max(threads, 1))
+                running[ahead] = limits, submit(task)
+            record = finished.get(number) or _result(*running.pop(number), limits=limits)
+            if record is None or not limits.allow(record):  # with this shard a limit is reached, so it is the last
+                for _, future in running.values():
+                    future.cancel()
+                task = dataclasses.replace(template, number=number, shard=shard, num_threads=cores)
+                record = submit(task).result()
+            if record is not finished.get(number):
+                new_records.append(record)
+                stamps |= stamps_of(folder, number, record=record)
+            accepted.append(record)
+            limits = limits.after(record)
+    return WrittenShards(accepted, new_records, stamps)
+
+
+def _read_finished(folder: Path, num_shards: int) -> tuple[dict[int, ShardRecord], Stamps]:
+    """Return the records, by number, of the shards that an interrupted call has finished, and the stamps of their files."""
+    records: dict[int, ShardRecord] = {}
+    stamps: Stamps = {}
+    numbers = [number for number in range(num_shards) if (folder / shard_path(number, "record.json")).is_file()]
+    for number in progress_bar("check", " finished shards", total=len(numbers), iterable=numbers) if numbers else ():
+        if (finished := read_finished(folder, number)) is not None:
+            records[number] = finished[0]
+            stamps |= finished[1]
+    return records, stamps
+
+
+def _shards_needed(limits: Limits, accepted: list[ShardRecord]) -> int:
     """Estimate how many more shards reach a limit, from the mean of the accepted ones. The first shard is tried alone."""
-    if not accepted:
-        return 1
     usage = (
-        (remaining.documents, sum(record.documents for record in accepted)),
-        (remaining.tokens, sum(record.limited_tokens for record in accepted)),
+        (limits.documents, sum(record.documents for record in accepted)),
+        (limits.tokens, sum(record.limited_tokens for record in accepted)),
     )
     estimates = [-(-limit * len(accepted) // max(used, 1)) for limit, used in usage if limit is not None]
-    return max(1, min(estimates))
+    return max(1, min(estimates, default=sys.maxsize))
+
+
+def _result(written_under: Limits, future: Future[ShardRecord], *, limits: Limits) -> Optional[ShardRecord]:
+    """Return the record of a shard; None: it could not be read, perhaps behind the limit that is known now."""
+    try:
+        return future.result()
+    except UserError:
+        if written_under == limits:
+            raise
+        return None
+
+
+@contextmanager
+def _started_workers(num_processes: int, num_shards: int) -> Iterator[Submit]:
+    """Give the function that submits a shard: to a pool of processes; with one process, to this one, which writes it at once.
+
+    At the end of the context, or if the parent is killed, running workers exit at once, and the shards that they had begun
+    are lost. Processes are spawned and not forked, since the parent may have threads.
+
+    Raises:
+        UserError: a worker process was killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    progress: MutableSequence[int] = context.RawArray("q", PROGRESS_FIELDS * num_shards)
+    with _progress_bar(progress):
+        if num_processes <= 1:
+            yield lambda task: _done(lambda: write_shard(task, progress))
+            return
+        worker_end, parent_end = context.Pipe(duplex=False)
+        pool = ProcessPoolExecutor(
+            num_processes, mp_context=context, initializer=_init_worker, initargs=(worker_end, progress)
+        )
+
+        def submit(task: ShardTask) -> Future[ShardRecord]:
+            with _block_signals():
+                return pool.submit(_write_shard_in_worker, task)
+
+        try:
+            yield submit
+        except BrokenProcessPool:
+            raise UserError(
+                "a process that tokenized was killed, perhaps because memory ran out; run the same command again, it "
+                "continues; set data.processes to a smaller number if it happens again"
+            ) from None
+        finally:
+            parent_end.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+            worker_end.close()
+
+
+def _done(write: Callable[[], ShardRecord]) -> Future[ShardRecord]:
+    future: Future[ShardRecord] = Future()
+    try:
+        future.set_result(write())
+    except UserError as error:
+        future.set_exception(error)
+    return future
+
+
+def _init_worker(connection: Connection, progress: MutableSequence[int]) -> None:
+    global _progress
+    _progress = progress
+    threading.Thread(target=_exit_with_parent, args=(connection,), daemon=True).start()
+
+
+def _exit_with_parent(connection: Connection) -> None:
+    """Wait until the parent closes its end of the connection or dies, and exit at once."""
+    try:
+        connection.recv()  # nothing is ever sent
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _write_shard_in_worker(task: ShardTask) -> ShardRecord:
+    return write_shard(task, _progress)
+
+
+@contextmanager
+def _block_signals() -> Iterator[None]:
+    """Block SIGINT and SIGTERM, and with them those of the processes that are started meanwhile.
+
+    A terminal sends Ctrl-C to all processes, and batch systems do the same with SIGTERM. Here the parent ends its workers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -179,45 +233,3 @@ def _progress_bar(progress: MutableSequence[int]) -> Iterator[None]:
             finished.set()
             if not bar.disable:
                 thread.join()
-
-
-def write_shards(template: ShardTask, shards: list[Shard]) -> WrittenShards:
-    """Write the shards that are not finished, as far as the limits reach.
-
-    Args:
-        template: the task of every shard, except for its number, limits (here those of all shards together) and threads.
-        shards: the shards of the source, in their fixed order.
-
-    Raises:
-        UserError: a shard cannot be read, or a worker process was killed.
-    """
-    progress = shared_progress(len(shards))
-    schedule = _Schedule(template, shards)
-    submit: Optional[SubmitShard] = None
-    try:
-        with _progress_bar(progress), ExitStack() as stack:
-            schedule.accept_finished()
-            while not schedule.is_complete:
-                pending = schedule.pending()
-                is_alone = schedule.cores == 1 or len(pending) == 1
-                tasks = schedule.next_tasks(pending, 1 if is_alone else schedule.cores - len(schedule.running))
-                if is_alone and not schedule.running:  # no other process is needed
-                    (task,) = tasks
-                    schedule.add(task.number, write_shard(task, progress))
-                else:
-                    if submit is None:
-                        submit = stack.enter_context(worker_pool(min(schedule.cores, len(shards)), progress))
-                    schedule.running |= {submit(task): task for task in tasks}
-                    for future in wait(schedule.running, return_when=FIRST_COMPLETED).done:
-                        schedule.collect(future)
-                schedule.accept_finished()
-    except BrokenProcessPool:
-        raise UserError(
-            "a process that tokenized was killed, perhaps because memory ran out; run the same command again, it continues; "
-            "set data.processes to a smaller number if it happens again"
-        ) from None
-    return WrittenShards(
-        records=schedule.accepted,
-        new_records=[record for number, record in enumerate(schedule.accepted) if number in schedule.written],
-        stamps=schedule.stamps,
-    )

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.manifests import Split, need, read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text.records import SplitEntry
 
@@ -171,8 +171,8 @@ def open_store(folder: Path, split: str) -> TokenStore:
     if split not in manifest["splits"]:
         raise UserError(f"{folder}: there is no split {split!r}, only {', '.join(manifest['splits'])}")
     need(manifest, "dtype", where=folder / "manifest.json")
-    raw = check_type(manifest["splits"][split], Split, where=f"{folder / 'manifest.json'}: splits.{split}")
-    return split_store(folder, split, entry=SplitEntry.from_json(raw), dtype=manifest["dtype"])
+    entry = check_type(manifest["splits"][split], SplitEntry, where=f"{folder / 'manifest.json'}: splits.{split}")
+    return split_store(folder, split, entry=entry, dtype=manifest["dtype"])
 
 
 def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> TokenStore:
@@ -192,9 +192,7 @@ def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> T
     for file in entry.files:
         path = folder / file.path  # an absolute path is that of a token file outside the folder
         is_source = Path(file.path).is_absolute()
-        _check_size(
-            path, file.num_bytes, remedy="bring back the file, or prepare again" if is_source else prepare_again
-        )
+        _check_size(path, file.bytes, remedy="bring back the file, or prepare again" if is_source else prepare_again)
         files.append(map_array(path, np.dtype(dtype)))
     index = {}
     for name, index_dtype in INDEX.items():

@@ -12,7 +12,7 @@ from typing import Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, sha256_file, write_json
-from olmo_sparsity.storage.manifests import Split, read_manifest_of
+from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text.records import SplitEntry
 
@@ -73,7 +73,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     manifest = read_manifest_of(folder, "splits", "tokenizer_sha256")
     hashes = {"tokenizer.json": str(manifest["tokenizer_sha256"])}
     for split, raw in manifest["splits"].items():
-        entry = SplitEntry.from_json(check_type(raw, Split, where=f"{path}: splits.{split}"))
+        entry = check_type(raw, SplitEntry, where=f"{path}: splits.{split}")
         hashes |= {file.path: file.sha256 for file in entry.files}
         hashes |= {f"{split}/{name}.bin": digest for name, digest in entry.index_sha256.items()}
     return hashes

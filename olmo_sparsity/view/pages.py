@@ -23,8 +23,8 @@ from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.storage.files import check_replaceable, write_text
 from olmo_sparsity.storage.folders import make_folder
 
-# What is in every page of ours; older ones have only the line above their title.
-OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity |<p class="over">olmo-sparsity')
+# What is in every page of ours.
+OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')
 
 
 def minus(text: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional, Union
 
+from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.curves import ContextCurve
 from olmo_sparsity.statistics.measurement import Estimand, Lengths
-from olmo_sparsity.statistics.model_setup import Anchor, ModelSetup, Screening, Visibility
+from olmo_sparsity.statistics.model_setup import ModelSetup, Screening, Visibility
 from olmo_sparsity.statistics.summary import Summary
 
 # What the chunks of a training row hold, where it is not consecutive text.

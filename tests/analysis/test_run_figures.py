@@ -55,7 +55,7 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
     manifest = (second / "manifest.json").read_text()
     before = next(line for line in manifest.splitlines() if "num_parameters" in line)
     (second / "manifest.json").write_text(manifest.replace(before, '"num_parameters": 9000000,'))
-    settings = ValidationConfig(num_windows=51, k=[1, 2], selectors=["unmask-one", "random"], solver_steps=2)
+    settings = ValidationConfig(num_windows=51, k=[1, 2], selectors=["unmask-one", "random"])
     config = dataclasses.replace(with_windows_of_many_documents(tiny_config), validation=settings)
     for run in (first, second):
         measure(config, run)
@@ -168,11 +168,30 @@ def test_what_is_missing_or_cannot_be_compared(
         scale.draw([runs[0], other], tmp_path)
 
 
+def test_finished_tables_of_planted_correlations_are_drawn(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(runs[0], tmp_path / "run", symlinks=True))
+    folder = list_finished(run, "validation")[-1]
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace("needle-number", "planted-sum"))
+    for path in sorted((folder / "planted").iterdir()):
+        table = pq.read_table(path)
+        suites = pa.array([suite.replace("needle-number", "planted-sum") for suite in table["suite"].to_pylist()])
+        write_parquet(
+            table.set_column(table.schema.get_field_index("suite"), table.schema.field("suite"), suites), path
+        )
+    titles = [axis.get_title() for axis in drawn(planted, [run], monkeypatch).axes]
+    assert [title.split("\n")[0] for title in titles] == [
+        "needle: name, 1 copy", "needle: name, 2 copies", "planted-sum, 1 planted", "planted-sum, 2 planted",
+    ]  # fmt: skip
+
+
 def test_too_few_windows_and_no_gain_get_different_words(
     tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))
-    settings = ValidationConfig(num_windows=4, k=[1], selectors=["random"], solver_steps=2)
+    settings = ValidationConfig(num_windows=4, k=[1], selectors=["random"])
     few = dataclasses.replace(tiny_config.influence, num_windows=9, k=[3], selectors=["random"])
     config = dataclasses.replace(tiny_config, validation=settings, influence=few)
     validate(config, run)

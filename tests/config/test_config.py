@@ -86,6 +86,18 @@ def test_errors_name_the_line_and_the_key(tmp_path: Path, text: str, message: st
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_that_is_gone_is_ignored_in_files_only(tmp_path: Path) -> None:
+    """The configuration of a run that was made with it is read on."""
+    path = tmp_path / "config.yaml"
+    path.write_text("validation: {num_windows: 7, solver_steps: 1500}\n")
+    assert load_config(path).validation.num_windows == 7
+    path.write_text("validation: {num_windows: 7, solver_step: 1500}\n")
+    with pytest.raises(UserError, match="there is no key 'solver_step' here"):
+        load_config(path)
+    with pytest.raises(UserError, match="there is no key 'solver_steps' here"):
+        load_config(None, ["validation.solver_steps=3"])
+
+
 def test_mistakes_in_overrides_and_missing_files(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     with pytest.raises(UserError, match="there is no key 'stepz'"):

@@ -80,7 +80,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     text = text.replace("full_len: 20", "full_len: 40").replace(
         "influence: {", f"influence: {{selectors: {SELECTORS}, "
     )
-    text += f"validation: {{num_windows: 4, solver_steps: 2, k: [1, 4], selectors: {SELECTORS}}}\n"
+    text += f"validation: {{num_windows: 4, k: [1, 4], selectors: {SELECTORS}}}\n"
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
     save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=256)

@@ -14,7 +14,7 @@ from olmo_sparsity.export.model_card import ExportedModel, model_card
 from olmo_sparsity.model.checkpoint import CheckpointInfo
 
 EXPORTED = ExportedModel(Path("x"), "OlmoForCausalLM", 1, 0.0, 1)
-INFO = CheckpointInfo(step=1, tokens=1, seconds=0.0)
+INFO = CheckpointInfo(step=1, tokens=1, seconds=0.0, run_id="0123")
 
 
 def card_of(config: Config, *, eos_token: str = "end") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,20 +13,10 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.config import Config, ContextConfig, InfluenceConfig, ModelConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.correlations import (
-    LENGTHS,
-    NOISE,
-    TASKS,
-    VALUES,
-    correlated_windows,
-    sequence,
-    word_tokenizer,
-)
 from olmo_sparsity.measure.planted import NEEDLES, PlantedWindows, needle_windows
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import measure_context
-from olmo_sparsity.measure.solver import num_documents, training_document, write_solver_text
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.visibility import compact_rows
@@ -172,67 +161,3 @@ def test_no_room_for_a_needle(tokenizer: Tokenizer) -> None:
     base = base_windows(2)
     with pytest.raises(UserError, match="nothing can be planted"):
         plant("needle-name", 16, base, tokenizer=tokenizer)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_the_target_is_the_planted_function(task: str) -> None:
-    suite, k, modulus = TASKS[task].suite, TASKS[task].k, TASKS[task].modulus
-    rng = np.random.default_rng(0)
-    seen = set()
-    for _ in range(200):
-        words, places = sequence(rng, task)
-        assert len(words) == 33
-        assert words[-2] == task
-        planted = [i for i, word in enumerate(words) if word in VALUES]
-        assert planted == places
-        assert len(places) == k
-        assert max(places) < 32 - LENGTHS.local_len
-        assert set(words) - set(VALUES) <= {*NOISE, *words[-2:]}
-        total = sum(VALUES.index(words[i]) for i in planted) % modulus
-        assert words[-1] == f"{suite.removeprefix('planted-')}={total}"
-        seen |= set(places)
-    assert len(seen) == 24
-
-
-def test_training_documents_are_sequences_without_some_of_their_words() -> None:
-    whole, shares = 0, []
-    for seed in range(600):
-        words, _ = sequence(np.random.default_rng(seed), "sum4")
-        document = training_document(np.random.default_rng(seed), "sum4")
-        assert len(document) == 33
-        end = document.index("sum4") + 2  # after the target
-        assert document[end - 9 : end] == words[24:]
-        kept = document[: end - 9]
-        rest = iter(words[:24])
-        assert all(word in rest for word in kept)  # in order
-        assert set(document[end:]) <= set(NOISE)
-        whole += len(kept) == 24
-        shares.append(len(kept) / 24)
-    assert whole / 600 == pytest.approx(0.2, abs=0.06)  # a third by half, and some by chance
-    assert min(shares) < 0.1
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_correlated_windows_are_those_sequences(task: str) -> None:
-    tokenizer = word_tokenizer()
-    planted = correlated_windows(task, 30, seed=0)
-    assert (correlated_windows(task, 10, seed=0).rows_WT == planted.rows_WT[:10]).all()
-    values = [tokenizer.token_to_id(word) for word in VALUES]
-    assert (np.isin(planted.rows_WT[:, :24], values) == planted.truth_WM).all()
-    assert not np.isin(planted.rows_WT[:, 24:], values).any()
-    assert (planted.truth_WM.sum(axis=1) == TASKS[task].k).all()
-
-
-def test_short_training_of_the_solver_needs_fewer_documents() -> None:
-    assert [num_documents(steps) for steps in (2, 100, 1500)] == [3000, 25_600, 60_000]
-
-
-def test_the_solver_text_is_one_row_a_document(tmp_path: Path) -> None:
-    text, tokenizer_path = write_solver_text(tmp_path / "solver", seed=0, number=5000)
-    tokenizer = read_tokenizer(tokenizer_path)
-    lines = text.read_text().splitlines()
-    assert len(lines) == len(set(lines)) == 5000
-    for line in lines[:100]:
-        ids = tokenizer.encode(json.loads(line)["text"]).ids
-        assert len(ids) == LENGTHS.row_len + 1
-        assert tokenizer.token_to_id("<|endoftext|>") not in ids  # no word is unknown

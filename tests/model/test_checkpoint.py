@@ -51,7 +51,7 @@ def saving_the_newest(folder: Path, run: Path) -> Callable[[int], None]:
     state = CheckpointState(weights=model.state_dict(), optimizer={})
 
     def save(step: int) -> None:
-        info = CheckpointInfo(step=step, tokens=0, seconds=0.0)
+        info = CheckpointInfo(step=step, tokens=0, seconds=0.0, run_id="0123")
         save_checkpoint(folder, info, config=model.config, state=state, keep=1)
 
     return save

@@ -60,12 +60,11 @@ def test_what_no_command_wrote_is_left_and_named(tmp_path: Path, messages: Messa
     }  # fmt: skip
     for name in mine:
         write(run / name, '{"kind": "mine"}')
-    write(run / "solver" / "seed0" / "config.yaml")
     (tmp_path / "elsewhere").mkdir()
     write(tmp_path / "elsewhere" / "model.pt")
     (run / "linked").symlink_to(tmp_path / "elsewhere")
     clear_folder(run)
-    assert files(run) == {*mine, "linked", "manifest.json", "solver/seed0/config.yaml"}
+    assert files(run) == {*mine, "linked", "manifest.json"}
     assert files(tmp_path / "elsewhere") == {"model.pt"}
     assert messages[-1].startswith(f"{run}: left as they are, since they are no part of it: .notes.partial, ")
     assert messages[-1].endswith(" and 6 more")

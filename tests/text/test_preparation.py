@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -122,7 +124,7 @@ def test_batches_and_threads_do_not_change_the_result(
     if changed == "threads":
         data = dataclasses.replace(data, processes=3)
     monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 700 if changed != "documents" else 10**9)
-    monkeypatch.setattr(encoding, "BATCH_DOCUMENTS", 7 if changed == "documents" else 10**9)
+    monkeypatch.setattr(encoding, "BATCH_RECORDS", 7 if changed == "documents" else 10**9)
     again = prepare(data)
     assert files_of(again) == files_of(expected)
     assert comparable_manifest(again) == comparable_manifest(expected)
@@ -264,11 +266,7 @@ def test_a_kill_loses_the_shards_in_flight(
         start_new_session=True,
     )
     folder = store_folder(shards)
-    sizes = {path.stem: path.stat().st_size for path in Path(shards.source).iterdir()}
-    done = [
-        name for name in sizes if name != "c" and (processes == 2 or sizes[name] > sizes["c"])
-    ]  # large shards first
-    assert done
+    done = "ab" if processes == 1 else "abde"
     while process.poll() is None and len(list(folder.glob("shards/*.record.json"))) < len(done):
         time.sleep(0.01)
     time.sleep(0.05)
@@ -351,8 +349,59 @@ def test_a_finished_shard_that_was_damaged_is_prepared_again(
     assert comparable_manifest(folder) == comparable_manifest(expected)
     assert read_json(folder / "manifest.json")["speed"]["shards"] == 1
     unfinished = change is Path.unlink and name.endswith("record.json")
-    assert [f"{folder / name}: missing, or changed" in line for line in messages] == [True] * (not unfinished)
+    again = "; the shard is prepared again"
+    assert [line.startswith(f"{folder / name}: ") and line.endswith(again) for line in messages] == [True] * (
+        not unfinished
+    )
     verify_prepared(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"documents": -5}, "key documents: expected int >= 0"),
+        ({"documents": 42}, "key documents: not the number in the shard's index"),
+        ({"bytes": "many"}, "key bytes: expected int, got str"),
+        ({"splits": {}}, "key splits: expected object of length >= 1"),
+        ({"limits": [None]}, "key limits: expected array of length 2"),
+    ],
+)
+def test_a_record_with_a_wrong_value_is_named_in_one_line(
+    change: dict[str, Any],
+    message: str,
+    shards: DataConfig,
+    messages: Messages,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = interrupted(shards, monkeypatch) / "shards" / "00001.record.json"
+    write_json(path, {**read_json(path), **change})
+    folder = prepare(shards)
+    assert read_json(folder / "manifest.json")["documents"] == 210
+    (line,) = messages
+    assert line.startswith(f"{path}: {message}")
+    assert line.endswith("; the shard is prepared again")
+
+
+def test_a_worker_that_is_killed_ends_the_preparation_with_one_line(shards: DataConfig) -> None:
+    """A batch system kills whoever takes too much memory. What is finished stays."""
+    ended = threading.Event()
+
+    def kill_one() -> None:
+        while not ended.is_set():
+            for child in multiprocessing.active_children():
+                os.kill(child.pid or 0, signal.SIGKILL)
+                return
+            time.sleep(0.001)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    try:
+        with pytest.raises(UserError, match=r"a process that tokenized was killed, .* run the same command again"):
+            prepare(dataclasses.replace(shards, processes=2))
+    finally:
+        ended.set()
+        killer.join()
+    assert files_of(prepare(shards)) == files_of(prepare(in_other_cache(shards, "expected")))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "file", "measured"])
@@ -376,19 +425,16 @@ def test_the_tokenizer_of_an_interrupted_preparation_is_the_one_that_it_began_wi
     assert list(messages) == [f"{path}: not the tokenizer that this preparation began with; it is written again"]
 
 
-@pytest.mark.parametrize("tokenizer", ["as it was", "another"])
-def test_a_preparation_that_an_older_version_began_is_continued_only_with_its_tokenizer(
-    tokenizer: str, shards: DataConfig, messages: Messages, monkeypatch: pytest.MonkeyPatch
+def test_shards_without_the_hash_of_their_tokenizer_are_prepared_again(
+    shards: DataConfig, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = prepare(in_other_cache(shards, "expected"))
     folder = interrupted(shards, monkeypatch)
     (folder / "shards" / "tokenizer.sha256").unlink()
-    if tokenizer == "another":
-        (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
     prepare(shards)
     assert files_of(folder) == files_of(expected)
-    assert read_json(folder / "manifest.json")["speed"]["shards"] == (5 if tokenizer == "another" else 0)
-    assert ("it begins anew" in "".join(messages)) == (tokenizer == "another")
+    assert read_json(folder / "manifest.json")["speed"]["shards"] == 5
+    assert "it begins anew" in "".join(messages)
 
 
 def test_what_changes_after_it_was_hashed_is_not_stamped_as_verified(
@@ -410,7 +456,7 @@ def test_one_process_prepares_and_the_others_wait(
     data: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one is killed while it writes. Another one continues, and the rest find the work done."""
-    really_write = preparation._write_store
+    really_write = preparation._prepare
     begun = tmp_path / "begun"
 
     def write(*arguments: object, **options: object) -> None:
@@ -421,7 +467,7 @@ def test_one_process_prepares_and_the_others_wait(
         really_write(*arguments, **options)  # type: ignore[arg-type]
         time.sleep(0.3)  # a process that does not wait would start meanwhile
 
-    monkeypatch.setattr(preparation, "_write_store", write)
+    monkeypatch.setattr(preparation, "_prepare", write)
     children = []
     for _ in range(4):
         child = os.fork()
@@ -444,16 +490,26 @@ def test_one_process_prepares_and_the_others_wait(
     assert len(begun.read_text().split()) == 2
 
 
+@pytest.fixture
+def worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes become threads, which start at once. Other tests cover processes."""
+
+    @contextmanager
+    def started(num_processes: int, num_shards: int) -> Iterator[Any]:
+        progress = [0] * (3 * num_shards)
+        with ThreadPoolExecutor(max(num_processes, 1)) as threads:
+            yield lambda task: threads.submit(scheduling.write_shard, task, progress)
+
+    monkeypatch.setattr(scheduling, "_started_workers", started)
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("worker_threads")
 @pytest.mark.parametrize("max_documents", [1, 39, 40, 41, 100, 209, 210, 500])
 @pytest.mark.parametrize("processes", [1, 3])
-def test_max_documents_takes_the_first_documents(
-    max_documents: int, processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if processes == 3:  # three shards at a time, in this process; other tests cover worker processes
-        run_in_threads(monkeypatch)
+def test_max_documents_takes_the_first_documents(max_documents: int, processes: int, shards: DataConfig) -> None:
     everything = [document.doc_id for document in corpus.read_documents(shards)]
     folder = prepare(dataclasses.replace(shards, max_documents=max_documents, processes=processes))
     assert read_json(folder / "manifest.json")["documents"] == min(max_documents, 210)
@@ -463,26 +519,9 @@ def test_max_documents_takes_the_first_documents(
     assert len(list(folder.glob("train/tokens-*.bin"))) == wanted
 
 
-def run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-    from contextlib import contextmanager
-
-    from olmo_sparsity.text import scheduling
-
-    @contextmanager
-    def pool(num_processes: int, progress: Any) -> Any:
-        with ThreadPoolExecutor(num_processes) as threads:
-            yield lambda task: threads.submit(encoding.write_shard, task, progress)
-
-    monkeypatch.setattr(scheduling, "worker_pool", pool)
-
-
+@pytest.mark.usefixtures("worker_threads")
 @pytest.mark.parametrize("processes", [1, 3])
-def test_max_tokens_ends_after_the_document_that_reaches_it(
-    processes: int, shards: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if processes == 3:
-        run_in_threads(monkeypatch)
+def test_max_tokens_ends_after_the_document_that_reaches_it(processes: int, shards: DataConfig) -> None:
     unlimited = open_store(prepare(shards), "train")
     shards = dataclasses.replace(shards, processes=processes)
     for document in (0, 20, 75, unlimited.num_documents - 1):
@@ -521,19 +560,7 @@ def test_a_bpe_is_trained_on_no_document_behind_the_limit(data: DataConfig) -> N
     assert files_of(folder) == files_of(expected)
 
 
-@pytest.fixture
-def pool_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three worker processes become threads, which start at once and finish in the order in which they were started."""
-
-    @contextmanager
-    def pool(_num_processes: int, progress: Any) -> Iterator[Any]:
-        with ThreadPoolExecutor(1) as thread:
-            yield lambda task: thread.submit(encoding.write_shard, task, progress)
-
-    monkeypatch.setattr(scheduling, "worker_pool", pool)
-
-
-@pytest.mark.usefixtures("pool_of_threads")
+@pytest.mark.usefixtures("worker_threads")
 def test_a_broken_shard_that_is_read_ahead_counts_only_if_it_is_needed(shards: DataConfig) -> None:
     """After the first shard the fourth seems to be needed for 125 documents, and three shards hold 123."""
     shards = dataclasses.replace(shards, processes=3)
@@ -554,7 +581,7 @@ def test_a_broken_line_counts_only_in_front_of_max_tokens(
     processes: int, before_broken: int, data: DataConfig, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far the threads of one file read ahead."""
-    monkeypatch.setattr(encoding, "BATCH_DOCUMENTS", 40)
+    monkeypatch.setattr(encoding, "BATCH_RECORDS", 40)
     wanted = 5
     write_corpus(Path(data.source), before_broken, seed=5)
     data = dataclasses.replace(data, tokenizer=str(tokenizer_file), processes=processes)
@@ -567,17 +594,6 @@ def test_a_broken_line_counts_only_in_front_of_max_tokens(
     for max_tokens in (int(unbroken.ends_G[-1]) + 1, None):
         with pytest.raises(UserError, match=rf"words\.jsonl:{before_broken + 1}: not JSON"):
             prepare(dataclasses.replace(data, max_tokens=max_tokens))
-
-
-@pytest.mark.usefixtures("pool_of_threads")
-def test_without_a_limit_a_broken_shard_ends_the_preparation_at_once(shards: DataConfig) -> None:
-    """The largest shard comes first, with two others beside it; the rest is not begun."""
-    with open(Path(shards.source) / "e.jsonl", "a") as file:
-        file.write("{broken\n")
-    shards = dataclasses.replace(shards, processes=3)
-    with pytest.raises(UserError, match=r"e\.jsonl:45: not JSON"):
-        prepare(shards)
-    assert len(list(store_folder(shards).glob("shards/*.record.json"))) <= 2
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
