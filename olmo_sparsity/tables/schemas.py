@@ -229,7 +229,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _WINDOW_ID,
         Column("suite", pa.string(), "Name of the suite of planted windows."),
         _DOC_ID,
-        Column("num_planted", pa.int32(), "Number of needle copies, or of tokens that the target depends on."),
+        Column("num_planted", pa.int32(), "Number of copies of the needle."),
         Column("planted_positions", _INT32S, "All long-range positions that belong to the planted truth."),
         Column("planted_distance_tokens", pa.float32(), "Mean distance of the planted positions to the target."),
         _TEXTS,

@@ -229,7 +229,7 @@ def _suite_table(numbers: Detection) -> ResultTable:
             )
         )
     caption = (
-        "planted: copies of the needle, or tokens that the target depends on. L_planted: loss with the local and the planted "
+        "planted: copies of the needle. L_planted: loss with the local and the planted "
         "tokens visible. tokens: mean number of planted positions. chance: precision of a random ranking."
     )
     return ResultTable("suites", columns, tuple(rows), caption=caption)

@@ -19,7 +19,7 @@ LENGTHS = {"local_len": 4, "full_len": 12, "num_long_range": 8, "max_position": 
 OF_TEXT = {**WHOLE, "context": LENGTHS, "run": "demo", "source": "builtin", "split": "validation"}
 OF_TASK = {
     **WHOLE, "context": {"max_position": 12, "num_long_range": 8}, "task": "parity", "scratchpad": False,
-    "positions": "pose", "max_sparsity": 2, "train_lengths": [4, 8], "training_seed": 0,
+    "positions": "pose", "max_sparsity": 2, "train_lengths": [4, 8], "training_seed": 0, "hide_tokens": False,
 }  # fmt: skip
 MANIFESTS: dict[str, dict[str, Any]] = {
     "influence": OF_TEXT,
