@@ -192,7 +192,7 @@ def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str
     if opened.record is not None:
         entries["model"] = dataclasses.asdict(opened.record)
     if opened.checkpoint is not None:
-        entries["checkpoint"] = {"step": opened.checkpoint.step, "model_sha256": opened.checkpoint.model_sha256}
+        entries["checkpoint"] = opened.checkpoint.record
     assert set(entries) <= set(MANIFEST_KEYS)
     return {key: entries[key] for key in MANIFEST_KEYS if key in entries}
 

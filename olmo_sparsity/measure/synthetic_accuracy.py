@@ -113,7 +113,7 @@ def synthetic_manifest(
         "num_windows": num_windows,
         "num_parameters": opened.manifest["num_parameters"],
         "training_seconds": opened.manifest.get("seconds"),
-        "checkpoint": {"step": opened.checkpoint.step, "model_sha256": opened.checkpoint.model_sha256},
+        "checkpoint": opened.checkpoint.record,
         "context": {"max_position": config.max_position, "num_long_range": settings.test_lengths[-1]},
         "device": device_name(opened.device),
     }

@@ -68,6 +68,11 @@ class CheckpointInfo:
         """Hexadecimal hash of the file with the weights."""
         return self.sha256["model.pt"]
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The checkpoint as manifests hold it."""
+        return {"step": self.step, "model_sha256": self.model_sha256}
+
 
 def _has_step(path: Path) -> bool:
     return path.name.startswith("step") and path.name.removeprefix("step").isdigit()

@@ -267,10 +267,7 @@ def _finish(run: TrainingRun, state: LoopState) -> None:
         "seconds": state.seconds(),
     }
     if run.train_state.process.is_leader:
-        manifest["checkpoint"] = {
-            "step": state.step,
-            "model_sha256": read_checkpoint_info(run.folder / "checkpoints" / f"step{state.step}").model_sha256,
-        }
+        manifest["checkpoint"] = read_checkpoint_info(run.folder / "checkpoints" / f"step{state.step}").record
         write_json(run.folder / "manifest.json", manifest)
         remove_leftovers(run.folder)
         training = run.config.training  # a process that was killed after the last step may have left too many
