@@ -72,6 +72,15 @@ def test_what_a_measurement_of_a_run_does_not_need_is_not_imported() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_what_help_does_not_need_is_not_imported() -> None:
+    """Neither a page of help nor a mistake in a flag waits for them."""
+    code = (
+        "import sys, olmo_sparsity.cli.app; print(sorted({'numpy', 'omegaconf', 'pandas', 'tqdm'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
+
+
 def test_neither_torch_nor_olmo_is_imported() -> None:
     """One interpreter imports the modules one after another. The error names the first that imports one of the packages."""
     code = (

@@ -83,13 +83,11 @@ def with_flags(command: str, function: Callable[..., None]) -> Callable[..., Non
 def _flagged_keys(command: str) -> Iterator[_FlaggedKey]:
     """Yield the keys that have a flag in a command."""
     for section, kind in types_of_keys(Config).items():
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            for field in dataclasses.fields(kind):
-                flag = field.metadata["flag"]
-                if flag is not None and command in flag.commands:
-                    yield _FlaggedKey(
-                        section, field.name, types_of_keys(kind)[field.name], field.metadata["help"], flag
-                    )
+        types = types_of_keys(kind)
+        for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+            flag = field.metadata["flag"]
+            if flag is not None and command in flag.commands:
+                yield _FlaggedKey(section, field.name, types[field.name], field.metadata["help"], flag)
 
 
 def _plain(given: Any) -> Any:

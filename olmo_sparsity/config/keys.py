@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
 from olmo_sparsity.config.flags import Flag
@@ -78,18 +78,28 @@ def check_values(section: Any, prefix: str) -> None:
         UserError: a value is not accepted; the message names it as ``PREFIX.NAME``.
     """
     for item in fields(section):
-        if "range" not in item.metadata:  # a section in the section
-            continue
-        accepted, value = item.metadata["range"], getattr(section, item.name)
-        dotted = f"{prefix}.{item.name}" if prefix else item.name
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(one, str):
-                _check_text(dotted, one)
-            elif isinstance(one, (int, float)) and not isinstance(one, bool) and not accepted.holds(one):
-                words = accepted.words or "a finite number"
-                raise UserError(
-                    f"{dotted} = {shown(one)}: must be {words}{', or null' if item.default is None else ''}"
-                )
+        if "range" in item.metadata:  # no section in the section
+            check_value(item, getattr(section, item.name), f"{prefix}.{item.name}" if prefix else item.name)
+
+
+def check_value(item: Field[Any], value: Any, dotted: str) -> None:
+    """Check every number of a key's value against its range, and that every text can be written and name a file.
+
+    Args:
+        item: the field that ``key`` made.
+        value: the value, of the type of the key.
+        dotted: the name of the key, for the error.
+
+    Raises:
+        UserError: the value is not accepted.
+    """
+    accepted = item.metadata["range"]
+    for one in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(one, str):
+            _check_text(dotted, one)
+        elif isinstance(one, (int, float)) and not isinstance(one, bool) and not accepted.holds(one):
+            words = accepted.words or "a finite number"
+            raise UserError(f"{dotted} = {shown(one)}: must be {words}{', or null' if item.default is None else ''}")
 
 
 def _check_text(dotted: str, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
+from olmo_sparsity.config.keys import check_value
 from olmo_sparsity.errors import UserError
 
 LONGEST_VALUE = 60  # characters of a value in a message
@@ -107,8 +108,9 @@ def _section(
     if not isinstance(node, yaml.MappingNode):
         raise UserError(f"{where(node)}: {prefix[:-1]} is a section of keys, not a value")
     expected, values = types_of_keys(section), {}
+    declared = {item.name: item for item in dataclasses.fields(section)}
     for key_node, value_node in node.value:
-        name = str(key_node.value)
+        name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "[...]"
         dotted = prefix + name
         if dotted in ignored:
             continue
@@ -122,6 +124,10 @@ def _section(
             values[name] = _section(value_node, expected[name], f"{dotted}.", where=where, ignored=ignored)
         else:
             values[name] = _value(value_node, expected[name], dotted, where=where)
+            try:
+                check_value(declared[name], values[name], dotted)
+            except UserError as error:
+                raise UserError(f"{where(value_node)}: {error}") from None
     return values
 
 

@@ -30,6 +30,7 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
     ("text", "message"),
     [
         ("training:\n  steps: 5\n  stepz: 3\n", "c.yaml:3: training.stepz: there is no key 'stepz'"),
+        ("? [a]\n: 5\n", "c.yaml:1: [...]: there is no key '[...]' here"),
         ("trainin:\n  steps: 5\n", "c.yaml:1: trainin: there is no key 'trainin'"),
         ("training:\n  steps: abc\n", "c.yaml:2: training.steps = abc: must be a whole number"),
         ("training:\n  steps: 5\n  steps: 3\n", "c.yaml:3: training.steps: this key stands here twice"),
@@ -46,7 +47,8 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ("context: {local_len: 64, full_len: 64}\n", "context.full_len = 64: must be larger than context.local_len"),
         ("context: {local_len: 16, train_len: 8}\n", "context.train_len = 8: must lie between context.local_len = 16"),
         ("training: {max_grad_norm: -1}\n", "training.max_grad_norm = -1.0: must be positive"),
-        ("training: {seed: -1}\n", "training.seed = -1"),
+        ("training:\n  seed: -1\n", "c.yaml:2: training.seed = -1: must be at least 0"),
+        ("influence:\n  k: [1,\n    0]\n", "c.yaml:2: influence.k = 0: must be at least 1"),
         ("training: {beta1: 1.5}\n", "training.beta1 = 1.5"),
         ("training: {weight_decay: -1}\n", "training.weight_decay = -1.0"),
         ("training: {threads: 0}\n", "training.threads = 0"),
