@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from olmo_sparsity.statistics.as_json import comparison_row_json
-from olmo_sparsity.statistics.comparison import Comparison, compare
+from olmo_sparsity.statistics.comparison import compare
 from olmo_sparsity.statistics.subjects import Subject
 from olmo_sparsity.statistics.wording import (
     beyond_gate_words,
@@ -17,11 +15,12 @@ from olmo_sparsity.statistics.wording import (
     measured_words,
     overlap_words,
     units_words,
-    verdict,
 )
 from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view import pages
+from olmo_sparsity.view.console import comparison_table
+from olmo_sparsity.view.figure_scripts import figure_script
 
 
 def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = False) -> Path:
@@ -43,8 +42,10 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     page = pages.render(
         "compare.html",
         styles=("report.css",),
-        scripts=("draw.js", "saving.js", "compare.js"),
-        data=_page_data(comparison),
+        scripts=(),
+        data=None,
+        figures=figure_script("on_page").of_comparison(comparison),
+        tables={every: comparison_table(comparison, every=every) for every in (False, True)},
         subjects=comparison.subjects,
         pairings=comparison.pairings,
         verdicts=comparison_words(comparison),
@@ -60,16 +61,3 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     )
     pages.write_page(out, page, overwrite=overwrite)
     return out
-
-
-def _page_data(comparison: Comparison) -> dict[str, Any]:
-    """Return the JSON that the page's script draws: the rows, which of them are the main ones, and the verdicts."""
-    return {
-        "labels": comparison.labels,
-        "note": "; ".join(
-            f"{subject.label}: validity gate {subject.summary.gate}, gate beyond the training row {subject.summary.beyond_gate}"
-            for subject in comparison.subjects
-        ),
-        "rows": [{**comparison_row_json(row), "main": row.is_main} for row in comparison.rows],
-        "verdicts": [[verdict(difference) for difference in row.differences] for row in comparison.rows],
-    }

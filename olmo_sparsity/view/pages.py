@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +24,9 @@ from olmo_sparsity.storage.folders import make_folder
 
 # What is in every page of ours; older ones have only the line above their title.
 OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity |<p class="over">olmo-sparsity')
+
+
+NOTHING = "'none'"  # in a policy
 
 
 def minus(text: str) -> str:
@@ -59,16 +61,10 @@ def _selector_colours() -> str:
     )
 
 
-def _selector_markers() -> str:
-    """Return a script with the markers of the selectors, as Matplotlib names them."""
-    markers = {name: selector.look.marker for name, selector in SELECTORS.items()}
-    return f'"use strict";\nconst MARKERS = {json.dumps(markers)};\n'
-
-
-def _inline(environment: Environment, names: tuple[str, ...], generated: str) -> tuple[list[Markup], list[str]]:
-    """Return the texts of our own styles or scripts, the generated one first, and their hashes for the policy."""
+def _inline(environment: Environment, names: tuple[str, ...], *generated: str) -> tuple[list[Markup], list[str]]:
+    """Return the texts of our own styles or scripts, the generated ones first, and their hashes for the policy."""
     assert environment.loader is not None
-    texts = [generated, *(environment.loader.get_source(environment, name)[0] for name in names)] if names else []
+    texts = [*generated, *(environment.loader.get_source(environment, name)[0] for name in names)]
     assert not any("</script" in text or "</style" in text for text in texts)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]
@@ -85,10 +81,9 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
     """
     environment = _environment()
     style_texts, style_hashes = _inline(environment, styles, _selector_colours())
-    script_texts, script_hashes = _inline(environment, scripts, _selector_markers())
+    script_texts, script_hashes = _inline(environment, scripts)
     policy = (
-        f"default-src 'none'; script-src {' '.join(script_hashes)}; style-src {' '.join(style_hashes)}; "
-        "img-src blob:; "  # a drawing of the page, on its way to a PNG
+        f"default-src 'none'; script-src {' '.join(script_hashes or [NOTHING])}; style-src {' '.join(style_hashes)}; "
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from drawn_figures import mean, words_on
+from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
 from analysis import compare
@@ -15,21 +14,19 @@ from olmo_sparsity.statistics.subjects import read_subjects
 GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
 
 
-def drawn(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> Figure:
-    figures: list[Figure] = []
-    monkeypatch.setattr(compare, "save", lambda figure, out, **_: figures.append(figure) or [])
-    compare.draw([Path(run) for run in runs], Path("unused"))
-    return figures[0]
+def drawn(runs: list[str]) -> Figure:
+    (figure,) = figures_of(compare.draw([Path(run) for run in runs]))
+    return figure
 
 
 def labels_of(figure: Figure) -> list[str]:
     return [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
-def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     """Blind selectors are shown by their gain over random, those that see the target by real minus luck."""
     runs = [str(folders["passed"]), str(folders["beyond failed"])]
-    figure = drawn(runs, monkeypatch)
+    figure = drawn(runs)
     labels = labels_of(figure)
     numbers = {
         "unmask-one": "real minus luck",
@@ -63,21 +60,21 @@ def above(figure: Figure) -> list[str]:
     return [] if figure._suptitle is None else figure._suptitle.get_text().split("\n")
 
 
-def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
     """The two lines below the figure cannot hold the gates of several measurements; what is above it does."""
     names = ["failed", "beyond failed", "passed"]
     runs = [folders[name] for name in names]
-    figure = drawn([str(run) for run in runs], monkeypatch)
+    figure = drawn([str(run) for run in runs])
     assert [line.partition(": ")[2] for line in above(figure)[:2]] == [
         "VALIDITY GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
         "GATE BEYOND THE TRAINING ROW FAILED",
     ]
-    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch))
+    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"]))
 
 
-def test_a_selector_of_each_run(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch)
-    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"], monkeypatch)
+def test_a_selector_of_each_run(tables: Path) -> None:
+    blind = drawn([f"{tables}:kl", f"{tables}:attention"])
+    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"])
     assert labels_of(blind)[3:] == [f"its selector, k = {k}: gain over random" for k in (1, 8)]
     assert sorted(labels_of(mixed)[3:]) == sorted(
         f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "real minus luck")

@@ -30,7 +30,9 @@ selectors.SELECTORS["farthest"] = dataclasses.replace(
     is_control=False,
 )
 
-from analysis import distance, figure5, measured
+from analysis import distance, figure5
+from analysis.drawing import saved
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.cli.app import main
 from pathlib import Path
 
@@ -46,9 +48,9 @@ settings = ("influence.resampled_draws=0", "influence.train_overlap=false")
 command("influence", "--run", run, "--out", "tables", "--num-windows", "40", "--selector", "farthest", *settings)
 command("summary", "--tables", "tables")
 command("report", "--tables", "tables", "--out", "page.html")
-drawn = measured.Measured.read(Path("tables"))
+drawn = Measured.read(Path("tables"))
 for figure in (distance, figure5):
-    figure.draw(drawn, Path("figures"))
+    list(saved(figure.draw(drawn), Path("figures")))
 """
 
 
@@ -71,7 +73,7 @@ def test_a_selector_is_added_in_one_place(tiny_run: Path, tmp_path: Path) -> Non
     data = json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
     (of_page,) = data["selectors"]
     assert (of_page["name"], of_page["words"]) == ("farthest", "the tokens at the beginning of the window")
-    assert "--farthest: #123457;" in page and "--farthest: #abcdef;" in page and '"farthest": "X"' in page
+    assert "--farthest: #123457;" in page and "--farthest: #abcdef;" in page and "farthest, k = " in page
     assert (tmp_path / "figures" / "distance.png").is_file()
 
 
