@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -28,6 +29,7 @@ WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. Gain over random: of selectors that do not see the "
     "target (of one that does it would hold luck); real minus luck: of the others. R(k): only where the validity gate passed."
 )
+TITLE_CHARS = 30  # of a line of a panel's title
 CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
 
 
@@ -129,7 +131,7 @@ def drawn_of(comparison: Comparison) -> Drawn:
         left.set_yticks(range(len(rows)), [_name(row) for row in rows])
         left.set_ylim(len(rows) - 0.5, -0.5)
         left.set_title("value")
-        right.set_title(f"minus {comparison.labels[0]}")
+        right.set_title(textwrap.fill(f"minus {comparison.labels[0]}", TITLE_CHARS))
         if not right.containers:
             write_nothing_measured(right, "no difference of these is known")
     handles = [

@@ -11,7 +11,7 @@ from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import Summary, summarize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """A measurement to show.
 
