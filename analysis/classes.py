@@ -150,7 +150,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if any(entry.contrast is not None for entry in classes):
         words += f" {CONTRAST_WORDS}"
     caption(figure, measured.summary, words=words, handles=_handles(measured, classes, selectors=selectors))
-    yield Drawn(figure, "classes")
+    yield Drawn(figure, "classes", page_inches=1.6)
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -141,7 +141,7 @@ def drawn_of(comparison: Comparison) -> Drawn:
     caption_text(figure, WORDS if width_in_force() is None else _words(comparison), handles=handles)
     if above := _lines_above(comparison):
         write_above(figure, above)
-    return Drawn(figure, "compare", one_column=1, page_inches=4.6)
+    return Drawn(figure, "compare", one_column=1, page_inches=2.3)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -29,6 +29,7 @@ from .paper import drawn_for
 OF_REPORT = (recovered_fraction, prediction_recovered, classes, distance)
 DPI = 72  # so that pixels of the layout are the points of Matplotlib's SVGs
 PADDING = 3  # points around a panel
+FRAME_SHARE = 0.65  # of the height of a figure for a screen
 LONG_NUMBER = re.compile(r"-?\d+\.\d\d\d+")
 REFERENCE = re.compile(r"#([\w-]+)")
 FONT = re.compile(r"(?P<looks>.*?)(?P<size>[\d.]+px) .*")
@@ -75,11 +76,11 @@ def page_figure(drawn: Drawn) -> PageFigure:
     axes = [axis for axis in figure.axes if axis.axison]
     for axis in axes:
         _label(axis)
+    figure.set_layout_engine(None)  # what is cut into panels needs no room between them
     figure.set_dpi(DPI)
     columns = {cell.colspan.start for axis in axes if (cell := axis.get_subplotspec()) is not None}
-    figure.set_size_inches(drawn.page_inches * len(columns), figure.get_figheight())
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_size_inches(drawn.page_inches * len(columns), FRAME_SHARE * figure.get_figheight())
+    figure.subplots_adjust(left=0, right=1, bottom=0, top=1, wspace=0, hspace=0)
     boxes = dict(zip((f"panel{number}" for number in range(len(axes))), _boxes(axes), strict=True))
     for part, axis in zip(boxes, axes, strict=True):
         axis.set_gid(part)

@@ -172,14 +172,14 @@ class Drawn:
         name: name of its files.
         one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
         numbers: ending and text of a further file, with the numbers of the figure.
-        page_inches: width of a panel on an HTML page.
+        page_inches: width of the frame of a panel on an HTML page.
     """
 
     figure: Figure
     name: str
     one_column: Optional[int] = 2
     numbers: Optional[tuple[str, str]] = None
-    page_inches: float = INCHES[None]
+    page_inches: float = 2.5
 
 
 def save(drawn: Drawn, out: Path) -> list[Path]:

@@ -29,7 +29,7 @@ class Width(str, Enum):
     two = "two"
 
 
-INCHES: dict[Optional[Width], float] = {Width.one: 3.25, Width.two: 6.75, None: 3.3}  # None: a panel of a page
+INCHES: dict[Optional[Width], float] = {Width.one: 3.25, Width.two: 6.75, None: 3.3}  # None: a legend on a page
 LEAST_SCALE = 0.55  # of the height of a panel, since its text does not shrink
 CHARS_AN_INCH = 18
 NUMBER_WITH_INTERVAL = re.compile(r"-?[\d.]+ \[[^\]\n]*\]")
