@@ -163,10 +163,7 @@ def signed_log(axis: Axes, which: str) -> None:
 
 def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed into a panel that has nothing to show for that reason."""
-    words = "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22))
-    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
-    axis.set_xticks([])
-    axis.set_yticks([])
+    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22)))
 
 
 def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:

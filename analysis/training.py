@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from .drawing import FigureOfRuns
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
 from .output import Drawn, caption_text
-from .style import looks_of_runs
+from .style import looks_of_runs, write_nothing_measured
 
 # Columns of the evaluations; their words and looks.
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -124,12 +124,7 @@ def _label(axis: Axes, title: str, *, x_label: str = "tokens trained on", y_labe
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if not axis.lines:
-        axis.text(
-            0.5, 0.5, "no evaluation yet" if by_position else "not recorded", ha="center", va="center",
-            transform=axis.transAxes, color=GREY,
-        )  # fmt: skip
-        axis.set_xticks([])
-        axis.set_yticks([])
+        write_nothing_measured(axis, "no evaluation yet" if by_position else "not recorded")
 
 
 def _format_norm(axis: Axes) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import pytest
 from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
 from analysis import compare
 from olmo_sparsity.statistics.comparison import compare as comparison_of
 from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.storage.files import read_json, write_json
 
 GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
 
@@ -81,3 +84,34 @@ def test_a_selector_of_each_run(tables: Path) -> None:
     )
     assert "Both gates of all measurements passed." in words_on(blind)
     assert "unmask-one sees the target" in words_on(mixed)
+
+
+def test_fractions_have_panels_of_their_own(folders: dict[str, Path]) -> None:
+    """R(k) of each measurement under its label, where any gate passed; the difference where both did."""
+    runs = [str(folders["passed"]), str(folders["beyond failed"])]
+    rows = [row for row in comparison_of(read_subjects(runs)).rows if row.is_main and row.is_fraction]
+    figure = drawn(runs)
+    values, differences = figure.axes[2:]
+    assert values.get_xlabel() == differences.get_xlabel() == "fraction of the long gain"
+    labels = [label.get_text() for label in values.get_yticklabels()]
+    assert labels == [f"{row.selector}, k = {row.k}: {row.words}" for row in rows]
+    for axis, of in ((values, "values"), (differences, "differences")):
+        points = [tuple(line.get_xydata()[0]) for line in axis.lines if len(line.get_xdata()) == 1]
+        expected = [(mean(value), place) for place, row in enumerate(rows) for value in getattr(row, of)]
+        assert sorted((x, round(y)) for x, y in points) == pytest.approx(sorted(expected))
+    assert len(drawn([str(folders["failed"])] * 2).axes) == 2
+
+
+def test_without_a_difference_the_values_stand_alone(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Other tokens, and a gate that failed: neither nats nor fractions are compared."""
+    runs = []
+    for number, name in enumerate(("passed", "failed")):
+        copy = Path(shutil.copytree(folders[name], tmp_path / name))
+        hashes = dict.fromkeys(("tokens_sha256", "tokenizer_sha256"), str(number) * 64)
+        write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), **hashes})
+        runs.append(str(copy))
+    gains, no_gains, fractions, no_fractions = drawn(runs).axes
+    assert len(gains.containers) > 3 and len(fractions.containers) > 1
+    for axis in (no_gains, no_fractions):
+        assert not axis.containers
+        assert [text.get_text() for text in axis.texts] == ["no difference of these is known"]
