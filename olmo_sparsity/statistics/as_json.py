@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Optional
 
 from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite
@@ -167,24 +167,6 @@ def screening_json(loss: ScreeningLoss) -> Json:
         "num_windows": loss.num_windows,
         "recall": estimate_json(loss.recall),
         "gain_lost_nats": estimate_json(loss.gain_lost_nats),
-    }
-
-
-def distance_json(shares: DistanceShares) -> Json:
-    """An entry of the report's ``distances``."""
-    return {
-        "selector": shares.selector,
-        "context": shares.context,
-        "k": shares.k,
-        "bins": [
-            {
-                "from_tokens": entry.from_tokens,
-                "to_tokens": entry.to_tokens,
-                "uniform": entry.uniform,
-                **(estimate_json(entry.share) or {}),
-            }
-            for entry in shares.bins
-        ],
     }
 
 

@@ -15,7 +15,6 @@ from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, es
 from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
 
 NO_LONG_GAIN = "the windows show no gain of this model from the long context"
-NO_PREDICTION = "D(k) is never drawn without R(k), random, the null context and the mimicry floor."
 SELECTION_ONLY = "the run shows selection, not length generalization"
 NO_GENERALIZATION = "it shows nothing about length generalization"
 # What a measurement without a known training row is about.
@@ -169,13 +168,6 @@ def gate_reason(long_gain: Estimate) -> str:
 def no_fraction_words(long_gain: Estimate) -> str:
     """Return why a measurement, or a class of its targets, has no R(k), in two or three words."""
     return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
-
-
-def no_fraction_sentence(long_gain: Estimate) -> str:
-    """Return why a measurement has no R(k) and D(k), in a sentence that stands in place of their charts."""
-    if not long_gain.has_interval:
-        return f"Not shown: {TOO_FEW_TO_TELL} whether there is a long gain to recover."
-    return "Not shown: the validity gate failed, so there is no long gain to recover."
 
 
 def failed_gates(summary: Summary) -> list[str]:
