@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,24 @@ OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity |<p class
 
 
 NOTHING = "'none'"  # in a policy
+# On light and on dark pages.
+COLOURS = {
+    "page": ("#fbfbf9", "#121518"),
+    "card": ("#ffffff", "#1a1e22"),
+    "text": ("#1a1d21", "#eceef0"),
+    "muted": ("#535d68", "#a9b3bd"),
+    "line": ("#d5dae0", "#3a424a"),
+    "grid": ("#e8ebee", "#272d33"),
+    "accent": ("#0a569f", "#84bdf7"),
+    "good": ("#0b6b3a", "#7fd8a3"),
+    "good-back": ("#e5f4ea", "#14301f"),
+    "bad": ("#a3141f", "#ff9d9d"),
+    "bad-back": ("#fdebec", "#3b1719"),
+    "heat": ("#f5a623", "#9a5b00"),
+    "cool": ("#5fb0e8", "#1f5f94"),
+    "target": ("#f6d5e6", "#5b2346"),
+    "target-line": ("#a8327a", "#e58fc3"),
+}
 
 
 def minus(text: str) -> str:
@@ -48,11 +65,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _selector_colours() -> str:
-    """Return a style sheet with the colours of the selectors, on light and on dark pages."""
+def _colours() -> str:
+    """Return a style sheet with the colours of pages and selectors, on light and on dark ones."""
+    of_selectors = {name: (selector.look.on_light, selector.look.on_dark) for name, selector in SELECTORS.items()}
     light, dark = (
-        " ".join(f"--{name}: {colour_of(selector.look)};" for name, selector in SELECTORS.items())
-        for colour_of in (attrgetter("on_light"), attrgetter("on_dark"))
+        f"color-scheme: {scheme}; "
+        + " ".join(f"--{name}: {pair[which]};" for name, pair in (COLOURS | of_selectors).items())
+        for which, scheme in enumerate(("light", "dark"))
     )
     return (
         f":root {{ {light} }}\n"
@@ -80,7 +99,7 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
         values: what the template shows; Jinja escapes it.
     """
     environment = _environment()
-    style_texts, style_hashes = _inline(environment, styles, _selector_colours())
+    style_texts, style_hashes = _inline(environment, styles, _colours())
     script_texts, script_hashes = _inline(environment, scripts)
     policy = (
         f"default-src 'none'; script-src {' '.join(script_hashes or [NOTHING])}; style-src {' '.join(style_hashes)}; "
