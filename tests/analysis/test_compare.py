@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
 from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
-from analysis import compare
+from analysis import compare, style
 from olmo_sparsity.statistics.comparison import compare as comparison_of
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.storage.files import read_json, write_json
@@ -86,19 +85,26 @@ def test_a_selector_of_each_run(tables: Path) -> None:
     assert "unmask-one sees the target" in words_on(mixed)
 
 
-def test_fractions_have_panels_of_their_own(folders: dict[str, Path]) -> None:
-    """R(k) of each measurement under its label, where any gate passed; the difference where both did."""
-    runs = [str(folders["passed"]), str(folders["beyond failed"])]
+def test_fractions_have_panels_of_their_own(folders: dict[str, Path], tables: Path) -> None:
+    """R(k) of each measurement in its colour and row, where any gate passed, and the difference."""
+    runs = [f"{tables}:kl", f"{tables}:attention"]
     rows = [row for row in comparison_of(read_subjects(runs)).rows if row.is_main and row.is_fraction]
-    figure = drawn(runs)
-    values, differences = figure.axes[2:]
+    values, differences = drawn(runs).axes[2:]
     assert values.get_xlabel() == differences.get_xlabel() == "fraction of the long gain"
     labels = [label.get_text() for label in values.get_yticklabels()]
     assert labels == [f"{row.selector}, k = {row.k}: {row.words}" for row in rows]
-    for axis, of in ((values, "values"), (differences, "differences")):
-        points = [tuple(line.get_xydata()[0]) for line in axis.lines if len(line.get_xdata()) == 1]
-        expected = [(mean(value), place) for place, row in enumerate(rows) for value in getattr(row, of)]
-        assert sorted((x, round(y)) for x, y in points) == pytest.approx(sorted(expected))
+    for axis, of, first in ((values, "values", 0), (differences, "differences", 1)):
+        points = {
+            (round(line.get_xdata()[0], 9), round(line.get_ydata()[0]), line.get_color())
+            for line in axis.lines
+            if line.get_marker() in ("o", "s")  # the others are ends of intervals
+        }
+        assert points == {
+            (round(mean(value), 9), place, style.RUN_LOOKS[first + number]["color"])
+            for place, row in enumerate(rows)
+            for number, value in enumerate(getattr(row, of))
+        }
+        assert len(points) == (4 if of == "values" else 2)
     assert len(drawn([str(folders["failed"])] * 2).axes) == 2
 
 

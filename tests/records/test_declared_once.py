@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from olmo_sparsity.records.selectors import SELECTORS
 
 ROOT = Path(__file__).parents[2]
@@ -75,11 +73,3 @@ def test_a_selector_is_added_in_one_place(tiny_run: Path, tmp_path: Path) -> Non
     assert (of_page["name"], of_page["words"]) == ("farthest", "the tokens at the beginning of the window")
     assert "--farthest: #123457;" in page and "--farthest: #abcdef;" in page and "farthest, k = " in page
     assert (tmp_path / "figures" / "distance.png").is_file()
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_every_selector_has_a_shape_on_pages(name: str) -> None:
-    script = (ROOT / "olmo_sparsity/view/templates/draw.js").read_text(encoding="utf-8")
-    shapes = script.partition("const SHAPES = {")[2].partition("};")[0]
-    marker = SELECTORS[name].look.marker
-    assert f"\n  {marker}: (" in shapes or f'\n  "{marker}": (' in shapes

@@ -107,7 +107,12 @@ def pages(tables: dict[str, Path]) -> dict[str, Path]:
     comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
     wanted = {"all": ("passed", 200), "sample": ("passed", 30)}
     wanted |= {name: (name, 30) for name in ("failed", "selection", "fragile")}
-    figures = cache(figure_script("on_page").of_report)  # both pages of one measurement have the same
+    drawn: dict[str, Any] = {}  # by the gate: drawing takes seconds, and no test looks at the charts of the others
+
+    def figures(measured: Measured) -> Any:
+        gate = measured.summary.gate
+        return drawn[gate] if gate in drawn else drawn.setdefault(gate, figure_script("on_page").of_report(measured))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("olmo_sparsity.view.report.Measured", SimpleNamespace(read=cache(Measured.read)))
         patch.setattr("olmo_sparsity.view.report.figure_script", lambda name: SimpleNamespace(of_report=figures))
