@@ -8,10 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from olmo_sparsity.wording.units import unit_words
 
 from olmo_sparsity.statistics.agreement import Agreement, agreement
 from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption

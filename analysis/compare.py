@@ -13,12 +13,13 @@ from typing import Any, Optional
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
+from olmo_sparsity.wording.setup import anchor_warning, measured_words
+from olmo_sparsity.wording.units import units_words
 
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.wording import beyond_gate_words, failed_gates, measured_words, units_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text, write_above

@@ -15,14 +15,13 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from olmo_sparsity.view.as_json import compared_curves_json
+from olmo_sparsity.wording.curves import curves_words, gain_beyond_lines, model_labels
+from olmo_sparsity.wording.setup import anchor_warning, data_words, short_anchor_warning
 
-from olmo_sparsity.statistics.as_json import compared_curves_json
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording import data_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, short_anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.storage.files import to_json
 from olmo_sparsity.tables.reading import list_finished
 

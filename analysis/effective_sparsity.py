@@ -16,6 +16,8 @@ import pandas as pd
 import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
 
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.sparsity_by_length import (
@@ -29,9 +31,6 @@ from olmo_sparsity.statistics.sparsity_by_length import (
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.summary import gate_of
-from olmo_sparsity.statistics.wording import interval
-from olmo_sparsity.statistics.wording_of_controls import null_kind_words
-from olmo_sparsity.statistics.wording_of_models import definition_words, estimand_words, subject_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, caption_text, write_above

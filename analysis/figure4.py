@@ -21,13 +21,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from olmo_sparsity.wording.gates import no_fraction_words
+from olmo_sparsity.wording.numbers import interval, recovered_words
 
 from olmo_sparsity.statistics.lines import LineFit
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import interval, no_fraction_words, recovered_words
 
 from .drawing import FigureOfMeasurement
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets

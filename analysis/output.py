@@ -17,23 +17,19 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
-
-from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import (
+from olmo_sparsity.wording.gates import failed_gates, gates_words
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
     data_words,
-    failed_gates,
-    gates_words,
     length_words,
     measured_words,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_models import (
-    anchor_warning,
     short_anchor_warning,
     short_setup_words,
-    subject_name,
 )
-from olmo_sparsity.statistics.wording_of_units import unit_words
+from olmo_sparsity.wording.units import unit_words, units_words
+
+from olmo_sparsity.statistics.model_setup import subject_name
+from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 

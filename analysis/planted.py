@@ -8,11 +8,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
-from olmo_sparsity.statistics.wording_of_models import anchor_warning, setup_words, short_anchor_warning
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 
 from .drawing import FigureOfRuns

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from olmo_sparsity.wording.units import unit_words
 
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption

@@ -13,11 +13,11 @@ from typing import Optional
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from olmo_sparsity.wording.numbers import FRAGILE
+from olmo_sparsity.wording.units import k_words
 
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import FRAGILE
-from olmo_sparsity.statistics.wording_of_units import k_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
@@ -59,7 +59,7 @@ class Line:
     """One line of a panel.
 
     Attributes:
-        quantity: name of the quantity, one of ``ESTIMATES``.
+        quantity: name of the quantity, one of ``SELECTION_QUANTITIES``.
         context: context of the entry of the summary that holds it.
         look: how the line is drawn, a key of ``LINE_LOOKS``.
     """

@@ -8,12 +8,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from olmo_sparsity.wording.numbers import FRAGILE
+from olmo_sparsity.wording.units import unit_words
 
 from olmo_sparsity.statistics.breakdowns import by_sample_size
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import FRAGILE
-from olmo_sparsity.statistics.wording_of_units import unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import FAILED_COLOUR, Drawn, caption

@@ -16,6 +16,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from olmo_sparsity.wording.curves import seed_intervals_words
+from olmo_sparsity.wording.gates import gates_of_models_words
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import data_words, definition_words, length_words, subject_words
+from olmo_sparsity.wording.units import units_words
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.estimate import Estimate
@@ -23,9 +28,6 @@ from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.statistics.trained_models import trained_models
-from olmo_sparsity.statistics.wording import data_words, interval, length_words, units_words
-from olmo_sparsity.statistics.wording_of_models import definition_words, subject_words
-from olmo_sparsity.statistics.wording_of_runs import gates_of_models_words, seed_intervals_words
 from olmo_sparsity.tables.reading import newest_finished
 
 from .drawing import FigureOfRuns

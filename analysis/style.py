@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from olmo_sparsity.wording.gates import gate_reason
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.statistics.summary import MAIN_SELECTORS, Summary
-from olmo_sparsity.statistics.wording import gate_reason
 
 LOOKS: dict[str, dict[str, Any]] = {
     name: {"color": SELECTORS[name].look.color, "marker": SELECTORS[name].look.marker}

@@ -16,10 +16,9 @@ from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.seed_summary import SeedSummary
-from olmo_sparsity.statistics.summary import ESTIMATES, WINDOW_ESTIMATES, SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import overlap_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import model_labels
+from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, SelectionSummary, Summary
+from olmo_sparsity.wording.curves import model_labels
+from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 
 Json = dict[str, Any]
 
@@ -68,7 +67,7 @@ def selection_json(selection: SelectionSummary) -> Json:
         "num_evaluations": selection.info.num_evaluations,
         "mean_tokens": selection.mean_tokens,
         "all_visible_share": selection.all_visible_share,
-        **{name: estimate_json(selection.estimate(name)) for name in ESTIMATES},
+        **{name: estimate_json(selection.estimate(name)) for name in SELECTION_QUANTITIES},
         "figure4": {
             "ols_slope": estimate_json(selection.figure4.ols_slope),
             "tls_slope": estimate_json(selection.figure4.tls_slope),
@@ -101,7 +100,7 @@ def summary_json(summary: Summary) -> Json:
         "num_documents": summary.num_documents,
         "overlap_percent": summary.overlap_percent,
         "overlap_words": overlap_words(summary),
-        **{name: estimate_json(summary.of_windows(name)) for name in WINDOW_ESTIMATES},
+        **{name: estimate_json(summary.of_windows(name)) for name in WINDOW_QUANTITIES},
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,

@@ -11,8 +11,8 @@ from olmo_sparsity.statistics.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Summary
-from olmo_sparsity.statistics.wording_of_models import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
-from olmo_sparsity.statistics.wording_of_units import counted_words, unit_words
+from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, estimand_words, setup_words
+from olmo_sparsity.wording.units import counted_words, unit_words
 
 NO_LONG_GAIN = "the windows show no gain of this model from the long context"
 SELECTION_ONLY = "the run shows selection, not length generalization"

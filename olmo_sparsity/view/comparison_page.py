@@ -6,21 +6,13 @@ from pathlib import Path
 
 from olmo_sparsity.statistics.comparison import compare
 from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.wording import (
-    beyond_gate_words,
-    data_words,
-    fragile_words,
-    gate_words,
-    length_words,
-    measured_words,
-    overlap_words,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import comparison_words
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import comparison_table
 from olmo_sparsity.view.figure_scripts import figure_script
+from olmo_sparsity.wording.comparison import comparison_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
+from olmo_sparsity.wording.units import units_words
 
 
 def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = False) -> Path:

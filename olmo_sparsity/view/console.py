@@ -10,7 +10,16 @@ from typing import Any
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.as_json import (
+from olmo_sparsity.statistics.breakdowns import by_class
+from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.curves import context_curve
+from olmo_sparsity.statistics.detection import Detection, detection
+from olmo_sparsity.statistics.measurement import Measurement, load
+from olmo_sparsity.statistics.model_setup import ModelSetup, subject_name
+from olmo_sparsity.statistics.screening import screening
+from olmo_sparsity.statistics.subjects import Subject
+from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.view.as_json import (
     agreement_json,
     class_json,
     comparison_json,
@@ -19,36 +28,6 @@ from olmo_sparsity.statistics.as_json import (
     screening_json,
     summary_json,
 )
-from olmo_sparsity.statistics.breakdowns import by_class
-from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
-from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.detection import Detection, detection
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.screening import screening
-from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.summary import Summary, summarize
-from olmo_sparsity.statistics.wording import (
-    beyond_gate_words,
-    data_words,
-    fragile_words,
-    gate_words,
-    gates_words,
-    length_words,
-    measured_words,
-    overlap_words,
-    units_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_evidence import harm_words
-from olmo_sparsity.statistics.wording_of_models import (
-    anchor_warning,
-    setup_words,
-    short_anchor_warning,
-    short_setup_words,
-    subject_name,
-)
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Item,
     ResultTable,
@@ -76,6 +55,20 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
+from olmo_sparsity.wording.evidence import harm_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words, gates_words
+from olmo_sparsity.wording.numbers import verdict
+from olmo_sparsity.wording.setup import (
+    anchor_warning,
+    data_words,
+    length_words,
+    measured_words,
+    overlap_words,
+    setup_words,
+    short_anchor_warning,
+    short_setup_words,
+)
+from olmo_sparsity.wording.units import unit_words, units_words
 
 INTERVALS = "means [95% interval by bootstrap over documents]"
 

@@ -11,11 +11,8 @@ from typing import Any, Optional
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.model_setup import subject_name
 from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.wording import contrast_words, overlap_words, units_words
-from olmo_sparsity.statistics.wording_of_controls import null_words
-from olmo_sparsity.statistics.wording_of_models import VISIBILITY_WORDS, anchor_words, subject_name
-from olmo_sparsity.statistics.wording_of_units import unit_definition, unit_words
 from olmo_sparsity.tables.reading import figures_folder, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
@@ -23,6 +20,9 @@ from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
 from olmo_sparsity.view.table_formats import in_tex
+from olmo_sparsity.wording.captions import contrast_words
+from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
+from olmo_sparsity.wording.units import unit_definition, unit_words, units_words
 
 STYLES = ("report.css",)
 SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "report.js")

@@ -5,23 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from olmo_sparsity.statistics.summary import Gate, Summary
-from olmo_sparsity.statistics.wording import (
-    all_tokens_words,
-    data_words,
-    fragile_words,
-    length_words,
-    measured_words,
-    overlap_words,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_evidence import (
-    evidence_sentences,
-    short_beyond_gate_words,
-    short_gate_words,
-)
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import blind_table, seeing_table
+from olmo_sparsity.wording.evidence import evidence_sentences
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
+from olmo_sparsity.wording.units import all_tokens_words, units_words
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,10 @@ def answer(summary: Summary, first: str) -> Answer:
         overlap_words(summary),
     ]
     return Answer(
-        gates=[(summary.gate, short_gate_words(summary)), (summary.beyond_gate, short_beyond_gate_words(summary))],
+        gates=[
+            (summary.gate, gate_words(summary, short=True)),
+            (summary.beyond_gate, beyond_gate_words(summary, short=True)),
+        ],
         warning=anchor_warning(summary.setup),
         sentences=evidence_sentences(summary, first),
         tables=[table for table in (blind_table(summary), seeing_table(summary)) if table.rows],

@@ -11,13 +11,11 @@ from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
-from olmo_sparsity.statistics.as_json import Json, definition_columns, selection_json
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.summary import SelectionSummary
-from olmo_sparsity.statistics.wording import no_fraction_words
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.text.target_classes import CLASSES
+from olmo_sparsity.view.as_json import Json, definition_columns, selection_json
 from olmo_sparsity.view.excerpts import Choice, Excerpt, choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import (
@@ -29,6 +27,8 @@ from olmo_sparsity.view.summary_tables import (
     loss_table,
 )
 from olmo_sparsity.view.table_formats import csv_of
+from olmo_sparsity.wording.gates import no_fraction_words
+from olmo_sparsity.wording.units import unit_words
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10

@@ -10,15 +10,6 @@ from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
-from olmo_sparsity.statistics.wording import (
-    EVERY_CAPTION,
-    SEEING_CAPTION,
-    all_tokens_words,
-    blind_caption,
-    classes_caption,
-    units_words,
-)
-from olmo_sparsity.statistics.wording_of_units import unit_words
 from olmo_sparsity.view.result_table import (
     Cell,
     Column,
@@ -33,6 +24,8 @@ from olmo_sparsity.view.result_table import (
     smallest,
     words,
 )
+from olmo_sparsity.wording.captions import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption
+from olmo_sparsity.wording.units import all_tokens_words, unit_words, units_words
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 

@@ -13,14 +13,14 @@ from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
+from olmo_sparsity.wording.curves import gain_beyond_lines, model_labels
+from olmo_sparsity.wording.setup import anchor_warning
 
 from analysis import context_curve
 from analysis.output import save
 from analysis.paper import Width, drawn_for
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import gain_beyond_lines, model_labels
 
 
 @pytest.fixture(scope="module", params=[(0,), (0, 1, 2)], ids=["one seed", "three seeds"])

@@ -13,6 +13,7 @@ import pytest
 from drawn_figures import FIGURES, figures_of, mean, measured, only, words_on
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
+from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from PIL import Image
 
 from analysis import agreement, distance, every_figure, figure5, output, style
@@ -21,8 +22,6 @@ from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.breakdowns import by_distance
 from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.wording import measured_words
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
 from olmo_sparsity.tables.reading import read_table
 
 

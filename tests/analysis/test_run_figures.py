@@ -18,6 +18,7 @@ import typer
 from drawn_figures import figures_of
 from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
+from olmo_sparsity.wording.setup import anchor_warning, short_positions_words
 from typer.testing import CliRunner
 
 from analysis import compare, context_curve, planted, scale, training
@@ -33,8 +34,6 @@ from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.measurement import Lengths
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording_of_models import anchor_warning
-from olmo_sparsity.statistics.wording_of_runs import short_positions_words
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path

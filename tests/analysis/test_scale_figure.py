@@ -16,6 +16,7 @@ from drawn_figures import figures_of
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from olmo_sparsity.wording.numbers import interval
 
 from analysis import scale
 from analysis.style import LOOKS
@@ -23,7 +24,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.seed_summary import difference_over_seeds
-from olmo_sparsity.statistics.wording import interval
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import newest_finished
 

@@ -12,6 +12,8 @@ import pytest
 import reference
 import torch
 from drawn_figures import FIGURES, figures_of, measured, words_on
+from olmo_sparsity.wording.evidence import evidence_sentences
+from olmo_sparsity.wording.units import units_words
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -25,8 +27,6 @@ from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.screening import screening
 from olmo_sparsity.statistics.subjects import pairing_of
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import units_words
-from olmo_sparsity.statistics.wording_of_evidence import evidence_sentences
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers

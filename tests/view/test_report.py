@@ -20,10 +20,29 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import CONTEXTUAL, KS, M, made_up_tables
+from olmo_sparsity.view.as_json import selection_json
+from olmo_sparsity.wording.captions import contrast_words
+from olmo_sparsity.wording.evidence import NO_HEADLINE, NO_SEEING, evidence_sentences
+from olmo_sparsity.wording.gates import (
+    SELECTION_ONLY,
+    beyond_gate_words,
+    fragile_words,
+    gate_words,
+    multiplicity_words,
+    no_fraction_words,
+)
+from olmo_sparsity.wording.numbers import interval, verdict
+from olmo_sparsity.wording.setup import (
+    UNKNOWN_TRAINING_TEXT,
+    VISIBILITY_WORDS,
+    anchor_warning,
+    estimand_words,
+    measured_words,
+    overlap_words,
+)
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.as_json import selection_json
 from olmo_sparsity.statistics.breakdowns import by_class
 from olmo_sparsity.statistics.differences import paired_difference
 from olmo_sparsity.statistics.estimate import Estimate
@@ -31,30 +50,6 @@ from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import SelectionKey, load
 from olmo_sparsity.statistics.subjects import read_subjects
 from olmo_sparsity.statistics.summary import summarize
-from olmo_sparsity.statistics.wording import (
-    SELECTION_ONLY,
-    contrast_words,
-    fragile_words,
-    interval,
-    measured_words,
-    multiplicity_words,
-    no_fraction_words,
-    overlap_words,
-    verdict,
-)
-from olmo_sparsity.statistics.wording_of_evidence import (
-    NO_HEADLINE,
-    NO_SEEING,
-    evidence_sentences,
-    short_beyond_gate_words,
-    short_gate_words,
-)
-from olmo_sparsity.statistics.wording_of_models import (
-    UNKNOWN_TRAINING_TEXT,
-    VISIBILITY_WORDS,
-    anchor_warning,
-    estimand_words,
-)
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.comparison_page import write_comparison
@@ -251,7 +246,7 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     summary = summarize(load(tables))
     page = html.unescape(write_report(tables, tmp_path / "page.html", num_windows=20).read_text())
     for words in (
-        short_beyond_gate_words(summary), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
+        beyond_gate_words(summary, short=True), anchor_warning(summary.setup), UNKNOWN_TRAINING_TEXT, measured_words(summary),
         *(f"{name}: {definition}" for name, definition in VISIBILITY_WORDS.items()), "This measurement: contextual.",
     ):  # fmt: skip
         assert words in " ".join(page.split())
@@ -259,7 +254,7 @@ def test_the_page_of_a_pretrained_model_names_it_and_speaks_of_no_training_row(t
     assert '<p class="gate not-applicable">The gate beyond' in page
     assert "<title>someone/Made-Up-2M:" in page and "olmo-sparsity, model someone/Made-Up-2M" in page
     assert "<dt>gain beyond the training row</dt>" not in page and SELECTION_ONLY not in page
-    assert answer(summary, "kl").gates[1] == ("not-applicable", short_beyond_gate_words(summary))
+    assert answer(summary, "kl").gates[1] == ("not-applicable", beyond_gate_words(summary, short=True))
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> str:
@@ -310,7 +305,7 @@ def test_both_gates_and_what_follows_from_them_are_said(
         "selection": ("passed", "failed", False),
         "fragile": ("passed", "passed", True),
     }[which]
-    assert short_gate_words(summary) in said and short_beyond_gate_words(summary) in said
+    assert gate_words(summary, short=True) in said and beyond_gate_words(summary, short=True) in said
     assert all(said.count(minus(sentence)) == 1 for sentence in evidence_sentences(summary))
     assert (SELECTION_ONLY in said) == (which in ("failed", "selection"))
     assert (fragile_words(summary) != "" and fragile_words(summary) in said) == (which == "fragile")
