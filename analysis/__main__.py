@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .every_figure import MEASUREMENT_FIGURES
-from .measured import script
+from .drawing import FigureOfMeasurement, command_of
+from .every_figure import figures_of
 
 if __name__ == "__main__":
-    script(*MEASUREMENT_FIGURES)
+    command_of(figures_of(FigureOfMeasurement))

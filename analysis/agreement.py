@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.agreement import Agreement, agreement
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.wording.units import unit_words
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .style import ordered
 
 
@@ -77,13 +78,13 @@ def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) 
     return words
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``agreement``; nothing if only one selector was measured."""
     measurement = measured.measurement
     names, k, unit = ordered(measurement), measured.summary.end_ks[-1], measurement.unit
     pairs = agreement(measured.tables, measurement)
     if not pairs:
-        return []
+        return
     overlap, correlation = _matrices(pairs, names, k=k)
     size = max(2.6, 0.5 * len(names))
     figure, axes = plt.subplots(1, 2, figsize=(2 * size + 2.4, size + 0.6), layout="constrained")
@@ -94,8 +95,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
     caption(figure, measured.summary, words=_words(pairs, names, k=k, screened=measurement.setup.screening is not None))
-    return save(figure, out, name="agreement", one_column=1)
+    yield Drawn(figure, "agreement", one_column=1)
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import matplotlib.pyplot as plt
@@ -10,14 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class
+from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.gates import multiplicity_words, no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .paper import Width, width_in_force
 from .style import LOOKS, blind, error_bars, legend_entry, main_selectors, seeing, signed_log
 
@@ -101,11 +102,12 @@ def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> Non
         f"{entry.target_class}\n{entry.summary.num_windows:,} windows, {entry.summary.num_documents:,} documents"
         for entry in classes
     ]
-    axes[0].set_yticks(range(len(classes)), labels, fontsize=7.5)
+    axes[0].set_yticks(range(len(classes)), labels)
     axes[0].set_ylim(len(classes) - 0.5, -0.5)  # the highest long gain on top
     axes[0].set_xlim(left=0)
     for axis, title in zip(axes, PANELS, strict=True):
         axis.set_title(title.format(k=k))
+        axis.tick_params(axis="y", labelsize=7.5)
         axis.grid(axis="x", color="#DDDDDD", linewidth=0.5)
         axis.set_axisbelow(True)
     for axis in (axes[1], axes[3]):
@@ -128,10 +130,10 @@ def _handles(measured: Measured, classes: list[ClassSummary], *, selectors: list
     return handles
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``classes``."""
     measurement = measured.measurement
-    classes = by_class(measurement, measured.summary)
+    classes = measured.classes
     k, selectors = measured.summary.end_ks[-1], main_selectors(measurement)
     figure, axes = plt.subplots(
         1,
@@ -149,8 +151,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     if any(entry.contrast is not None for entry in classes):
         words += f" {CONTRAST_WORDS}"
     caption(figure, measured.summary, words=words, handles=_handles(measured, classes, selectors=selectors))
-    return save(figure, out, name="classes")
+    yield Drawn(figure, "classes", page_inches=1.6)
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,14 +22,20 @@ from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from olmo_sparsity.wording.units import units_words
 
-from .output import caption_text, save, write_above
-from .runs import looks_of_runs, script_of_runs
-from .style import error_bars
+from .drawing import FigureOfRuns
+from .output import Drawn, caption_text, write_above
+from .paper import width_in_force
+from .style import error_bars, looks_of_runs, write_nothing_measured
 
+WORDS = (
+    "Means over windows with 95% intervals by bootstrap over documents. Gain over random: of selectors that do not see the "
+    "target (of one that does it would hold luck); real minus luck: of the others. R(k): only where the validity gate passed."
+)
+TITLE_CHARS = 30  # of a line of a panel's title
 CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
 
 
-def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Sequence[dict[str, Any]]) -> None:
+def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Sequence[dict[str, Any]], unit: str) -> None:
     """Draw one row of estimates for each quantity, the first on top."""
     for row, values in enumerate(rows):
         for number, value in enumerate(values):
@@ -41,7 +48,7 @@ def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Seque
     axis.axvline(0, color="grey", linewidth=0.8)
     axis.grid(axis="x", color="#DDDDDD", linewidth=0.5)
     axis.set_axisbelow(True)
-    axis.set_xlabel("nats")
+    axis.set_xlabel(unit)
 
 
 def _name(row: ComparisonRow) -> str:
@@ -60,6 +67,11 @@ def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
         for row in main_rows(comparison)
         if (not row.is_loss if row.selector is None else row.quantity in CONTROLLED)
     ]
+
+
+def fraction_rows(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the rows of R(k) that the figure shows: those that any measurement has."""
+    return [row for row in main_rows(comparison) if row.is_fraction and any(row.values)]
 
 
 def _words(comparison: Comparison) -> str:
@@ -87,11 +99,7 @@ def _words(comparison: Comparison) -> str:
         if words
     )
     units = units_words(comparison.subjects[0].summary)
-    return (
-        f"{gates}{warnings}{f'{units} ' if units else ''}Means over windows with 95% intervals by bootstrap over documents. "
-        f"{pairings}. {measured} Gain over "
-        "random: of selectors that do not see the target (of one that does it would hold luck); real minus luck: of the others."
-    )
+    return f"{gates}{warnings}{f'{units} ' if units else ''}{pairings}. {measured} {WORDS}"
 
 
 def _lines_above(comparison: Comparison) -> list[str]:
@@ -109,34 +117,46 @@ def _lines_above(comparison: Comparison) -> list[str]:
     return lines
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def drawn_of(comparison: Comparison) -> Drawn:
+    """Draw ``compare``: gains above, and R(k) below where there is one. Losses would flatten the gains."""
+    looks = looks_of_runs(len(comparison.labels))
+    units = {"nats": shown_rows(comparison), "fraction of the long gain": fraction_rows(comparison)}
+    units = {unit: rows for unit, rows in units.items() if rows}
+    heights = [len(rows) + 2 for rows in units.values()]
+    figure, axes = plt.subplots(
+        len(units), 2, figsize=(9.2, 0.3 * sum(heights) + 0.4), sharey="row", squeeze=False, height_ratios=heights,
+        layout="constrained",
+    )  # fmt: skip
+    for (left, right), (unit, rows) in zip(axes, units.items(), strict=True):
+        _panel(left, [row.values for row in rows], looks=looks, unit=unit)
+        _panel(right, [row.differences for row in rows], looks=looks[1:], unit=unit)
+        left.set_yticks(range(len(rows)), [_name(row) for row in rows])
+        left.set_ylim(len(rows) - 0.5, -0.5)
+        left.set_title("value")
+        right.set_title(textwrap.fill(f"minus {comparison.labels[0]}", TITLE_CHARS))
+        if not right.containers:
+            write_nothing_measured(right, "no difference of these is known")
+    handles = [
+        Line2D([], [], **{**look, "linestyle": ""}, markersize=4, label=label)
+        for label, look in zip(comparison.labels, looks, strict=True)
+    ]
+    caption_text(figure, WORDS if width_in_force() is None else _words(comparison), handles=handles)
+    if above := _lines_above(comparison):
+        write_above(figure, above)
+    return Drawn(figure, "compare", one_column=1, page_inches=2.3)
+
+
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``compare``.
 
     Raises:
         UserError: there are fewer than two runs, or they cannot be compared.
     """
-    looks = looks_of_runs(len(runs))
-    comparison = compare(read_subjects([str(run) for run in runs]))
-    rows = shown_rows(comparison)  # one axis holds only nats, and only gains: losses are ten times as large
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(9.2, 0.3 * len(rows) + 1.0), sharey=True, width_ratios=[1, 1], layout="constrained"
-    )
-    _panel(left, [row.values for row in rows], looks=looks)
-    _panel(right, [row.differences for row in rows], looks=looks[1:])
-    left.set_yticks(range(len(rows)), [_name(row) for row in rows])
-    left.set_ylim(len(rows) - 0.5, -0.5)
-    left.set_title("value")
-    right.set_title(f"minus {comparison.labels[0]}")
-    handles = [
-        Line2D([], [], markersize=4, label=label, **look) for label, look in zip(comparison.labels, looks, strict=True)
-    ]
-    for handle in handles:
-        handle.set_linestyle("")
-    caption_text(figure, _words(comparison), handles=handles)
-    if above := _lines_above(comparison):
-        write_above(figure, above)
-    return save(figure, out, name="compare")
+    looks_of_runs(len(runs))
+    yield drawn_of(compare(read_subjects([str(run) for run in runs])))
 
+
+FIGURE = FigureOfRuns(draw)
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    FIGURE.command()

@@ -8,7 +8,7 @@ that differ in the seed of training only are one model: a line through the mean 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.model_setup import ModelSetup
 from olmo_sparsity.storage.files import to_json
+from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.view.as_json import compared_curves_json
 from olmo_sparsity.wording.curves import curves_words, gain_beyond_lines, model_labels
 from olmo_sparsity.wording.setup import anchor_warning, data_words, short_anchor_warning
 
+from .drawing import FigureOfRuns
 from .line_labels import EndLabel, label_line_ends
-from .output import caption_text, save
-from .runs import looks_of_runs, script_of_runs
+from .output import Drawn, caption_text
+from .style import looks_of_runs
 
 CEILING_LOOK: dict[str, Any] = {"color": "#000000", "marker": "x", "linestyle": "--"}
 LABEL_CHARS = 15  # of a line of a label
@@ -163,8 +165,8 @@ def _anchor_warnings(compared: ComparedCurves, words_of: Callable[[ModelSetup], 
     return "".join(f" {label}{words}" for label, words in zip(labels, warnings, strict=True) if words)
 
 
-def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
-    """Draw ``context-curve`` of curves that were read, and write their numbers beside it."""
+def draw_compared(compared: ComparedCurves) -> Drawn:
+    """Draw ``context-curve`` of curves that were read, with their numbers."""
     first = min(compared.reference_len, compared.models[0].curve.lengths.local_len)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.6, 3.8), layout="constrained")
     _draw_losses(left, compared)
@@ -176,25 +178,27 @@ def draw_compared(compared: ComparedCurves, out: Path) -> list[Path]:
     _label_ends(right, compared, change=True)
     caption_text(figure, _words(compared), last=_anchor_warnings(compared, short_anchor_warning).strip())
     numbers = (".json", to_json(compared_curves_json(compared)))
-    return save(figure, out, name="context-curve", one_column=1, numbers=numbers)
+    return Drawn(figure, "context-curve", one_column=1, numbers=numbers)
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``context-curve``, of the newest curve of each run.
 
     Raises:
         UserError: a run has none, or the runs cannot be compared.
     """
-    return draw_compared(compare_curves(runs), out)
+    yield draw_compared(compare_curves(runs))
 
 
-def draw_and_print(runs: list[Path], out: Path) -> list[Path]:
+def draw_and_print(runs: list[Path]) -> Iterator[Drawn]:
     """As ``draw``, and print what each model gains beyond the training row."""
     compared = compare_curves(runs)
     for line in gain_beyond_lines(compared):
         print(line)
-    return draw_compared(compared, out)
+    yield draw_compared(compared)
 
+
+FIGURE = FigureOfRuns(draw, is_of=lambda run: bool(list_finished(run, "context-curve")))
 
 if __name__ == "__main__":
-    script_of_runs(draw_and_print)
+    FigureOfRuns(draw_and_print).command()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.records.selectors import CONTROLS
-from olmo_sparsity.statistics.breakdowns import DistanceBin, by_distance, has_log_distances
+from olmo_sparsity.statistics.breakdowns import DistanceBin, has_log_distances
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.wording.units import unit_words
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .style import LINE_LOOKS, LOOKS, band, context_entry, ordered, seeing
 
 MAX_COLUMNS = 4
@@ -45,13 +46,13 @@ def _make_logarithmic(axis: Axes, bins: tuple[DistanceBin, ...]) -> None:
     axis.minorticks_off()
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``distance``: the share of the k most influential tokens in each bin of distances."""
     measurement = measured.measurement
     k, is_log = measured.summary.end_ks[-1], has_log_distances(measurement.lengths)
     # The distances of controls are known without a measurement.
     selectors = [name for name in ordered(measurement) if name not in CONTROLS] or ordered(measurement)
-    bins_of = {(e.selector, e.context): e.bins for e in by_distance(measured.tables, measurement) if e.k == k}
+    bins_of = {(e.selector, e.context): e.bins for e in measured.distances if e.k == k}
     num_columns = min(MAX_COLUMNS, len(selectors))
     num_rows = -(-len(selectors) // num_columns)
     figure, axes = plt.subplots(
@@ -86,8 +87,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     if seeing(measurement, selectors):
         words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
     caption(figure, measured.summary, words=words, handles=handles)
-    return save(figure, out, name="distance")
+    yield Drawn(figure, "distance")
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -6,6 +6,7 @@ several lengths and of the same targets (``influence.min_preceding``), such as `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -31,12 +32,10 @@ from olmo_sparsity.statistics.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
 
-from .measured import WidthOption
-from .mistakes import mistakes_in_one_line
-from .output import caption_text, save, write_above
-from .paper import Width, drawn_for, folder_for
-from .runs import looks_of_runs
-from .style import dodges
+from .drawing import WidthOption, mistakes_in_one_line, print_pictures
+from .output import Drawn, caption_text, write_above
+from .paper import Width, drawn_for
+from .style import dodges, looks_of_runs
 
 NAME = "effective-sparsity"
 # Of the lines of a model, which have its colour: the selector, the same under the null context, and `random`.
@@ -221,8 +220,8 @@ def table(found: SparsityByLength) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
-    """Draw ``effective-sparsity``, and write its numbers beside it as CSV."""
+def draw_found(found: SparsityByLength) -> Drawn:
+    """Draw ``effective-sparsity``, with its numbers as CSV."""
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
     for number, share in enumerate(SHARES):
         for row, is_relative in enumerate((False, True)):
@@ -242,10 +241,10 @@ def draw_found(found: SparsityByLength, out: Path) -> list[Path]:
     ]
     if above:
         write_above(figure, above)
-    return save(figure, out, name=NAME, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
+    return Drawn(figure, NAME, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 
-def draw(tables: list[Path], out: Path, *, selector: str = "attention") -> list[Path]:
+def draw(tables: list[Path], *, selector: str = "attention") -> Iterator[Drawn]:
     """Draw ``effective-sparsity`` from influence folders, and print how k grows with the length.
 
     Raises:
@@ -254,7 +253,7 @@ def draw(tables: list[Path], out: Path, *, selector: str = "attention") -> list[
     found = sparsity_by_length([read_length(folder) for folder in tables], selector=selector)
     for line in slope_lines(found):
         print(line)
-    return draw_found(found, out)
+    yield draw_found(found)
 
 
 def _command(
@@ -264,8 +263,7 @@ def _command(
     width: WidthOption = Width.screen,
 ) -> None:
     with mistakes_in_one_line(), drawn_for(width):
-        for path in draw(tables, folder_for(out), selector=selector):
-            print(path)
+        print_pictures(draw(tables, selector=selector), out)
 
 
 if __name__ == "__main__":

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TypeVar
 
-from olmo_sparsity.tables.reading import list_finished
+from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.tables.reading import figures_folder, newest_finished
 
-from . import (
-    agreement,
-    classes,
-    context_curve,
-    distance,
-    figure4,
-    figure5,
-    planted,
-    prediction_recovered,
-    recovered_fraction,
-    sample_size,
-    training,
-)
-from .measured import Draw, draw_measured, find_tables
-from .paper import Width, drawn_for, folder_for
+from .drawing import FigureOfMeasurement, FigureOfRuns, saved
+from .paper import Width, drawn_for
 
-MEASUREMENT_FIGURES: tuple[Draw, ...] = (
-    figure4.draw,
-    figure5.draw,
-    recovered_fraction.draw,
-    prediction_recovered.draw,
-    distance.draw,
-    classes.draw,
-    agreement.draw,
-    sample_size.draw,
-)
+Figure = TypeVar("Figure", FigureOfMeasurement, FigureOfRuns)
+
+
+def figures_of(kind: type[Figure]) -> list[Figure]:
+    """Return what the scripts beside this one declare as ``FIGURE``, of one of the two kinds, by the names of the scripts."""
+    folder = [str(Path(__file__).parent)]
+    modules = [importlib.import_module(f".{found.name}", __package__) for found in pkgutil.iter_modules(folder)]
+    declared = [getattr(module, "FIGURE", None) for module in modules]
+    return [figure for figure in declared if isinstance(figure, kind)]
 
 
 def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen") -> Iterator[Path]:
@@ -48,13 +37,10 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
         UserError: the run has no finished measurement, or its tables are damaged.
     """
     with drawn_for(Width(width)):
-        folder, out = find_tables(run, tables)
-        yield from draw_measured(MEASUREMENT_FIGURES, folder, out=out)
-        figures_of_run = folder_for(run / "figures")
-        if list_finished(run, "validation"):
-            yield from planted.draw([run], figures_of_run)
-        if list_finished(run, "context-curve"):
-            yield from context_curve.draw([run], figures_of_run)
-        metrics = run / "metrics.jsonl"
-        if metrics.is_file() and metrics.stat().st_size:
-            yield from training.draw([run], figures_of_run)
+        shown = tables or newest_finished(run)
+        measured = Measured.read(shown)
+        for of_measurement in figures_of(FigureOfMeasurement):
+            yield from saved(of_measurement.draw(measured), figures_folder(run, shown))
+        for of_runs in figures_of(FigureOfRuns):
+            if of_runs.is_of(run):
+                yield from saved(of_runs.draw([run]), run / "figures")

@@ -9,6 +9,7 @@ panel then shows how many windows lie in each hexagon. The numbers stand above t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -22,24 +23,33 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from olmo_sparsity.statistics.lines import LineFit
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.statistics.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import interval, recovered_words
 
+from .drawing import FigureOfMeasurement
 from .drawn_targets import DrawnTargets, fit_of_draws, read_drawn_targets
-from .measured import Measured, script
-from .output import caption, save
+from .output import Drawn, caption
 from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
 
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 500
-HEXAGONS = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
-POINT_AREA = {Width.screen: 5.0, Width.one: 2.0, Width.two: 2.0}  # of a window of weight 1, in square points
-ROW_HEIGHT = {Width.screen: 3.6, Width.one: 4.4, Width.two: 3.6}  # inches, before ``fit``: a square panel and its title
-TITLE_SIZE = {Width.screen: 8.0, Width.one: 6.5, Width.two: 6.5}
+HEXAGONS: dict[Optional[Width], int] = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
+POINT_AREA: dict[Optional[Width], float] = {
+    Width.screen: 5.0,
+    Width.one: 2.0,
+    Width.two: 2.0,
+}  # of a window of weight 1, in square points
+ROW_HEIGHT: dict[Optional[Width], float] = {
+    Width.screen: 3.6,
+    Width.one: 4.4,
+    Width.two: 3.6,
+}  # inches, before ``fit``: a square panel and its title
+TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.0, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
     "Dashed: sparse gain equals long gain; cross: the means. Above the panels: correlation r, and slope of long gain on sparse "
     "gain by ordinary and by total least squares, with 95% intervals over documents. {controls}In the row of the null context "
@@ -258,16 +268,15 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) ->
     return figure
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``figure4-SELECTOR`` for every selector."""
     drawn = read_drawn_targets(measured.tables, measured.measurement)
     selectors = ordered(measured.measurement)
-    return [
-        path
-        for name in selectors
-        for path in save(_draw_selector(measured, name, drawn=drawn), out, name=f"figure4-{name}")
-    ]
+    for name in selectors:
+        yield Drawn(_draw_selector(measured, name, drawn=drawn), f"figure4-{name}")
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import Measurement
 from olmo_sparsity.statistics.shown_ks import few_ks
 from olmo_sparsity.tables.reading import read_window
 from olmo_sparsity.wording.units import unit_words
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .style import ordered
 
 PERCENTILE = 90
@@ -169,7 +170,7 @@ def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
     ]
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``figure5``: the window whose long gain is nearest to the 90th percentile, with what a selector that does not see
     the target chose, if such a one was measured."""
     measurement = measured.measurement
@@ -191,8 +192,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     if measurement.selectors[selector].sees_target:
         text += f" {selector} sees the target: in a single window, choices by luck look like the others."
     caption(figure, measured.summary, words=text)
-    return save(figure, out, name="figure5", one_column=None)
+    yield Drawn(figure, "figure5", one_column=None)
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

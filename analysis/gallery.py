@@ -14,28 +14,30 @@ import numpy as np
 import typer
 from matplotlib import image
 
-from .measured import find_tables
-from .mistakes import mistakes_in_one_line
+from olmo_sparsity.tables.reading import figures_folder, newest_finished
+
+from .drawing import mistakes_in_one_line
 
 DOCS = Path("docs/images")
-# Name in docs/images/ -> path of a figure; {run} is the folder of the run, {figures} that of its newest measurement's figures.
+# Name in docs/images/ -> path of a picture that is no figure of the run, or one of several; {figures}: of its newest measurement.
 PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
-    "demo-recovered-fraction": "{figures}/recovered-fraction.png",
-    "demo-prediction-recovered": "{figures}/prediction-recovered.png",
-    "demo-figure5": "{figures}/figure5.png",
-    "demo-distance": "{figures}/distance.png",
-    "demo-classes": "{figures}/classes.png",
-    "demo-agreement": "{figures}/agreement.png",
-    "demo-sample-size": "{figures}/sample-size.png",
-    "demo-training": "{run}/figures/training.png",
-    "demo-planted": "{run}/figures/planted.png",
     "demo-context-curve": "runs/figures/context-curve.png",
     "demo-scale": "runs/scale/figures/scale.png",
     "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
     "engine-scaling": "benchmarks/results/scaling.png",
 }
+
+
+def pictures_of(run: Path, figures: Path) -> dict[str, Path]:
+    """Return the path of each picture by its name in docs/images/: those above, and the other figures of the run."""
+    paths = {name: Path(pattern.format(figures=figures)) for name, pattern in PICTURES.items()}
+    drawn = [path for folder in (figures, run / "figures") for path in sorted(folder.glob("*.png"))]
+    for path in drawn:
+        if not path.stem.startswith("figure4-"):  # one for each selector
+            paths.setdefault(f"demo-{path.stem}", path)
+    return paths
 
 
 def picture_of_page(page: Path, out: Path) -> None:
@@ -64,9 +66,8 @@ def picture_of_page(page: Path, out: Path) -> None:
 def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("runs/demo")) -> None:
     """Update the pictures in docs/images/."""
     with mistakes_in_one_line():
-        _, figures = find_tables(run, None)
-        for name, pattern in PICTURES.items():
-            source = Path(pattern.format(run=run, figures=figures))
+        figures = figures_folder(run, newest_finished(run))
+        for name, source in pictures_of(run, figures).items():
             if source.is_file():
                 shutil.copyfile(source, DOCS / f"{name}.png")
             print(f"{DOCS / name}.png", "" if source.is_file() else f"not changed: there is no {source}")

@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -132,6 +133,11 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
         handles: entries of the legend.
         columns: columns of the legend.
     """
+    if width_in_force() is None:  # the page says the rest
+        caption_text(figure, words, handles=handles)
+        if failed := failed_gates(summary):
+            write_above(figure, failed)
+        return
     data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
     sentences = (words, units_words(summary), data, anchor_warning(summary.setup))
     text = " ".join(filter(None, map(str.strip, sentences)))
@@ -143,28 +149,38 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
 def write_above(figure: Figure, sentences: Sequence[str]) -> None:
     """Write what nobody may miss above a figure, a line each, such as gates that failed."""
     width = width_in_force()
-    if width is Width.screen:
+    if width in (Width.screen, None):
         words, looks = "\n".join(sentences), {"y": 1.02, "va": "bottom", "color": "white", "bbox": GATE_FAILED_BOX}
     else:  # there the size of the figure is fixed, so the words go inside it
         lines = [line for sentence in sentences for line in textwrap.wrap(sentence, int(INCHES[width] * 13))]
         words, looks = "\n".join(lines), {"va": "top", "color": FAILED_COLOUR, "linespacing": 1.0}
-    fontsize = 10 if width is Width.screen else 7.5
+    fontsize = 10 if width in (Width.screen, None) else 7.5
     figure.suptitle(words, fontsize=fontsize, fontweight="bold", **looks)
 
 
-def save(
-    figure: Figure, out: Path, *, name: str, one_column: Optional[int] = 2, numbers: Optional[tuple[str, str]] = None
-) -> list[Path]:
-    """Write ``name.png`` and ``name.pdf`` and close the figure. The whole caption goes into ``name.txt`` and into their metadata.
+@dataclass(frozen=True)
+class Drawn:
+    """A figure that was drawn, with its whole caption as its label.
 
-    For a paper the figure is exactly as wide as the column.
-
-    Args:
+    Attributes:
         figure: the figure.
-        out: folder to write into.
-        name: name of the files.
+        name: name of its files.
         one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
         numbers: ending and text of a further file, with the numbers of the figure.
+        page_inches: width of the frame of a panel on an HTML page.
+    """
+
+    figure: Figure
+    name: str
+    one_column: Optional[int] = 2
+    numbers: Optional[tuple[str, str]] = None
+    page_inches: float = 2.5
+
+
+def save(drawn: Drawn, out: Path) -> list[Path]:
+    """Write ``NAME.png`` and ``NAME.pdf`` and close the figure. The whole caption goes into ``NAME.txt`` and into their metadata.
+
+    For a paper the figure is exactly as wide as the column.
 
     Returns:
         The paths of the pictures.
@@ -172,25 +188,26 @@ def save(
     Raises:
         UserError: a file that this tool did not write has one of the names.
     """
+    figure, name = drawn.figure, drawn.name
     words = str(figure.get_label())
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words},
         ".pdf": {"CreationDate": None, "Subject": words},
     }
     width = width_in_force()
-    if width is Width.one and one_column is None:
+    if width is Width.one and drawn.one_column is None:
         typer.echo(f"{name}: not legible in one column, so it is left out; use --width two", err=True)
         plt.close(figure)
         return []
     texts = {out / f"{name}.txt": f"{words}\n"}
-    if numbers is not None:
-        texts[out / f"{name}{numbers[0]}"] = numbers[1]
+    if drawn.numbers is not None:
+        texts[out / f"{name}{drawn.numbers[0]}"] = drawn.numbers[1]
     paths = [out / f"{name}{ending}" for ending in metadata]
     _check_own(paths, texts)
     make_folder(out)
     remove_leftovers(out)
     if width is not Width.screen:
-        fit(figure, one_column or 1)
+        fit(figure, drawn.one_column or 1)
     box = _laid_out(figure)
     pictures = {}
     for path in paths:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from typing import Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -28,22 +29,26 @@ class Width(str, Enum):
     two = "two"
 
 
-INCHES = {Width.one: 3.25, Width.two: 6.75}
+INCHES: dict[Optional[Width], float] = {Width.one: 3.25, Width.two: 6.75, None: 3.3}  # None: a legend on a page
 LEAST_SCALE = 0.55  # of the height of a panel, since its text does not shrink
 CHARS_AN_INCH = 18
 NUMBER_WITH_INTERVAL = re.compile(r"-?[\d.]+ \[[^\]\n]*\]")
 NO_BREAK = "\u00a0"
 
-_width = Width.screen  # global to the process, as the settings of matplotlib are
+_width: Optional[Width] = Width.screen  # global to the process, as the settings of matplotlib are
 
 
 @contextmanager
-def drawn_for(width: Width) -> Iterator[None]:
-    """Draw the figures inside for a medium; those for a paper use ``paper.mplstyle``. Afterwards all is as it was."""
+def drawn_for(width: Optional[Width]) -> Iterator[None]:
+    """Draw the figures inside for a medium; those for a paper use ``paper.mplstyle``. Afterwards all is as it was.
+
+    Args:
+        width: the medium; None: an HTML page, which has panels, legend and caption apart.
+    """
     global _width
     before = _width
     with plt.rc_context():
-        if width is not Width.screen:
+        if width in (Width.one, Width.two):
             plt.style.use(STYLE)
         _width = width
         try:
@@ -52,14 +57,14 @@ def drawn_for(width: Width) -> Iterator[None]:
             _width = before
 
 
-def width_in_force() -> Width:
-    """Return the medium of the figures."""
+def width_in_force() -> Optional[Width]:
+    """Return the medium of the figures; None for an HTML page."""
     return _width
 
 
 def folder_for(out: Path) -> Path:
     """Return the folder for figures: ``out``, or for a paper a folder inside it."""
-    return out if _width is Width.screen else out / f"paper-{_width.value}"
+    return out / f"paper-{_width.value}" if _width in (Width.one, Width.two) else out
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,11 +12,11 @@ from matplotlib.axes import Axes
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
-from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 
-from .output import caption_text, save
-from .runs import script_of_runs
+from .drawing import FigureOfRuns
+from .output import Drawn, caption_text
 from .style import LOOKS
 
 SUITES = {
@@ -82,7 +83,7 @@ def _words(numbers: Detection) -> str:
     ).strip()
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``planted``, of the newest validation of a run.
 
     Raises:
@@ -102,8 +103,10 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     for axis in axes[-1]:
         axis.set_xlabel("precision at truth")
     caption_text(figure, _words(numbers), last=short_anchor_warning(numbers.setup))
-    return save(figure, out, name="planted")
+    yield Drawn(figure, "planted")
 
+
+FIGURE = FigureOfRuns(draw, is_of=lambda run: bool(list_finished(run, "validation")))
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    FIGURE.command()

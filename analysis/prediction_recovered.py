@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.wording.units import unit_words
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .recovered_fraction import Line, draw_line, set_axis_of_k, spreads, title_of_fraction
 from .style import (
     blind,
@@ -89,7 +90,7 @@ def _draw_recovered_fraction(axis: Axes, summary: Summary, *, selectors: list[st
     _set_axes(axis, summary)
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``prediction-recovered``."""
     summary, selectors = measured.summary, ordered(measured.measurement)
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 7), layout="constrained")
@@ -106,8 +107,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     handles = [legend_entry(name) for name in selectors]
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
     caption(figure, summary, words=WORDS.format(units=unit_words(summary.unit)), handles=handles)
-    return save(figure, out, name="prediction-recovered")
+    yield Drawn(figure, "prediction-recovered")
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

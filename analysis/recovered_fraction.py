@@ -6,20 +6,21 @@ see it: sparse gain and luck, real minus luck, and the excess over the null cont
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Optional
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import k_words
 
-from .measured import Measured, script
-from .output import caption, save
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
 from .style import (
     LINE_LOOKS,
     LOOKS,
@@ -185,7 +186,7 @@ def _draw_panel(axis: Axes, panel: Panel, *, summary: Summary, selectors: list[s
             axis.axhspan(*summary.long_gain_nats.bounds, color="grey", alpha=0.25, linewidth=0)
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``recovered-fraction``: a row of panels for selectors that do not see the target, and one for those that do."""
     summary, selectors = measured.summary, ordered(measured.measurement)
     unseen, seen = blind(measured.measurement, selectors), seeing(measured.measurement, selectors)
@@ -200,8 +201,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="1, or long gain"))
     groups = " ".join(words for *_, words in rows)
     caption(figure, summary, words=WORDS.format(groups=groups), handles=handles)
-    return save(figure, out, name="recovered-fraction")
+    yield Drawn(figure, "recovered-fraction")
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,12 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.breakdowns import by_sample_size
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import unit_words
 
-from .measured import Measured, script
-from .output import FAILED_COLOUR, caption, save
+from .drawing import FigureOfMeasurement
+from .output import FAILED_COLOUR, Drawn, caption
 from .recovered_fraction import title_of_fraction
 from .style import (
     LOOKS,
@@ -134,7 +134,7 @@ def _mark_sizes(axis: Axes, summaries: Sequence[Summary]) -> None:
         )  # fmt: skip
 
 
-def draw(measured: Measured, out: Path) -> list[Path]:
+def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``sample-size``."""
     measurement, selectors = measured.measurement, main_selectors(measured.measurement)
     summaries = by_sample_size(measurement)
@@ -162,8 +162,10 @@ def draw(measured: Measured, out: Path) -> list[Path]:
     handles = [legend_entry(name) for name in selectors]
     handles += [Line2D([], [], markersize=4, **look) for look in _gate_looks(summaries[-1]).values()]
     caption(figure, measured.summary, words=WORDS, handles=handles)
-    return save(figure, out, name="sample-size", one_column=2)
+    yield Drawn(figure, "sample-size", one_column=2)
 
+
+FIGURE = FigureOfMeasurement(draw)
 
 if __name__ == "__main__":
-    script(draw)
+    FIGURE.command()

@@ -6,7 +6,7 @@ the seed of training only are one point: the mean over the seeds with its interv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +30,8 @@ from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import data_words, definition_words, length_words, subject_words
 from olmo_sparsity.wording.units import units_words
 
-from .output import caption_text, save
-from .runs import script_of_runs
+from .drawing import FigureOfRuns
+from .output import Drawn, caption_text
 from .style import LOOKS, dodges, error_bars, legend_entry, main_selectors, signed_log, write_nothing_measured
 
 BLACK: dict[str, Any] = {"color": "black", "marker": "D", "linestyle": "-"}
@@ -243,7 +243,7 @@ def _words(rungs: list[Rung]) -> str:
     )
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``scale``, of the newest measurement of each run.
 
     Raises:
@@ -271,8 +271,10 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     caption_text(
         figure, _words(rungs), handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None)
     )
-    return save(figure, out, name="scale")
+    yield Drawn(figure, "scale")
 
+
+FIGURE = FigureOfRuns(draw)
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    FIGURE.command()

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement
@@ -33,8 +34,29 @@ CONTEXT_WORDS = {
     "resampled": "resampled target (luck)",
     "mimicry": "mimicry (null tokens that imitate)",
 }
+RUN_LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    {"color": "#009E73", "marker": "^", "linestyle": "-."},
+    {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
+    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
+    {"color": "#56B4E9", "marker": "P", "linestyle": "--"},
+    {"color": "#332288", "marker": "X", "linestyle": "-."},
+    {"color": "#000000", "marker": "*", "linestyle": ":"},
+)
 DODGE = 0.2  # share of the distance between neighbours on a logarithmic axis that lines side by side take, all together
 SIGNED_LOG_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
+
+
+def looks_of_runs(number: int) -> tuple[dict[str, Any], ...]:
+    """Return the looks of so many runs or models in one figure.
+
+    Raises:
+        UserError: they cannot be told apart.
+    """
+    if number > len(RUN_LOOKS):
+        raise UserError(f"{number} runs or models in one figure: at most {len(RUN_LOOKS)} can be told apart")
+    return RUN_LOOKS[:number]
 
 
 def ordered(measurement: Measurement) -> list[str]:
@@ -141,10 +163,7 @@ def signed_log(axis: Axes, which: str) -> None:
 
 def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed into a panel that has nothing to show for that reason."""
-    words = "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22))
-    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
-    axis.set_xticks([])
-    axis.set_yticks([])
+    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22)))
 
 
 def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -24,8 +24,8 @@ from olmo_sparsity.statistics.synthetic import (
 )
 from olmo_sparsity.tables.reading import newest_finished
 
-from .output import caption_text, save
-from .runs import script_of_runs
+from .drawing import FigureOfRuns
+from .output import Drawn, caption_text
 from .style import LOOKS, band
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#999933")
@@ -84,7 +84,7 @@ def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
     return f"Bands: 95% intervals over sequences and, where there are several, training seeds ({numbers})"
 
 
-def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
+def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k."""
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
     first = _only_setting(settings, "scratchpad", "positions", "train_lengths", "max_position", "hide_tokens")
@@ -117,7 +117,7 @@ def _draw_parity(accuracies: list[Accuracy], out: Path) -> list[Path]:
         "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
         handles=handles,
     )
-    return save(figure, out, name="synthetic-parity")
+    return Drawn(figure, "synthetic-parity")
 
 
 def _method(setting: Setting) -> str:
@@ -130,8 +130,8 @@ def _method(setting: Setting) -> str:
     return names[setting.positions] + ("" if setting.scratchpad else ", no scratchpad")
 
 
-def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list[Path]]:
-    def draw(accuracies: list[Accuracy], out: Path) -> list[Path]:
+def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
+    def draw(accuracies: list[Accuracy]) -> Drawn:
         """Draw Figure 2 or 3: a panel for each k, a line for each way to give position IDs."""
         order = ("predicted", "coupled", "shifted", "pose")
         settings = sorted(
@@ -183,7 +183,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy], Path], list
             handles=handles,
             columns=2,
         )
-        return save(figure, out, name=name)
+        return Drawn(figure, name)
 
     return draw
 
@@ -193,7 +193,7 @@ def _filled(selector: str) -> dict[str, Any]:
     return {**LOOKS[selector], "marker": "X"} if selector == "random" else LOOKS[selector]
 
 
-def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
+def _draw_bridge(points: list[BridgePoint]) -> Drawn:
     """Draw the share of planted bits that each selector finds, and accuracy against D(k) and R(k)."""
     selectors = [name for name in LOOKS if any(point.selector == name for point in points)]
     sparsities = sorted({point.k for point in points})
@@ -245,7 +245,7 @@ def _draw_bridge(points: list[BridgePoint], out: Path) -> list[Path]:
         handles=handles,
         columns=7,
     )
-    return save(figure, out, name="synthetic-bridge", one_column=1)
+    return Drawn(figure, "synthetic-bridge", one_column=1)
 
 
 def _tables(runs: list[Path], kind: str) -> dict[Path, Path]:
@@ -253,7 +253,7 @@ def _tables(runs: list[Path], kind: str) -> dict[Path, Path]:
     return {run: newest_finished(run, kind) for run in runs if (run / kind).is_dir()}
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw the figures of the tasks that the runs were trained on.
 
     Raises:
@@ -262,25 +262,25 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     accuracies, bridges = _tables(runs, "synthetic"), _tables(runs, "bridge")
     if not accuracies and not bridges:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
-    pictures: list[Path] = []
     # The runs of the bridge are trained on rows with tokens left out, so they are no points of Figure 1.
     found = read_accuracies(folder for run, folder in accuracies.items() if run not in bridges)
     parity = [one for one in found if one.setting.task == "parity"]
     steps = [one for one in parity if one.setting.scratchpad]
     lengths = {one.setting.train_lengths for one in steps}
     beside = [one for one in parity if not one.setting.scratchpad and one.setting.train_lengths in lengths]
-    figures: tuple[tuple[list[Accuracy], Callable[[list[Accuracy], Path], list[Path]]], ...] = (
+    figures: tuple[tuple[list[Accuracy], Callable[[list[Accuracy]], Drawn]], ...] = (
         ([one for one in parity if one not in steps and one not in beside], _draw_parity),
         (steps + beside, _draw_methods("parity", "synthetic-scratchpad")),
         ([one for one in found if one.setting.task == "variables"], _draw_methods("variables", "synthetic-variables")),
     )
     for chosen, draw_figure in figures:
         if chosen:
-            pictures += draw_figure(chosen, out)
+            yield draw_figure(chosen)
     if bridges:
-        pictures += _draw_bridge(read_bridge(bridges.values()), out)
-    return pictures
+        yield _draw_bridge(read_bridge(bridges.values()))
 
+
+FIGURE = FigureOfRuns(draw)
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    FIGURE.command()

@@ -6,6 +6,7 @@ still training. It reads only ``metrics.jsonl`` and ``manifest.json``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
 
+from .drawing import FigureOfRuns
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
-from .output import caption_text, save
-from .runs import looks_of_runs, script_of_runs
+from .output import Drawn, caption_text
+from .style import looks_of_runs, write_nothing_measured
 
 # Columns of the evaluations; their words and looks.
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -122,12 +124,7 @@ def _label(axis: Axes, title: str, *, x_label: str = "tokens trained on", y_labe
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     if not axis.lines:
-        axis.text(
-            0.5, 0.5, "no evaluation yet" if by_position else "not recorded", ha="center", va="center",
-            transform=axis.transAxes, color=GREY,
-        )  # fmt: skip
-        axis.set_xticks([])
-        axis.set_yticks([])
+        write_nothing_measured(axis, "no evaluation yet" if by_position else "not recorded")
 
 
 def _format_norm(axis: Axes) -> None:
@@ -163,7 +160,7 @@ def _words(runs: list[TrainingRun]) -> str:
     )
 
 
-def draw(runs: list[Path], out: Path) -> list[Path]:
+def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``training``: what the runs have logged so far.
 
     Raises:
@@ -199,8 +196,15 @@ def draw(runs: list[Path], out: Path) -> list[Path]:
     if share.lines:
         share.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     caption_text(figure, _words(read), handles=[*_handles(read, looks), *by_position], columns=4)
-    return save(figure, out, name="training")
+    yield Drawn(figure, "training")
 
+
+def _has_metrics(run: Path) -> bool:
+    metrics = run / "metrics.jsonl"
+    return metrics.is_file() and metrics.stat().st_size > 0
+
+
+FIGURE = FigureOfRuns(draw, is_of=_has_metrics)
 
 if __name__ == "__main__":
-    script_of_runs(draw)
+    FIGURE.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Optional
 
@@ -10,23 +11,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import (
-    agreement,
-    classes,
-    distance,
-    figure4,
-    figure5,
-    prediction_recovered,
-    recovered_fraction,
-    sample_size,
-)
-from analysis.measured import Measured
+from analysis.drawing import FigureOfMeasurement
+from analysis.every_figure import figures_of as declared
+from analysis.output import Drawn
 from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import summarize
 
-MODULES = (figure4, figure5, recovered_fraction, prediction_recovered, distance, classes, agreement, sample_size)
-FIGURES = {module.__name__.removeprefix("analysis.").replace("_", "-"): module.draw for module in MODULES}
+# Every figure of a measurement, by the name of its script.
+FIGURES = {
+    figure.draw.__module__.removeprefix("analysis.").replace("_", "-"): figure.draw
+    for figure in declared(FigureOfMeasurement)
+}
+
+
+def figures_of(drawn: Iterable[Drawn]) -> list[Figure]:
+    """Return the figures of what a script draws."""
+    return [one.figure for one in drawn]
 
 
 def mean(estimate: Optional[Estimate]) -> float:

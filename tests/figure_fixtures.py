@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from drawn_figures import MODULES
 from made_up import CONTEXTUAL, made_up_tables
 from matplotlib.figure import Figure
+
+from analysis import on_page
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +39,19 @@ def figures_are_closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that a test draws; they are not saved."""
-    kept: list[Figure] = []
-    for module in MODULES:
-        monkeypatch.setattr(module, "save", lambda figure, out, **_: kept.append(figure) or [])
-    return kept
+def figures() -> list[Figure]:
+    """The figures that a test draws."""
+    return []
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write pages with charts that are empty: drawing them takes seconds."""
+
+    def empty(*names: str) -> Callable[[object], dict[str, on_page.PageFigure]]:
+        return lambda shown: {name: on_page.PageFigure(name, [], "", []) for name in names}
+
+    monkeypatch.setattr(
+        on_page, "of_report", empty("recovered-fraction", "prediction-recovered", "classes", "distance")
+    )
+    monkeypatch.setattr(on_page, "of_comparison", empty("compare"))

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.breakdowns import ClassSummary
 from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.detection import Detection
@@ -134,11 +134,6 @@ def agreement_json(pair: Agreement) -> Json:
 def screening_json(loss: ScreeningLoss) -> Json:
     """An entry of ``screening``."""
     return record_json(loss, without=("blind_recall",))
-
-
-def distance_json(shares: DistanceShares) -> Json:
-    """An entry of the report's ``distances``."""
-    return {**record_json(shares), "bins": [record_json(entry, spread=("share",)) for entry in shares.bins]}
 
 
 def detection_json(detection: Detection) -> Json:

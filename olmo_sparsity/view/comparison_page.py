@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from olmo_sparsity.statistics.comparison import Comparison, compare
+from olmo_sparsity.statistics.comparison import compare
 from olmo_sparsity.statistics.subjects import Subject
 from olmo_sparsity.view import pages
-from olmo_sparsity.view.as_json import comparison_row_json
+from olmo_sparsity.view.console import comparison_table
+from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.comparison import comparison_words, luck_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
-from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
 from olmo_sparsity.wording.units import units_words
 
@@ -35,8 +34,10 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     page = pages.render(
         "compare.html",
         styles=("report.css",),
-        scripts=("draw.js", "saving.js", "compare.js"),
-        data=_page_data(comparison),
+        scripts=(),
+        data=None,
+        figures=figure_script("on_page").of_comparison(comparison),
+        tables={every: comparison_table(comparison, every=every) for every in (False, True)},
         subjects=comparison.subjects,
         pairings=list(zip(comparison.pairings, pairings_words(comparison), strict=True)),
         luck_warning=luck_warning,
@@ -53,16 +54,3 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
     )
     pages.write_page(out, page, overwrite=overwrite)
     return out
-
-
-def _page_data(comparison: Comparison) -> dict[str, Any]:
-    """Return the JSON that the page's script draws: the rows, which of them are the main ones, and the verdicts."""
-    return {
-        "labels": comparison.labels,
-        "note": "; ".join(
-            f"{subject.label}: validity gate {subject.summary.gate}, gate beyond the training row {subject.summary.beyond_gate}"
-            for subject in comparison.subjects
-        ),
-        "rows": [{**comparison_row_json(row), "main": row.is_main} for row in comparison.rows],
-        "verdicts": [[verdict(difference) for difference in row.differences] for row in comparison.rows],
-    }

@@ -290,10 +290,11 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
     first, *later = comparison.labels
     for label, words_of_pairing in zip(later, pairings_words(comparison), strict=True):
         items.append(Sentence(f"{label} minus {first}: {words_of_pairing}.", is_bold=True))
-    print_items([*items, _comparison_table(comparison, every=every)], results_console())
+    print_items([*items, comparison_table(comparison, every=every)], results_console())
 
 
-def _comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
+def comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
+    """Return one row a quantity: its value in each measurement, and its differences from the first."""
     first, *later = comparison.labels
     differences = [column for label in later for column in (f"{label} minus {first}", "verdict")]
     rows = []

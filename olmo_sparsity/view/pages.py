@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,27 @@ from olmo_sparsity.storage.folders import make_folder
 
 # What is in every page of ours.
 OWN_PAGE = re.compile(rb'<meta name="generator" content="olmo-sparsity ')
+
+
+NOTHING = "'none'"  # in a policy
+# On light and on dark pages.
+COLOURS = {
+    "page": ("#fbfbf9", "#121518"),
+    "card": ("#ffffff", "#1a1e22"),
+    "text": ("#1a1d21", "#eceef0"),
+    "muted": ("#535d68", "#a9b3bd"),
+    "line": ("#d5dae0", "#3a424a"),
+    "grid": ("#e8ebee", "#272d33"),
+    "accent": ("#0a569f", "#84bdf7"),
+    "good": ("#0b6b3a", "#7fd8a3"),
+    "good-back": ("#e5f4ea", "#14301f"),
+    "bad": ("#a3141f", "#ff9d9d"),
+    "bad-back": ("#fdebec", "#3b1719"),
+    "heat": ("#f5a623", "#9a5b00"),
+    "cool": ("#5fb0e8", "#1f5f94"),
+    "target": ("#f6d5e6", "#5b2346"),
+    "target-line": ("#a8327a", "#e58fc3"),
+}
 
 
 def minus(text: str) -> str:
@@ -46,11 +65,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _selector_colours() -> str:
-    """Return a style sheet with the colours of the selectors, on light and on dark pages."""
+def _colours() -> str:
+    """Return a style sheet with the colours of pages and selectors, on light and on dark ones."""
+    of_selectors = {name: (selector.look.on_light, selector.look.on_dark) for name, selector in SELECTORS.items()}
     light, dark = (
-        " ".join(f"--{name}: {colour_of(selector.look)};" for name, selector in SELECTORS.items())
-        for colour_of in (attrgetter("on_light"), attrgetter("on_dark"))
+        f"color-scheme: {scheme}; "
+        + " ".join(f"--{name}: {pair[which]};" for name, pair in (COLOURS | of_selectors).items())
+        for which, scheme in enumerate(("light", "dark"))
     )
     return (
         f":root {{ {light} }}\n"
@@ -59,16 +80,10 @@ def _selector_colours() -> str:
     )
 
 
-def _selector_markers() -> str:
-    """Return a script with the markers of the selectors, as Matplotlib names them."""
-    markers = {name: selector.look.marker for name, selector in SELECTORS.items()}
-    return f'"use strict";\nconst MARKERS = {json.dumps(markers)};\n'
-
-
-def _inline(environment: Environment, names: tuple[str, ...], generated: str) -> tuple[list[Markup], list[str]]:
-    """Return the texts of our own styles or scripts, the generated one first, and their hashes for the policy."""
+def _inline(environment: Environment, names: tuple[str, ...], *generated: str) -> tuple[list[Markup], list[str]]:
+    """Return the texts of our own styles or scripts, the generated ones first, and their hashes for the policy."""
     assert environment.loader is not None
-    texts = [generated, *(environment.loader.get_source(environment, name)[0] for name in names)] if names else []
+    texts = [*generated, *(environment.loader.get_source(environment, name)[0] for name in names)]
     assert not any("</script" in text or "</style" in text for text in texts)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]
@@ -84,11 +99,10 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
         values: what the template shows; Jinja escapes it.
     """
     environment = _environment()
-    style_texts, style_hashes = _inline(environment, styles, _selector_colours())
-    script_texts, script_hashes = _inline(environment, scripts, _selector_markers())
+    style_texts, style_hashes = _inline(environment, styles, _colours())
+    script_texts, script_hashes = _inline(environment, scripts)
     policy = (
-        f"default-src 'none'; script-src {' '.join(script_hashes)}; style-src {' '.join(style_hashes)}; "
-        "img-src blob:; "  # a drawing of the page, on its way to a PNG
+        f"default-src 'none'; script-src {' '.join(script_hashes or [NOTHING])}; style-src {' '.join(style_hashes)}; "
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(

@@ -1,6 +1,6 @@
 """A measurement as one self-contained HTML page.
 
-Its charts draw the numbers of ``summarize``, ``by_class`` and ``by_distance``; its windows are rows of the tables.
+Its charts are those of ``analysis``, but for Figure 4, whose points lead to windows; its windows are rows of the tables.
 """
 
 from __future__ import annotations
@@ -10,55 +10,48 @@ from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.model_setup import subject_name
+from olmo_sparsity.statistics.summary import Summary
 from olmo_sparsity.tables.reading import figures_folder, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
+from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.report_answer import answer
-from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report
+from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
-from olmo_sparsity.wording.gates import multiplicity_words
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
 from olmo_sparsity.wording.units import unit_definition, unit_words, units_words
 
 STYLES = ("report.css",)
-SCRIPTS = (
-    "draw.js",
-    "saving.js",
-    "figure4.js",
-    "curves.js",
-    "reaction.js",
-    "classes.js",
-    "distances.js",
-    "words.js",
-    "address.js",
-    "report.js",
-)
+SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "report.js")
 
 
 def render(report: Report) -> str:
-    """Return the page."""
+    """Return the page, with the figures that are drawn of the measurement."""
+    measured = report.measured
+    summary = measured.summary
     return pages.render(
         "report.html",
         styles=STYLES,
         scripts=SCRIPTS,
         data=page_json(report),
-        report=report,
-        summary=report.summary,
-        answer=answer(report.summary, shown_first(report.measurement)),
-        multiplicity_words=multiplicity_words(len(report.classes)),
-        contrasts=[words for words in map(contrast_words, report.classes) if words],
-        facts=_facts(report),
-        citation=_citation(report),
-        null_words=null_words(report.summary),
-        is_screened=report.measurement.is_screened,
-        units=unit_words(report.summary.unit),
-        units_words=units_words(report.summary),
-        unit_definition=unit_definition(report.summary.unit),
-        subject=subject_name(report.summary.run, report.summary.setup),
+        figures=figure_script("on_page").of_report(measured),
+        tables=shown_tables(measured),
+        summary=summary,
+        answer=answer(summary, shown_first(measured.measurement)),
+        contrasts=[words for words in map(contrast_words, measured.classes) if words],
+        facts=_facts(measured),
+        citation=_citation(summary),
+        null_words=null_words(summary),
+        is_screened=measured.measurement.is_screened,
+        units=unit_words(summary.unit),
+        units_words=units_words(summary),
+        unit_definition=unit_definition(summary.unit),
+        subject=subject_name(summary.run, summary.setup),
         definitions=list(VISIBILITY_WORDS.items()),
-        anchor=anchor_words(report.summary.setup.anchor),
+        anchor=anchor_words(summary.setup.anchor),
     )
 
 
@@ -95,13 +88,13 @@ def write_report(
     if num_windows < 1:
         raise UserError(f"--windows {num_windows}: must be positive")
     pages.check_free(out, overwrite)
-    pages.write_page(out, render(read_report(tables, num_windows=num_windows, seed=seed)), overwrite=overwrite)
+    report = read_report(Measured.read(tables), num_windows=num_windows, seed=seed)
+    pages.write_page(out, render(report), overwrite=overwrite)
     return out
 
 
-def _citation(report: Report) -> str:
+def _citation(summary: Summary) -> str:
     """Return what to cite, as BibTeX: this measurement, and the paper whose experiment it is."""
-    summary = report.summary
     subject = in_tex(subject_name(summary.run, summary.setup))
     return "\n".join(
         (
@@ -122,12 +115,12 @@ def _citation(report: Report) -> str:
     )
 
 
-def _facts(report: Report) -> list[tuple[str, str]]:
+def _facts(measured: Measured) -> list[tuple[str, str]]:
     """Return what was measured and by which version, as names and values for the end of the page.
 
     What the notes of the answer say (model, text, windows, lengths) is not said again.
     """
-    summary, manifest = report.summary, report.measurement.manifest
+    summary, manifest = measured.summary, measured.measurement.manifest
     facts = [("run", summary.run)]
     if not overlap_words(summary):
         facts.append(("overlap with training", "not known"))

@@ -1,37 +1,33 @@
-"""What the report shows: the numbers and windows of a measurement, and the JSON that the page's scripts draw."""
+"""What the report shows: the numbers and windows of a measurement, its tables, and the JSON that the page's scripts draw."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance, has_log_distances
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.model_setup import subject_name
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary, summarize
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
+from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.measurement import CONTEXTS
+from olmo_sparsity.statistics.summary import SelectionSummary
 from olmo_sparsity.text.target_classes import CLASSES
-from olmo_sparsity.view.as_json import (
-    Json,
-    class_json,
-    definition_columns,
-    distance_json,
-    selection_json,
-    summary_json,
+from olmo_sparsity.view.as_json import Json, definition_columns, selection_json
+from olmo_sparsity.view.excerpts import Choice, Excerpt, choose_windows, read_excerpts, shown_first
+from olmo_sparsity.view.result_table import ResultTable
+from olmo_sparsity.view.summary_tables import (
+    class_table,
+    distance_table,
+    effective_sparsity_table,
+    every_selection_table,
+    figure4_table,
+    loss_table,
 )
-from olmo_sparsity.view.excerpts import (
-    Choice,
-    Excerpt,
-    choose_windows,
-    read_excerpts,
-    shown_first,
-)
-from olmo_sparsity.wording.captions import NO_PREDICTION
-from olmo_sparsity.wording.gates import fragile_words, no_fraction_sentence, no_fraction_words
+from olmo_sparsity.view.table_formats import csv_of
+from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.units import unit_words
 
 NUM_WINDOWS = 200
@@ -39,6 +35,10 @@ NUM_LARGEST = 10
 SEED = 0
 MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the scores of the chosen positions
 SCORE_STEPS = 99
+OF_FIGURE4 = (
+    "selector", "context", "k", "sees_target", "gain_sparse_nats", "recovered_fraction", "gain_over_random_nats",
+    "excess_gain_nats", "luck_nats", "real_minus_luck_nats", "figure4",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,13 @@ class Report:
     """What the report page shows of a measurement.
 
     Attributes:
-        measurement: its numbers, window by window.
-        summary: its numbers over all windows.
-        classes: the same by class of the target; without recovered fractions where the gate of all windows failed.
-        distances: where the chosen tokens lie.
+        measured: its numbers.
         sample: a random sample of the windows, or all of them.
         largest: the windows with the largest long gains that are not in the sample; empty if the sample is all windows.
         seed: of the sample.
     """
 
-    measurement: Measurement
-    summary: Summary
-    classes: list[ClassSummary]
-    distances: list[DistanceShares]
+    measured: Measured
     sample: list[Excerpt]
     largest: list[Excerpt]
     seed: int
@@ -66,41 +60,57 @@ class Report:
     @property
     def has_all_windows(self) -> bool:
         """True if the sample is all windows."""
-        return len(self.sample) == self.summary.num_windows
+        return len(self.sample) == self.measured.summary.num_windows
 
     @property
     def has_all_scores(self) -> bool:
         """True if the page holds the scores of all positions, False if only those of the chosen ones."""
-        num_windows, num_choices = len(self.sample) + len(self.largest), 2 * len(self.measurement.selectors)
-        return num_windows * num_choices * self.summary.lengths.num_long_range <= MAX_SCORES
+        num_windows, num_choices = len(self.sample) + len(self.largest), 2 * len(self.measured.measurement.selectors)
+        return num_windows * num_choices * self.measured.summary.lengths.num_long_range <= MAX_SCORES
 
 
-def read_report(tables: Path, *, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> Report:
-    """Read what the report shows from a finished influence folder.
+def read_report(measured: Measured, *, num_windows: int = NUM_WINDOWS, seed: int = SEED) -> Report:
+    """Read the windows that the report shows of a measurement.
 
     Args:
-        tables: the folder.
+        measured: its numbers.
         num_windows: windows to show; all, if there are no more.
         seed: of the random sample, if there are more.
     """
-    measurement = load(tables)
-    summary = summarize(measurement)
-    sample, largest = choose_windows(measurement, num_windows, num_largest=NUM_LARGEST, seed=seed)
-    excerpts = read_excerpts(tables, sample + largest)
-    return Report(
-        measurement=measurement,
-        summary=summary,
-        classes=by_class(measurement, summary),
-        distances=by_distance(tables, measurement),
-        sample=excerpts[: len(sample)],
-        largest=excerpts[len(sample) :],
-        seed=seed,
-    )
+    sample, largest = choose_windows(measured.measurement, num_windows, num_largest=NUM_LARGEST, seed=seed)
+    excerpts = read_excerpts(measured.tables, sample + largest)
+    return Report(measured, excerpts[: len(sample)], excerpts[len(sample) :], seed)
+
+
+def shown_tables(measured: Measured) -> dict[str, ResultTable]:
+    """Return the tables behind the charts, by the names by which the page asks for them."""
+    summary = measured.summary
+    return {
+        "every": every_selection_table(summary),
+        "figure4": figure4_table(summary),
+        "classes": class_table(measured.classes, summary),
+        "distances": distance_table([of for of in measured.distances if of.k == summary.end_ks[-1]]),
+    }
+
+
+def numbers_csv(measured: Measured) -> str:
+    """Return every mean of the page with its interval, in the form of ``summary --csv``; that of each class and distance, too."""
+    summary, classes = measured.summary, measured.classes
+    tables = [
+        loss_table(summary),
+        every_selection_table(summary),
+        figure4_table(summary),
+        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
+        class_table(classes, summary),
+        *(replace(every_selection_table(of.summary), name=f"class {of.target_class}") for of in classes),
+        distance_table(measured.distances),
+    ]
+    return csv_of(tables, definition_columns(summary))
 
 
 def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
-    measurement, summary = report.measurement, report.summary
+    measurement, summary = report.measured.measurement, report.measured.summary
     one, units = unit_words(summary.unit, 1), unit_words(summary.unit)
     weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
     windows = [
@@ -112,38 +122,25 @@ def page_json(report: Report) -> Json:
         for excerpt in excerpts
     ]
     return {
-        "subject": subject_name(summary.run, summary.setup),
         "summary": {
-            **summary_json(summary),
+            "unit": summary.unit,
+            "num_windows": summary.num_windows,
+            "num_long_range": summary.lengths.num_long_range,
+            "local_len": summary.lengths.local_len,
+            "is_fragile": summary.is_fragile,
             "no_fraction": no_fraction_words(summary.long_gain_nats),
-            "selections": [_selection_json(e) for e in summary.selections],
+            "selections": [_selection_json(of) for of in summary.selections if of.context in CONTEXTS],
         },
-        "definition": definition_columns(summary),
-        "classes": [_class_json(entry, summary) for entry in report.classes],
-        "distances": [distance_json(shares) for shares in report.distances],
         "selectors": [
             {
                 "name": name,
                 "sees_target": measurement.selectors[name].sees_target,
-                "num_evaluations": measurement.selectors[name].num_evaluations,
                 "control": SELECTORS[name].is_control,
                 "words": SELECTORS[name].meaning.format(unit=one, units=units),
             }
             for name in in_legend_order(measurement.selectors)
         ],
-        "log_distances": has_log_distances(summary.lengths),
-        "main_selectors": list(MAIN_SELECTORS),
         "class_words": {name: CLASSES.get(name, "") for name in sorted(measurement.windows["target_class"].unique())},
-        # The selector whose choice among foreign tokens is the mimicry floor of D(k).
-        "imitators": {
-            name: summary.prediction_recovered(name, summary.end_ks[-1]).mimicry_selector
-            for name in measurement.selectors
-        },
-        "words": {
-            "no_fraction": no_fraction_sentence(summary.long_gain_nats),
-            "no_prediction": NO_PREDICTION,
-            "fragile": fragile_words(summary),
-        },
         "units": {"one": one, "many": units},
         "ks": measurement.ks,
         "first_k": summary.end_ks[-1],
@@ -157,24 +154,14 @@ def page_json(report: Report) -> Json:
             "all": report.has_all_windows,
         },
         "windows": windows,
+        "numbers": base64.b64encode(gzip.compress(numbers_csv(report.measured).encode(), mtime=0)).decode(),
     }
 
 
 def _selection_json(selection: SelectionSummary) -> Json:
-    """The page has the cost of a selector once, in ``selectors``."""
-    return {key: value for key, value in selection_json(selection).items() if key != "num_evaluations"}
-
-
-def _class_json(entry: ClassSummary, whole: Summary) -> Json:
-    """The page draws no effective sparsity and no Figure 4 of a class.
-
-    Where the gate of all windows failed, no class has an R(k).
-    """
-    selections = [_selection_json(selection) for selection in entry.summary.selections]
-    for selection in selections:
-        del selection["figure4"]
-    reason = no_fraction_words((entry.summary if whole.gate_passed else whole).long_gain_nats)
-    return {**class_json(entry), "no_fraction": reason, "selections": selections, "effective_sparsity": None}
+    """Return what Figure 4 says of a selection."""
+    whole = selection_json(selection)
+    return {name: whole[name] for name in OF_FIGURE4}
 
 
 def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:

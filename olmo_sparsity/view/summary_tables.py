@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary
+from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.measurement import CONTEXTS
 from olmo_sparsity.statistics.screening import ScreeningLoss
 from olmo_sparsity.statistics.summary import (
@@ -61,24 +62,24 @@ def _token_cells(selection: SelectionSummary, *, unit: str) -> tuple[Cell, ...]:
     return () if unit == "token" else (rounded(selection.mean_tokens, ".1f"),)
 
 
-def _overlap_columns(summary: Summary) -> tuple[Column, ...]:
-    is_compared = REFERENCE in summary.selectors and len(summary.selectors) > 1
+def _overlap_columns(pairs: Sequence[Agreement]) -> tuple[Column, ...]:
+    is_compared = any(REFERENCE in pair.selectors for pair in pairs)
     return plain(f"overlap with {REFERENCE}") if is_compared else ()
 
 
-def _overlap_cells(summary: Summary, selector: str, *, k: int, pairs: list[Agreement]) -> tuple[Cell, ...]:
-    if not _overlap_columns(summary):
+def _overlap_cells(selector: str, *, k: int, pairs: Sequence[Agreement]) -> tuple[Cell, ...]:
+    if not _overlap_columns(pairs):
         return ()
     pair = next((pair for pair in pairs if set(pair.selectors) == {selector, REFERENCE}), None)
     return (estimated(None if pair is None else pair.overlap_at(k).share, 2),)
 
 
-def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
+def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
     """Return the headline: selectors that do not see the target, at the shown k.
 
     Args:
         summary: the numbers.
-        pairs: the overlap with ``REFERENCE``.
+        pairs: the overlap with ``REFERENCE``; none: its column is left out.
     """
     company = plain("R(k)", "D(k)", "D(k) random", "D(k) null context", "D(k) mimicry")
     columns = (
@@ -87,7 +88,7 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
         *plain("cost"),
         *in_nats("gain over random"),
         *company,
-        *_overlap_columns(summary),
+        *_overlap_columns(pairs),
     )
     rows = []
     for name in summary.blind_selectors:
@@ -102,18 +103,18 @@ def blind_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
                     estimated(entry.gain_over_random_nats, 3),
                     recovered(summary, entry.recovered_fraction),
                     *(estimated(value, 2) for value in of_d),
-                    *_overlap_cells(summary, name, k=k, pairs=pairs),
+                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", blind_caption(summary))
 
 
-def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
+def seeing_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
     """Return the selectors that see the target, at the shown k: what is left after luck.
 
     Args:
         summary: the numbers.
-        pairs: the overlap with ``REFERENCE``.
+        pairs: the overlap with ``REFERENCE``; none: its column is left out.
     """
     gains = in_nats("real minus luck", "sparse gain", "luck")
     columns = (
@@ -122,7 +123,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
         *plain("cost"),
         *gains,
         *plain("R(k), includes luck"),
-        *_overlap_columns(summary),
+        *_overlap_columns(pairs),
     )
     rows = []
     for name in summary.seeing_selectors:
@@ -137,7 +138,7 @@ def seeing_table(summary: Summary, pairs: list[Agreement]) -> ResultTable:
                     estimated(entry.gain_sparse_nats, 3),
                     estimated(entry.luck_nats, 3),
                     recovered(summary, entry.recovered_fraction),
-                    *_overlap_cells(summary, name, k=k, pairs=pairs),
+                    *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
     caption = " ".join(filter(None, (SEEING_CAPTION, all_tokens_words(summary))))
@@ -273,6 +274,21 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
             )
         )
     return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, len(classes)))
+
+
+def distance_table(distances: Sequence[DistanceShares]) -> ResultTable:
+    """Return one row a selector, context, k and bin of distances: the share of the chosen tokens that lies in it."""
+    columns = (*keys("selector", "context", "k", "distance, tokens"), *plain("share", "share at random"))
+    rows = [
+        (
+            *words(of.selector, of.context, str(of.k), f"{one.from_tokens} to {one.to_tokens}"),
+            estimated(one.share, 3),
+            rounded(one.uniform, ".3f"),
+        )
+        for of in distances
+        for one in of.bins
+    ]
+    return ResultTable("distances", columns, tuple(rows), "distances of the chosen tokens to the target")
 
 
 def agreement_table(pairs: list[Agreement], *, k: int) -> ResultTable:

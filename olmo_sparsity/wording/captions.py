@@ -8,7 +8,6 @@ from olmo_sparsity.wording.gates import multiplicity_words
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words
 
-NO_PREDICTION = "D(k) is never drawn without R(k), random, the null context and the mimicry floor."
 SEEING_CAPTION = (
     "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
     "the selector chooses again for each."

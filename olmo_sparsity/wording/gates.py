@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from olmo_sparsity.statistics.bootstrap import CONFIDENCE, MIN_DOCUMENTS
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.summary import ROBUST_RATIO, Gate, Summary
-from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, TOO_FEW_TO_TELL
+from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS
 
 NO_LONG_GAIN = "the windows show no clear gain of this model from the long context"
 SELECTION_ONLY = "the run shows selection, not length generalization"
@@ -98,13 +98,6 @@ def gates_words(summary: Summary) -> str:
 def no_fraction_words(long_gain: Estimate) -> str:
     """Return why a measurement, or a class of its targets, has no R(k), in two or three words."""
     return "gate failed" if long_gain.has_interval else TOO_FEW_DOCUMENTS
-
-
-def no_fraction_sentence(long_gain: Estimate) -> str:
-    """Return why a measurement has no R(k) and D(k), in a sentence that stands in place of their charts."""
-    if not long_gain.has_interval:
-        return f"Not shown: {TOO_FEW_TO_TELL} whether there is a long gain to recover."
-    return "Not shown: the validity gate failed, so there is no long gain to recover."
 
 
 def failed_gates(summary: Summary) -> list[str]:

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-import pytest
-from drawn_figures import mean, words_on
+from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
-from analysis import compare
+from analysis import compare, style
 from olmo_sparsity.statistics.comparison import compare as comparison_of
 from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.wording.gates import SELECTION_ONLY
 
 GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
 
 
-def drawn(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> Figure:
-    figures: list[Figure] = []
-    monkeypatch.setattr(compare, "save", lambda figure, out, **_: figures.append(figure) or [])
-    compare.draw([Path(run) for run in runs], Path("unused"))
-    return figures[0]
+def drawn(runs: list[str]) -> Figure:
+    (figure,) = figures_of(compare.draw([Path(run) for run in runs]))
+    return figure
 
 
 def labels_of(figure: Figure) -> list[str]:
     return [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
-def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     """Blind selectors are shown by their gain over random, those that see the target by real minus luck."""
     runs = [str(folders["passed"]), str(folders["beyond failed"])]
-    figure = drawn(runs, monkeypatch)
+    figure = drawn(runs)
     labels = labels_of(figure)
     numbers = {
         "unmask-one": "real minus luck",
@@ -64,24 +63,62 @@ def above(figure: Figure) -> list[str]:
     return [] if figure._suptitle is None else figure._suptitle.get_text().split("\n")
 
 
-def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
     """The two lines below the figure cannot hold the gates of several measurements; what is above it does."""
     names = ["failed", "beyond failed", "passed"]
     runs = [folders[name] for name in names]
-    figure = drawn([str(run) for run in runs], monkeypatch)
+    figure = drawn([str(run) for run in runs])
     assert [line.partition(": ")[2] for line in above(figure)[:2]] == [
         "GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
         "GATE BEYOND THE TRAINING ROW FAILED",
     ]
-    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch))
+    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"]))
 
 
-def test_a_selector_of_each_run(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = drawn([f"{tables}:kl", f"{tables}:attention"], monkeypatch)
-    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"], monkeypatch)
+def test_a_selector_of_each_run(tables: Path) -> None:
+    blind = drawn([f"{tables}:kl", f"{tables}:attention"])
+    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"])
     assert labels_of(blind)[3:] == [f"its selector, k = {k}: gain over random" for k in (1, 8)]
     assert sorted(labels_of(mixed)[3:]) == sorted(
         f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "real minus luck")
     )
     assert "Both gates of all measurements passed." in words_on(blind)
     assert "unmask-one sees the target" in words_on(mixed)
+
+
+def test_fractions_have_panels_of_their_own(folders: dict[str, Path], tables: Path) -> None:
+    """R(k) of each measurement in its colour and row, where any gate passed, and the difference."""
+    runs = [f"{tables}:kl", f"{tables}:attention"]
+    rows = [row for row in comparison_of(read_subjects(runs)).rows if row.is_main and row.is_fraction]
+    values, differences = drawn(runs).axes[2:]
+    assert values.get_xlabel() == differences.get_xlabel() == "fraction of the long gain"
+    labels = [label.get_text() for label in values.get_yticklabels()]
+    assert labels == [f"{row.selector}, k = {row.k}: {row.words}" for row in rows]
+    for axis, of, first in ((values, "values", 0), (differences, "differences", 1)):
+        points = {
+            (round(line.get_xdata()[0], 9), round(line.get_ydata()[0]), line.get_color())
+            for line in axis.lines
+            if line.get_marker() in ("o", "s")  # the others are ends of intervals
+        }
+        assert points == {
+            (round(mean(value), 9), place, style.RUN_LOOKS[first + number]["color"])
+            for place, row in enumerate(rows)
+            for number, value in enumerate(getattr(row, of))
+        }
+        assert len(points) == (4 if of == "values" else 2)
+    assert len(drawn([str(folders["failed"])] * 2).axes) == 2
+
+
+def test_without_a_difference_the_values_stand_alone(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Other tokens, and a gate that failed: neither nats nor fractions are compared."""
+    runs = []
+    for number, name in enumerate(("passed", "failed")):
+        copy = Path(shutil.copytree(folders[name], tmp_path / name))
+        hashes = dict.fromkeys(("tokens_sha256", "tokenizer_sha256"), str(number) * 64)
+        write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), **hashes})
+        runs.append(str(copy))
+    gains, no_gains, fractions, no_fractions = drawn(runs).axes
+    assert len(gains.containers) > 3 and len(fractions.containers) > 1
+    for axis in (no_gains, no_fractions):
+        assert not axis.containers
+        assert [text.get_text() for text in axis.texts] == ["no difference of these is known"]

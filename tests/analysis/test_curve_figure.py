@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_figures import figures_of
 from made_up import CONTEXTUAL
 from made_up_runs import FULL, ROW, VISIBLE, four_way_runs, pretrained_curve
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from analysis import context_curve
+from analysis.output import save
 from analysis.paper import Width, drawn_for
 from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.model_setup import ModelSetup
@@ -33,11 +35,8 @@ def compared(runs: list[Path]) -> ComparedCurves:
 
 
 @pytest.fixture
-def figure(compared: ComparedCurves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Figure:
-    figures: list[Figure] = []
-    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
-    context_curve.draw_compared(compared, tmp_path)
-    return figures[0]
+def figure(compared: ComparedCurves) -> Figure:
+    return context_curve.draw_compared(compared).figure
 
 
 def end_labels(axis: Axes) -> dict[str, str]:
@@ -108,20 +107,20 @@ def test_no_label_covers_another(figure: Figure) -> None:
 
 
 def test_the_caption_and_the_command_give_the_gains(
-    runs: list[Path], compared: ComparedCurves, figure: Figure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: list[Path], compared: ComparedCurves, figure: Figure, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = gain_beyond_lines(compared)
     words = str(figure.get_label())
     assert all(line in words for line in lines[1:])
     assert ("Dots: single seeds." in words) == (len(runs) > 4)
-    context_curve.draw_and_print(runs, tmp_path / "drawn")
+    assert len(figures_of(context_curve.draw_and_print(runs))) == 1
     assert capsys.readouterr().out.splitlines() == lines
 
 
 @pytest.mark.parametrize("width", list(Width))
 def test_pictures_and_numbers_are_written(compared: ComparedCurves, tmp_path: Path, width: Width) -> None:
     with drawn_for(width):
-        pictures = context_curve.draw_compared(compared, tmp_path)
+        pictures = save(context_curve.draw_compared(compared), tmp_path)
     assert [path.name for path in pictures] == ["context-curve.png", "context-curve.pdf"]
     assert all(path.stat().st_size > 5000 for path in pictures)
     numbers = json.loads((tmp_path / "context-curve.json").read_text())
@@ -143,11 +142,8 @@ def test_pictures_and_numbers_are_written(compared: ComparedCurves, tmp_path: Pa
         ]
 
 
-def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
-    context_curve.draw([pretrained_curve(tmp_path / "model", gain=0.2)], tmp_path)
-    (figure,) = figures
+def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path) -> None:
+    (figure,) = figures_of(context_curve.draw([pretrained_curve(tmp_path / "model", gain=0.2)]))
     for axis in figure.axes:
         marks = {text.get_text() for text in axis.texts if text.get_rotation() == 90}
         assert marks == {f"local {ROW}", f"full {FULL}"}
@@ -158,10 +154,8 @@ def test_the_curve_of_a_pretrained_model_marks_no_training_row(tmp_path: Path, m
     assert "Model someone/Made-Up-2M (2.346M parameters" in words and "gain beyond" not in words.lower()
 
 
-def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path) -> None:
     """Of each model whose check found it, by its name where there are several; the picture says it in short."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(context_curve, "save", lambda figure, out, **_: figures.append(figure) or [])
     plain = pretrained_curve(tmp_path / "plain", gain=0.2, name="someone/Plain")
     warned = pretrained_curve(tmp_path / "warned", gain=0.2, of_model=CONTEXTUAL)
     warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
@@ -171,7 +165,7 @@ def test_the_caption_warns_of_the_worse_first_token(tmp_path: Path, monkeypatch:
         ([warned], f" {warning}"),
         ([plain, warned], f" someone/Made-Up-2M: {warning}"),
     ):
-        context_curve.draw(models, tmp_path)
-        words, picture = str(figures[-1].get_label()), " ".join(text.get_text() for text in figures[-1].texts)
+        (figure,) = figures_of(context_curve.draw(models))
+        words, picture = str(figure.get_label()), " ".join(text.get_text() for text in figure.texts)
         assert words.endswith(expected) and words.count("WARNING") == (expected != "")
         assert ("WARNING: not of the better first token." in picture.replace("\n", " ")) == (expected != "")

@@ -15,6 +15,7 @@ from planted_lengths import ATTENTION, NULL, RANDOM, k_of_share, planted_length
 from typer.testing import CliRunner
 
 from analysis import effective_sparsity
+from analysis.output import save
 from olmo_sparsity.statistics.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
 
 LENGTHS = (128, 256, 512)
@@ -30,12 +31,9 @@ def found() -> SparsityByLength:
 
 @pytest.fixture(scope="module")
 def figure(found: SparsityByLength) -> Figure:
-    figures: list[Figure] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(effective_sparsity, "save", lambda figure, out, **_: figures.append(figure) or [])
-        effective_sparsity.draw_found(found, Path("unused"))
-    plt.close(figures[0])
-    return figures[0]
+    figure = effective_sparsity.draw_found(found).figure
+    plt.close(figure)
+    return figure
 
 
 def test_the_growth_of_a_constant_share_stands_beside_that_of_k(found: SparsityByLength) -> None:
@@ -115,10 +113,10 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
 
 
 def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> None:
-    effective_sparsity.draw_found(found, tmp_path)
+    save(effective_sparsity.draw_found(found), tmp_path)
     csv = tmp_path / "effective-sparsity.csv"
     csv.write_text(csv.read_text().replace("someone", "nobody"))
-    effective_sparsity.draw_found(found, tmp_path)  # an earlier table is replaced
+    save(effective_sparsity.draw_found(found), tmp_path)  # an earlier table is replaced
     rows = pd.read_csv(csv, keep_default_na=False, na_values=[""])
     assert len(rows) == 3 * 3 * (3 + 2)
     row = rows.query("model == 'someone/Made-Up-2M' and context == 'null' and share == 0.8 and full_len == 512").iloc[0]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drawn_figures import fragile, measured, only, reweighted, words_on
+from drawn_figures import figures_of, fragile, measured, only, reweighted, words_on
 from made_up import DRAWS, KS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -64,10 +64,10 @@ def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], 
 
 
 @pytest.mark.usefixtures("as_points")
-def test_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_sparse_gain_across_and_long_gain_up(tables: Path, figures: list[Figure]) -> None:
     """The rows are the real context, the resampled target, and the null context; the columns are k = 1, 2, 8."""
     measurement = only(load(tables), ["unmask-one", "random"])
-    figure4.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(figure4.draw(measured(tables, measurement)))
     axes, weights = figures[0].axes, measurement.weights_W
     for row, context in ((0, "real"), (2, "null")):
         for axis, k in zip(axes[3 * row : 3 * row + 3], KS, strict=True):
@@ -93,9 +93,9 @@ def test_sparse_gain_across_and_long_gain_up(tables: Path, tmp_path: Path, figur
     assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
 
 
-def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_the_numbers_to_read_are_in_the_titles(tables: Path, figures: list[Figure]) -> None:
     drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
-    figure4.draw(drawn, tmp_path)
+    figures += figures_of(figure4.draw(drawn))
     for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
         titles = [axis.get_title().split("\n") for axis in figure.axes if axis.get_title()]
         for i, k in enumerate(KS):
@@ -117,27 +117,27 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path, tmp_path: Path, fig
         assert ("holds no selection luck" in words) == (name != "unmask-one")
 
 
-def test_no_recovered_fraction_where_the_gate_failed(
-    folders: dict[str, Path], tmp_path: Path, figures: list[Figure]
-) -> None:
-    figure4.draw(measured(folders["failed"], only(load(folders["failed"]), ["unmask-one", "kl"])), tmp_path)
+def test_no_recovered_fraction_where_the_gate_failed(folders: dict[str, Path], figures: list[Figure]) -> None:
+    figures += figures_of(
+        figure4.draw(measured(folders["failed"], only(load(folders["failed"]), ["unmask-one", "kl"])))
+    )
     for figure in figures:
         words = words_on(figure)
         assert "gate failed: no R(k)" in words
         assert "R(8) =" not in words and "R(1) =" not in words
 
 
-def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_fragile_fractions_are_marked(tables: Path, figures: list[Figure]) -> None:
     drawn = measured(tables, only(load(tables), ["kl", "random"]))
-    figure4.draw(drawn, tmp_path)
-    figure4.draw(fragile(drawn), tmp_path)
+    figures += figures_of(figure4.draw(drawn))
+    figures += figures_of(figure4.draw(fragile(drawn)))
     assert ["fragile" in figure.axes[0].get_title() for figure in figures] == [False, False, True, True]
 
 
 @pytest.mark.usefixtures("as_points")
-def test_weights_are_areas_and_enter_the_means(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_weights_are_areas_and_enter_the_means(tables: Path, figures: list[Figure]) -> None:
     measurement = reweighted(only(load(tables), ["unmask-one"]))
-    figure4.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(figure4.draw(measured(tables, measurement)))
     windows, weights_W = measurement.windows, measurement.weights_W
     weight_of = {
         tuple(np.round(point, 5)): weight
@@ -185,14 +185,12 @@ def test_some_windows_of_the_tables(tables: Path) -> None:
     assert np.array_equal(part.sparse_gain_KWD["lasso"], everything.sparse_gain_KWD["lasso"][:, ::2])
 
 
-def test_many_windows_are_a_density(
-    tables: Path, tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_windows_are_a_density(tables: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch) -> None:
     measurement = reweighted(only(load(tables), ["kl"]))
     monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
-    figure4.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(figure4.draw(measured(tables, measurement)))
     monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows) - 1)
-    figure4.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(figure4.draw(measured(tables, measurement)))
     points, dense = figures
     assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
     assert "Each point" not in words_on(dense)
@@ -218,12 +216,12 @@ def test_many_windows_are_a_density(
 
 
 def test_draws_alone_can_be_too_many_for_points(
-    tables: Path, tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+    tables: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The resampled row has more points than the others; all rows of a figure are drawn alike."""
     measurement = only(load(tables), ["greedy"])
     monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
-    figure4.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(figure4.draw(measured(tables, measurement)))
     assert all(axis.collections[0].get_array() is not None for axis in figures[0].axes[:9])
 
 
@@ -247,25 +245,25 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
             column = pa.array([empty] * len(table), field.type)
             table = table.set_column(table.schema.get_field_index(name), field, column)
         write_parquet(table, path)
-    figure4.draw(measured(bare, only(load(bare), ["unmask-one"])), tmp_path)
+    figures += figures_of(figure4.draw(measured(bare, only(load(bare), ["unmask-one"]))))
     assert len(figures[0].axes) == 2 * len(KS)
     assert figures[0].axes[0].get_title().split("\n")[1] == "real minus luck -"
     assert "exactly luck" not in words_on(figures[0])
 
 
-def test_one_column_has_room_for_two_k(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_one_column_has_room_for_two_k(tables: Path, figures: list[Figure]) -> None:
     """The smallest and the largest k stand side by side, and the contexts keep their rows."""
     with drawn_for(Width.one):
-        figure4.draw(measured(tables, only(load(tables), ["lasso"])), tmp_path)
+        figures += figures_of(figure4.draw(measured(tables, only(load(tables), ["lasso"]))))
     titles = [axis.get_title().split("\n")[0] for axis in panels(figures[0])]
     assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]
 
 
 @pytest.mark.parametrize("width", list(Width))
-def test_nothing_covers_the_points(tables: Path, tmp_path: Path, figures: list[Figure], width: Width) -> None:
+def test_nothing_covers_the_points(tables: Path, figures: list[Figure], width: Width) -> None:
     """The numbers stand above the panels; both axes have one range and one scale, so that the dashed line is the diagonal."""
     with drawn_for(width):
-        figure4.draw(measured(tables, only(load(tables), ["unmask-one"])), tmp_path)
+        figures += figures_of(figure4.draw(measured(tables, only(load(tables), ["unmask-one"]))))
         if width is not Width.screen:
             fit(figures[0], 2)
         figures[0].draw_without_rendering()

@@ -6,17 +6,17 @@ import dataclasses
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_figures import FIGURES, MODULES, mean, measured, only, words_on
+from drawn_figures import FIGURES, figures_of, mean, measured, only, words_on
 from made_up import SEES_TARGET, M, made_up_tables
 from matplotlib.figure import Figure
 from PIL import Image
 
-from analysis import agreement, distance, figure5, output, style
+from analysis import agreement, distance, every_figure, figure5, output, style
+from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.breakdowns import by_distance
@@ -27,9 +27,7 @@ from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 @pytest.mark.parametrize("gates", ["passed", "beyond failed", "failed", "not applicable"])
 @pytest.mark.parametrize("name", sorted(FIGURES))
-def test_figures_say_what_they_show(
-    folders: dict[str, Path], tmp_path: Path, figures: list[Figure], name: str, gates: str
-) -> None:
+def test_figures_say_what_they_show(folders: dict[str, Path], figures: list[Figure], name: str, gates: str) -> None:
     """Every figure names its model, its data, its lengths and both gates; a gate that failed stands above it as well."""
     measurement = load(folders[gates])
     if name in ("figure4", "classes", "sample-size"):
@@ -37,7 +35,7 @@ def test_figures_say_what_they_show(
     drawn = measured(folders[gates], measurement)
     assert drawn.summary.gate_passed == (gates != "failed")
     assert drawn.summary.beyond_gate_passed == (gates == "passed")
-    FIGURES[name](drawn, tmp_path)
+    figures += figures_of(FIGURES[name](drawn))
     assert len(figures) == (2 if name == "figure4" else 1)
     for figure in figures:
         words = words_on(figure)
@@ -64,28 +62,28 @@ def test_figures_say_what_they_show(
 @pytest.mark.parametrize("name", sorted(FIGURES))
 def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture, a drawing, and a text that says what the figure shows, which the picture holds as well."""
-    labels = []
-
-    def keep(figure: Figure, out: Path, **options: Any) -> list[Path]:
-        labels.append(figure.get_label())
-        return output.save(figure, out, **options)
-
-    for module in MODULES:
-        monkeypatch.setattr(module, "save", keep)
     monkeypatch.setitem(plt.rcParams, "savefig.dpi", 60)
-    paths = FIGURES[name](measured(tables, only(load(tables), ["kl", "random"])), tmp_path)
-    assert {path.suffix for path in paths} == {".png", ".pdf"}
-    assert all(path.stat().st_size > 3000 for path in paths)
-    pictures = [path for path in paths if path.suffix == ".png"]
-    for picture, label in zip(pictures, labels, strict=True):
+    for drawn in FIGURES[name](measured(tables, only(load(tables), ["kl", "random"]))):
+        label = drawn.figure.get_label()
+        picture, drawing = output.save(drawn, tmp_path)
+        assert (picture, drawing) == (tmp_path / f"{drawn.name}.png", tmp_path / f"{drawn.name}.pdf")
+        assert min(path.stat().st_size for path in (picture, drawing)) > 3000
         assert picture.with_suffix(".txt").read_text(encoding="utf-8") == f"{label}\n"
         with Image.open(picture) as image:
             assert image.text["Description"] == label
 
 
-def test_every_figure_is_among_all_of_them() -> None:
-    text = Path(style.__file__).with_name("every_figure.py").read_text()
-    assert all(f"{module.__name__.removeprefix('analysis.')}.draw" in text for module in MODULES)
+def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(FIGURES) == {
+        "figure4", "figure5", "recovered-fraction", "prediction-recovered", "distance", "classes", "agreement", "sample-size",
+    }  # fmt: skip
+    of_runs = {figure.draw.__module__ for figure in every_figure.figures_of(FigureOfRuns)}
+    assert of_runs >= {
+        f"analysis.{name}" for name in ("planted", "context_curve", "training", "compare", "scale", "synthetic")
+    }
+    added = FigureOfMeasurement(lambda measured: iter([]))
+    monkeypatch.setattr(output, "FIGURE", added, raising=False)
+    assert added in every_figure.figures_of(FigureOfMeasurement)
 
 
 def test_every_selector_has_looks_of_its_own() -> None:
@@ -99,32 +97,28 @@ def test_every_selector_has_looks_of_its_own() -> None:
 
 @pytest.mark.parametrize("selectors", [["random"], ["nearest", "lasso"]])
 @pytest.mark.parametrize("name", sorted(FIGURES))
-def test_few_selectors_are_enough(
-    tables: Path, tmp_path: Path, figures: list[Figure], name: str, selectors: list[str]
-) -> None:
-    FIGURES[name](measured(tables, only(load(tables), selectors)), tmp_path)
+def test_few_selectors_are_enough(tables: Path, figures: list[Figure], name: str, selectors: list[str]) -> None:
+    figures += figures_of(FIGURES[name](measured(tables, only(load(tables), selectors))))
     expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
     assert len(figures) == expected
     for figure in figures:
         figure.draw_without_rendering()
 
 
-def test_too_few_documents_is_not_called_no_profit(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_too_few_documents_is_not_called_no_profit(tables: Path, figures: list[Figure]) -> None:
     measurement = only(load(tables), ["unmask-one", "kl"])
     few = measurement.windows["doc_id"].unique()[:10]
     small = measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy())
     for draw in FIGURES.values():
-        draw(measured(tables, small), tmp_path)
+        figures += figures_of(draw(measured(tables, small)))
     assert len(figures) == 9
     for figure in figures:
         assert "too few documents to tell" in words_on(figure)
         assert "show no gain" not in words_on(figure)
 
 
-def test_figure5_shows_the_words_and_the_losses_of_its_window(
-    tables: Path, tmp_path: Path, figures: list[Figure]
-) -> None:
-    figure5.draw(measured(tables), tmp_path)
+def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path, figures: list[Figure]) -> None:
+    figures += figures_of(figure5.draw(measured(tables)))
     words = words_on(figures[0])
     window_id = int(words.split("Window ")[1].split()[0])
     (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
@@ -143,9 +137,9 @@ def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
 
 
-def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_agreement_writes_its_numbers_into_the_cells(tables: Path, figures: list[Figure]) -> None:
     measurement = load(tables)
-    agreement.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(agreement.draw(measured(tables, measurement)))
     pairs = agreement_of(tables, measurement)
     names = [name for name in style.LOOKS if name in measurement.selectors]
     for axis, values in (
@@ -164,8 +158,8 @@ def test_agreement_writes_its_numbers_into_the_cells(tables: Path, tmp_path: Pat
     assert f"two random choices: {8 / M:.2f}" in words_on(figures[0])
 
 
-def test_distance_shows_the_shares(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
-    distance.draw(measured(tables), tmp_path)
+def test_distance_shows_the_shares(tables: Path, figures: list[Figure]) -> None:
+    figures += figures_of(distance.draw(measured(tables)))
     axis = figures[0].axes[0]
     counts: dict[int, int] = dict.fromkeys(range(9, 21), 0)  # M = 12 distances, a bin each
     for row in read_table(tables, "selections").to_pylist():
@@ -183,7 +177,7 @@ def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: P
     """Scores at random are flat there, at 1, although the bins differ in width."""
     tables = tmp_path / "many"
     write_tables(tables, 300, invented=PRETRAINED)
-    distance.draw(measured(tables, only(load(tables), ["kl", "random"])), tmp_path)
+    figures += figures_of(distance.draw(measured(tables, only(load(tables), ["kl", "random"]))))
     axis = figures[0].axes[0]
     assert axis.get_xscale() == "log" and "over that of a random choice" in axis.get_ylabel()
     real, uniform = axis.lines[0], axis.lines[2]
@@ -202,7 +196,7 @@ def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Pat
     drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
     shown: dict[str, set[int]] = {}
     for name, draw in FIGURES.items():
-        draw(drawn, tmp_path)
+        figures += figures_of(draw(drawn))
         axes = [axis for figure in figures for axis in figure.axes]
         titles = " ".join(axis.get_title() + axis.get_title(loc="left") for axis in axes)
         found = re.findall(r"(?:\bk = |\bR\(|the )(\d+)(?:\)| chosen| most)?(?=\s|,|$)", titles)
@@ -218,7 +212,7 @@ def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Pat
 def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:
     tables = made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])
     measurement = only(load(tables), ["kl", "random"]).restrict(np.arange(90) % 2 == 0)
-    distance.draw(measured(tables, measurement), tmp_path)
+    figures += figures_of(distance.draw(measured(tables, measurement)))
     for line, context in zip(figures[0].axes[0].lines, ("real", "null"), strict=False):
         far = [
             row["distance_tokens"]
@@ -232,7 +226,8 @@ def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[
 
 def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
-    assert figure5.draw(measured(tables), tmp_path)
+    (drawn,) = figure5.draw(measured(tables))
+    assert output.save(drawn, tmp_path)
 
 
 def test_the_caption_on_the_picture_is_two_lines_of_whole_sentences() -> None:
@@ -268,10 +263,10 @@ def test_lines_side_by_side_stay_near_their_place() -> None:
     ("selectors", "shown"), [(["unmask-one", "kl", "attention"], "kl"), (["unmask-one"], "unmask-one")]
 )
 def test_figure5_shows_a_choice_made_without_the_target(
-    tables: Path, tmp_path: Path, figures: list[Figure], selectors: list[str], shown: str
+    tables: Path, figures: list[Figure], selectors: list[str], shown: str
 ) -> None:
     drawn = measured(tables, only(load(tables), selectors))
-    figure5.draw(drawn, tmp_path)
+    figures += figures_of(figure5.draw(drawn))
     title = figures[0].axes[2].get_title(loc="left")
     assert f"({shown}, numbered by rank)" in title
     window_id = int(str(figures[0].get_label()).split("Window ")[1].split()[0])

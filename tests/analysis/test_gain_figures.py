@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_figures import fragile, heights, mean, measured, only, words_on
+from drawn_figures import figures_of, fragile, heights, mean, measured, only, words_on
 from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,9 +38,9 @@ def line_styles(axis: Axes, selector: str) -> set[str]:
     return {line.get_linestyle() for line in lines if len(line.get_xdata()) == len(KS)}
 
 
-def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_recovered_fraction_shows_the_summary(tables: Path, figures: list[Figure]) -> None:
     drawn = measured(tables)
-    recovered_fraction.draw(drawn, tmp_path)
+    figures += figures_of(recovered_fraction.draw(drawn))
     summary, axes = drawn.summary, figures[0].axes
     assert [axis.get_title() for axis in axes] == [
         "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
@@ -66,12 +66,10 @@ def test_recovered_fraction_shows_the_summary(tables: Path, tmp_path: Path, figu
         assert (summary.long_gain_nats.mean,) * 2 in heights(axis)
 
 
-def test_without_a_gate_there_is_no_recovered_fraction(
-    folders: dict[str, Path], tmp_path: Path, figures: list[Figure]
-) -> None:
+def test_without_a_gate_there_is_no_recovered_fraction(folders: dict[str, Path], figures: list[Figure]) -> None:
     drawn = measured(folders["failed"])
-    recovered_fraction.draw(drawn, tmp_path)
-    prediction_recovered.draw(drawn, tmp_path)
+    figures += figures_of(recovered_fraction.draw(drawn))
+    figures += figures_of(prediction_recovered.draw(drawn))
     for axis in (figures[0].axes[0], figures[1].axes[3]):
         assert "R(k)" in axis.get_title()
         assert not axis.lines
@@ -79,19 +77,19 @@ def test_without_a_gate_there_is_no_recovered_fraction(
     assert all(axis.lines for axis in [*figures[0].axes[1:], *figures[1].axes[:3]])
 
 
-def test_fragile_fractions_are_marked(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_fragile_fractions_are_marked(tables: Path, figures: list[Figure]) -> None:
     robust = measured(tables, only(load(tables), ["kl", "random"]))
     for drawn in (robust, fragile(robust)):
-        recovered_fraction.draw(drawn, tmp_path)
-        prediction_recovered.draw(drawn, tmp_path)
+        figures += figures_of(recovered_fraction.draw(drawn))
+        figures += figures_of(prediction_recovered.draw(drawn))
     marked = [[axis.get_title() for axis in figure.axes if "fragile" in axis.get_title()] for figure in figures]
     assert marked == [[], [], ["R(k), fragile\ntarget unseen"], ["R(k), real context, fragile"]]
 
 
-def test_the_prediction_is_never_shown_without_its_company(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_the_prediction_is_never_shown_without_its_company(tables: Path, figures: list[Figure]) -> None:
     """D(k) of every selector and of `random`; D under the null context; the mimicry floor; R(k)."""
     drawn = measured(tables)
-    prediction_recovered.draw(drawn, tmp_path)
+    figures += figures_of(prediction_recovered.draw(drawn))
     summary, (real, null, mimicry, gain) = drawn.summary, figures[0].axes
     assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
         "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
@@ -120,11 +118,11 @@ def test_the_prediction_is_never_shown_without_its_company(tables: Path, tmp_pat
     assert "no evidence that the context helps" in words_on(figures[0])
 
 
-def test_what_was_not_measured_is_said(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_what_was_not_measured_is_said(tables: Path, figures: list[Figure]) -> None:
     drawn = measured(tables, only(load(tables), ["random", "nearest"]))
-    prediction_recovered.draw(drawn, tmp_path)
-    recovered_fraction.draw(measured(tables, only(load(tables), ["random"])), tmp_path)
-    recovered_fraction.draw(measured(tables, only(load(tables), ["lasso"])), tmp_path)
+    figures += figures_of(prediction_recovered.draw(drawn))
+    figures += figures_of(recovered_fraction.draw(measured(tables, only(load(tables), ["random"]))))
+    figures += figures_of(recovered_fraction.draw(measured(tables, only(load(tables), ["lasso"]))))
     assert [text.get_text() for text in figures[0].axes[2].texts] == ["not measured"]
     assert [text.get_text() for text in figures[1].axes[1].texts] == ["not measured"]
     assert [len(figure.axes) for figure in figures] == [4, 3, 3]
@@ -139,10 +137,10 @@ def points_with(axis: Axes, look: dict[str, object]) -> list[tuple[float, ...]]:
     ]
 
 
-def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_classes_show_the_breakdown(tables: Path, figures: list[Figure]) -> None:
     measurement = only(load(tables), list(MAIN_SELECTORS))
     drawn = measured(tables, measurement)
-    classes.draw(drawn, tmp_path)
+    figures += figures_of(classes.draw(drawn))
     entries = by_class(measurement, drawn.summary)
     axes = figures[0].axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
@@ -173,12 +171,10 @@ def test_classes_show_the_breakdown(tables: Path, tmp_path: Path, figures: list[
     assert "at least one passes in 10%" in words  # of four classes
 
 
-def test_classes_that_look_for_the_target_stand_beside_the_null_context(
-    tables: Path, tmp_path: Path, figures: list[Figure]
-) -> None:
+def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: Path, figures: list[Figure]) -> None:
     measurement = only(load(tables), list(MAIN_SELECTORS))
     drawn = measured(tables, measurement)
-    classes.draw(drawn, tmp_path)
+    figures += figures_of(classes.draw(drawn))
     axis, windows = figures[0].axes[1], measurement.windows
     labels = [label.get_text().split("\n")[0] for label in figures[0].axes[0].get_yticklabels()]
     same, others = points_with(axis, classes.SAME_RULE_LOOK), points_with(axis, classes.OTHERS_LOOK)
@@ -199,7 +195,7 @@ def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Pa
     drawn = measured(tables, measurement)
     entries = by_class(measurement, drawn.summary)
     assert not drawn.summary.gate_passed and entries[0].summary.long_gain_nats.is_above_zero
-    classes.draw(drawn, tmp_path)
+    figures += figures_of(classes.draw(drawn))
     axis = figures[0].axes[2]
     assert not axis.lines
     assert [text.get_text().replace("\n", " ") for text in axis.texts] == ["gate of all windows failed: no R(k)"] * len(
@@ -207,10 +203,10 @@ def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Pa
     )
 
 
-def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path, figures: list[Figure]) -> None:
+def test_sample_size_shows_the_prefixes(folders: dict[str, Path], figures: list[Figure]) -> None:
     for name in ("passed", "beyond failed"):
         measurement = only(load(folders[name]), list(MAIN_SELECTORS))
-        sample_size.draw(measured(folders[name], measurement), tmp_path)
+        figures += figures_of(sample_size.draw(measured(folders[name], measurement)))
         summaries = by_sample_size(measurement)
         (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figures[-1].axes, (2, 3))
         assert [axis.get_title().split("\n")[0] for axis in figures[-1].axes] == [
@@ -258,20 +254,20 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], tmp_path: Path
 
 
 def test_each_sample_size_says_what_its_fraction_is_worth(
-    folders: dict[str, Path], tmp_path: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], figures: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gate of this number of windows failed; that of all windows failed; R(k) is fragile."""
     drawn, without_gate = (
         measured(folders[name], only(load(folders[name]), ["kl", "random"])) for name in ("passed", "failed")
     )
-    sample_size.draw(without_gate, tmp_path)
+    figures += figures_of(sample_size.draw(without_gate))
     all_of_them = by_sample_size(drawn.measurement)
     few = [dataclasses.replace(summary, is_fragile=i == 0) for i, summary in enumerate(all_of_them)]
     monkeypatch.setattr(sample_size, "by_sample_size", lambda _: few)
-    sample_size.draw(drawn, tmp_path)
+    figures += figures_of(sample_size.draw(drawn))
     last_failed = [*few[:-1], dataclasses.replace(few[-1], gate="failed").without_recovered_fractions()]
     monkeypatch.setattr(sample_size, "by_sample_size", lambda _: last_failed)
-    sample_size.draw(drawn, tmp_path)
+    figures += figures_of(sample_size.draw(drawn))
     for figure, expected in zip(
         figures, (["gate failed"] * 8, ["fragile"], ["gate of all failed"] * 7 + ["gate failed"]), strict=True
     ):

@@ -22,7 +22,7 @@ def figure_of(words: str) -> Figure:
 
 
 def save(folder: Path, words: str = CAPTION, table: str = "k,gain\n1,0.5\n", ending: str = ".csv") -> None:
-    output.save(figure_of(words), folder, name="gains", numbers=(ending, table))
+    output.save(output.Drawn(figure_of(words), "gains", numbers=(ending, table)), folder)
 
 
 def test_an_earlier_figure_is_replaced(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from made_up import made_up_tables
-from matplotlib.figure import Figure
 
 from analysis import classes, compare, figure5, paper, recovered_fraction
-from analysis.measured import Measured
+from analysis.output import save
 from analysis.paper import INCHES, Width
+from olmo_sparsity.statistics.measured import Measured
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,10 @@ def test_the_medium_and_the_settings_of_matplotlib_are_as_before_afterwards() ->
 @pytest.mark.parametrize("which", ["passed", "failed"])
 @pytest.mark.parametrize("module", [recovered_fraction, classes], ids=["recovered-fraction", "classes"])
 def test_as_wide_as_the_column_with_its_fonts(
-    tables: dict[str, Path], tmp_path: Path, width: Width, module: object, which: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    saved: list[Figure] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(plt, "close", saved.append)
-        png, pdf = module.draw(Measured.read(tables[which]), tmp_path)  # type: ignore[attr-defined]
+    tables: dict[str, Path], tmp_path: Path, width: Width, module: object, which: str
+) -> None:
+    (drawn,) = module.draw(Measured.read(tables[which]))  # type: ignore[attr-defined]
+    png, pdf = save(drawn, tmp_path)
     content = pdf.read_bytes()
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
     assert float(box[0]) == pytest.approx(72 * INCHES[width], abs=0.01)
@@ -65,18 +62,18 @@ def test_as_wide_as_the_column_with_its_fonts(
     words = png.with_suffix(".txt").read_text()
     assert "90 windows of 60 documents" in words
     assert ("GATE FAILED" in words) == (which == "failed")
-    saved[0].draw_without_rendering()  # that of the PDF has another resolution
-    for axis in saved[0].axes:  # words inside a panel reach over nothing beside it
+    drawn.figure.draw_without_rendering()  # that of the PDF has another resolution
+    for axis in drawn.figure.axes:  # words inside a panel reach over nothing beside it
         panel = axis.get_window_extent()
         for inside in (text.get_window_extent() for text in axis.texts):
             assert panel.x0 <= inside.x0 and inside.x1 <= panel.x1
-    plt.close(saved[0])
 
 
 def test_what_cannot_be_read_is_left_out(
     tables: dict[str, Path], tmp_path: Path, width: Width, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = figure5.draw(Measured.read(tables["passed"]), tmp_path)
+    (drawn,) = figure5.draw(Measured.read(tables["passed"]))
+    paths = save(drawn, tmp_path)
     if width is Width.one:
         assert paths == [] and "use --width two" in capsys.readouterr().err
     else:
@@ -84,7 +81,8 @@ def test_what_cannot_be_read_is_left_out(
 
 
 def test_a_comparison_is_drawn(tables: dict[str, Path], tmp_path: Path, width: Width) -> None:
-    paths = compare.draw([tables["passed"], tables["failed"]], tmp_path)
+    (drawn,) = compare.draw([tables["passed"], tables["failed"]])
+    paths = save(drawn, tmp_path)
     assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
     words = (tmp_path / "compare.txt").read_text()
     assert "failed: GATE FAILED: the windows show no clear gain" in words

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from drawn_figures import figures_of
 from made_up import CONTEXTUAL
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from analysis import compare, context_curve, planted, scale, training
-from analysis.mistakes import mistakes_in_one_line
-from analysis.runs import RUN_LOOKS
+from analysis.drawing import mistakes_in_one_line, saved
+from analysis.style import RUN_LOOKS
 from olmo_sparsity.config import Config, ValidationConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.context_curve import measure_context_curve
@@ -71,21 +72,19 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
 
 def test_pictures(runs: list[Path], tmp_path: Path) -> None:
     for draw, shown in ((context_curve.draw, runs), (planted.draw, runs[:1]), (scale.draw, runs)):
-        for path in draw(shown, tmp_path):
+        for path in saved(draw(shown), tmp_path):
             assert path.stat().st_size > 5000
     assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["context-curve", "planted", "scale"]
 
 
-def drawn(module: ModuleType, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
-    figures: list[Figure] = []
-    monkeypatch.setattr(module, "save", lambda figure, out, **_: figures.append(figure) or [])
-    module.draw(runs, Path("unused"))
-    return figures[0]
+def drawn(module: ModuleType, runs: list[Path]) -> Figure:
+    (figure,) = figures_of(module.draw(runs))
+    return figure
 
 
 def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses of the second run are half a nat higher: each line must show its own run."""
-    figure = drawn(context_curve, runs, monkeypatch)
+    figure = drawn(context_curve, runs)
     for panel in (0, 1):
         lines = [line for line in figure.axes[panel].lines if len(line.get_xdata()) == 12]
         assert len(lines) == 2
@@ -99,7 +98,7 @@ def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.Monk
 
 
 def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = drawn(planted, runs[:1], monkeypatch)
+    figure = drawn(planted, runs[:1])
     suites = detection(list_finished(runs[0], "validation")[-1]).suites
     for axis, suite in zip(figure.axes, suites, strict=True):
         bars = [bar.get_width() for bar in axis.patches]
@@ -116,7 +115,7 @@ def test_the_worse_first_token_is_told_beside_the_precision(
     warning = anchor_warning(ModelSetup.from_manifest(CONTEXTUAL))
     tables = list_finished(runs[0], "validation")[-1]
     print_detection(tables)
-    assert "WARNING" not in capsys.readouterr().out + str(drawn(planted, runs[:1], monkeypatch).get_label())
+    assert "WARNING" not in capsys.readouterr().out + str(drawn(planted, runs[:1]).get_label())
     warned = Path(shutil.copytree(tables, tmp_path / "warned" / "validation" / "planted"))
     write_json(warned / "manifest.json", {**read_json(warned / "manifest.json"), **CONTEXTUAL})
     print_detection(warned)
@@ -126,13 +125,13 @@ def test_the_worse_first_token_is_told_beside_the_precision(
         < shown.index(warning)
         < shown.index("precision at truth: of as many")
     )
-    figure = drawn(planted, [tmp_path / "warned"], monkeypatch)
+    figure = drawn(planted, [tmp_path / "warned"])
     assert str(figure.get_label()).endswith(f" {warning}")
     assert "WARNING: not of the better first token." in " ".join(figure.texts[-1].get_text().split())
 
 
 def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = drawn(scale, runs, monkeypatch)
+    figure = drawn(scale, runs)
     rungs = scale.ladder(runs)
     sizes = [rung.num_parameters for rung in rungs]
     assert sizes == sorted(sizes) and len(sizes) == 2
@@ -154,18 +153,18 @@ def test_what_is_missing_or_cannot_be_compared(
         (scale.draw, "nothing has been measured"),
     ):
         with pytest.raises(UserError, match=said):
-            draw([tmp_path / "nowhere"], tmp_path)
+            figures_of(draw([tmp_path / "nowhere"]))
     other = Path(shutil.copytree(tiny_run, tmp_path / "other", symlinks=True))
     fewer = with_windows_of_many_documents(tiny_config, num_windows=9)
     measure_context_curve(fewer, other)
     with pytest.raises(UserError, match="different windows"):
-        context_curve.draw([runs[0], other], tmp_path)
+        figures_of(context_curve.draw([runs[0], other]))
     measure(fewer, other)
     with pytest.raises(UserError, match="different windows"):
-        scale.draw([runs[0], other], tmp_path)
+        figures_of(scale.draw([runs[0], other]))
     measure(with_windows_of_many_documents(tiny_config, k=[2]), other)
     with pytest.raises(UserError, match="different k"):
-        scale.draw([runs[0], other], tmp_path)
+        figures_of(scale.draw([runs[0], other]))
 
 
 def test_finished_tables_of_planted_correlations_are_drawn(
@@ -197,10 +196,10 @@ def test_too_few_windows_and_no_gain_get_different_words(
     validate(config, run)
     measure(config, run)
     measure_context_curve(config, run)
-    for axis in drawn(planted, [run], monkeypatch).axes:
+    for axis in drawn(planted, [run]).axes:
         assert "gate failed: too few windows" in axis.get_title()
-    assert drawn(scale, [run], monkeypatch).axes
-    assert drawn(context_curve, [run], monkeypatch).axes
+    assert drawn(scale, [run]).axes
+    assert drawn(context_curve, [run]).axes
     result = subprocess.run(
         [sys.executable, "-m", "analysis.scale", "--run", str(tmp_path / "nowhere")],
         capture_output=True, text=True, cwd=Path(scale.__file__).parent.parent,
@@ -248,7 +247,7 @@ def test_more_runs_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     runs = [tmp_path / str(number) for number in range(9)]
     for draw in (compare.draw, training.draw):
         with pytest.raises(UserError, match="9 runs or models in one figure: at most 8 can be told apart"):
-            draw(runs, tmp_path)
+            figures_of(draw(runs))
     assert len({(look["color"], look["marker"]) for look in RUN_LOOKS}) == 8
     with pytest.raises(UserError, match="this figure is of one run"):
-        planted.draw(runs[:2], tmp_path)
+        figures_of(planted.draw(runs[:2]))

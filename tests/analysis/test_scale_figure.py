@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_figures import figures_of
 from made_up_runs import made_up_ladder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -64,12 +65,10 @@ def test_sizes_that_were_measured_in_other_ways_are_refused(
 
 @pytest.fixture(scope="module")
 def figure(rungs: list[scale.Rung]) -> Figure:
-    figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scale, "save", lambda figure, out, **_: figures.append(figure) or [])
         patch.setattr(scale, "ladder", lambda runs: rungs)
-        scale.draw([], Path("unused"))
-    return figures[0]
+        (figure,) = figures_of(scale.draw([]))
+    return figure
 
 
 def mean(estimate: Estimate | None) -> float:

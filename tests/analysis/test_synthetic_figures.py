@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_figures import words_on
+from drawn_figures import figures_of, words_on
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -53,8 +53,6 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Draw made-up accuracies and points of the bridge; return the figures by name."""
 
     def figures(accuracies: list[Accuracy], points: list[BridgePoint]) -> dict[str, Figure]:
-        drawn: dict[str, Figure] = {}
-        monkeypatch.setattr(synthetic, "save", lambda figure, out, name, **_: drawn.setdefault(name, figure) and [])
         tables = {"synthetic": bool(accuracies), "bridge": bool(points)}
         for kind, wanted in tables.items():
             if wanted:
@@ -62,8 +60,8 @@ def draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(synthetic, "newest_finished", lambda run, kind: run / kind / "newest")
         monkeypatch.setattr(synthetic, "read_accuracies", lambda folders: accuracies if list(folders) else [])
         monkeypatch.setattr(synthetic, "read_bridge", lambda folders: points)
-        synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted], tmp_path)
-        return drawn
+        drawn = synthetic.draw([tmp_path / kind for kind, wanted in tables.items() if wanted])
+        return {one.name: one.figure for one in drawn}
 
     yield figures
     plt.close("all")
@@ -215,9 +213,9 @@ def test_bridges_of_two_settings_are_refused(draw) -> None:
 def test_an_unfinished_evaluation_is_one_line(kind: str, tmp_path: Path) -> None:
     (tmp_path / kind / "begun").mkdir(parents=True)
     with pytest.raises(UserError, match=r"is finished; run `olmo-sparsity synth (eval|bridge)` again, it continues"):
-        synthetic.draw([tmp_path], tmp_path)
+        figures_of(synthetic.draw([tmp_path]))
 
 
 def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no synthetic tables here; run `olmo-sparsity synth eval` first"):
-        synthetic.draw([tmp_path], tmp_path)
+        figures_of(synthetic.draw([tmp_path]))

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_figures import figures_of
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import training
+from analysis.drawing import saved
 from analysis.metrics import running_median
-from analysis.runs import RUN_LOOKS
+from analysis.style import RUN_LOOKS
 from olmo_sparsity.errors import UserError
 
 
@@ -30,11 +32,9 @@ def copy_of(run: Path, to: Path, found: list[dict[str, Any]]) -> Path:
     return to
 
 
-def drawn(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Figure:
-    figures: list[Figure] = []
-    monkeypatch.setattr(training, "save", lambda figure, *_, **__: figures.append(figure) or [])
-    training.draw(runs, Path("unused"))
-    return figures[0]
+def drawn(runs: list[Path]) -> Figure:
+    (figure,) = figures_of(training.draw(runs))
+    return figure
 
 
 def lines_of(axis: Axes, color: Any = None) -> list[tuple[list[float], list[float]]]:
@@ -43,7 +43,7 @@ def lines_of(axis: Axes, color: Any = None) -> list[tuple[list[float], list[floa
     ]
 
 
-def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path) -> None:
     """The losses of the second run are half a nat higher: each line must show its own run."""
     more = [
         {key: value + 0.5 if isinstance(value, float) and "nats" in key else value for key, value in record.items()}
@@ -51,7 +51,7 @@ def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monke
     ]
     other = copy_of(tiny_run, tmp_path / "other", more)
     for runs in ([tiny_run], [tiny_run, other]):
-        losses, rate, speed, positions, norm, share = drawn(runs, monkeypatch).axes
+        losses, rate, speed, positions, norm, share = drawn(runs).axes
         for number, run in enumerate(runs):
             found = records(run)
             color = RUN_LOOKS[number]["color"] if len(runs) > 1 else None
@@ -70,24 +70,21 @@ def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path, monke
         assert len(positions.lines) == 3
 
 
-def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> None:
     early = copy_of(tiny_run, tmp_path / "early", records(tiny_run)[:3])
     with open(early / "metrics.jsonl", "a") as file:
         file.write('{"step": 4, "lo')
-    losses, _, _, positions, _, _ = drawn([early], monkeypatch).axes
+    losses, _, _, positions, _, _ = drawn([early]).axes
     assert [r["loss_nats"] for r in records(tiny_run)[:3]] in [y for _, y in lines_of(losses)]
     assert not positions.lines
     assert [text.get_text() for text in positions.texts] == ["no evaluation yet"]
-    monkeypatch.undo()
-    assert all(path.stat().st_size > 5000 for path in training.draw([early, tiny_run], tmp_path / "out"))
+    assert all(path.stat().st_size > 5000 for path in saved(training.draw([early, tiny_run]), tmp_path / "out"))
 
 
-def test_the_first_steps_do_not_squeeze_the_rest(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_steps_do_not_squeeze_the_rest(tiny_run: Path, tmp_path: Path) -> None:
     first = records(tiny_run)[-1]
     found = [{**first, "step": n, "tokens": n * 100, "loss_nats": 90.0 if n < 3 else 4.0} for n in range(1, 101)]
-    low, high = drawn([copy_of(tiny_run, tmp_path / "steep", found)], monkeypatch).axes[0].get_ylim()
+    low, high = drawn([copy_of(tiny_run, tmp_path / "steep", found)]).axes[0].get_ylim()
     assert low < 4 < high < 10
 
 
@@ -114,8 +111,7 @@ def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) ->
     else:
         (run / "metrics.jsonl").write_text(content)
     with pytest.raises(UserError, match=said):
-        training.draw([run], tmp_path / "out")
+        figures_of(training.draw([run]))
     for folder, words in ((tmp_path / "nowhere", "no training run"), (tmp_path, "no run folder")):
         with pytest.raises(UserError, match=words):
-            training.draw([folder], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+            figures_of(training.draw([folder]))

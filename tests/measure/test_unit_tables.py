@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn_figures import FIGURES, measured, words_on
+from drawn_figures import FIGURES, figures_of, measured, words_on
 from made_up import related_words
-from matplotlib.figure import Figure
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -252,13 +251,12 @@ def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mista
         settings_of(tiny_config, unit="block:5", k=[1], screen=4).check_k()
 
 
-def test_figures_say_what_k_counts(word_tables: Path, figures: list[Figure]) -> None:
+def test_figures_say_what_k_counts(word_tables: Path) -> None:
     drawn = measured(word_tables)
     expected = units_words(drawn.summary)
     assert expected.startswith("k counts words; ")
     for name, draw in FIGURES.items():
-        draw(drawn, word_tables)
-        words = words_on(figures[-1])
+        words = words_on(figures_of(draw(drawn))[-1])
         assert "k counts words" in words, name
         assert "unmasked tokens" not in words, name
         if name in ("recovered-fraction", "prediction-recovered"):

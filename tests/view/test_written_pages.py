@@ -15,6 +15,7 @@ from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.pages import check_free, write_page
 from olmo_sparsity.view.report import write_report
 
+pytestmark = pytest.mark.usefixtures("no_charts")
 GENERATOR = '<meta name="generator" content="olmo-sparsity '
 
 

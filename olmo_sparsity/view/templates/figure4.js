@@ -18,10 +18,10 @@ const longGain = (window, context) => (context === "real" ? window.gain_long_nat
 const sparseGain = (data, window, selector, context, k) =>
   window.selections[selector][context].gain[data.ks.indexOf(k)];
 
-/** Returns the inner width of a figure in a grid with columns of a least width, as the style sheet lays them out. */
-const panelWidth = (place, least = 400) => {
+/** Returns the inner width of a panel, as the style sheet lays them out. */
+const panelWidth = (place) => {
   const total = place.clientWidth || 800;
-  const columns = Math.max(1, Math.floor((total + 16) / (least + 16)));
+  const columns = Math.max(1, Math.floor((total + 16) / 416));
   return Math.max(260, (total - 16 * (columns - 1)) / columns - 28);
 };
 
@@ -142,8 +142,7 @@ function scatter(data, context, state, width, passes, open) {
     ),
     tip,
   );
-  const name = `Figure 4, ${state.selector}, k = ${k}, ${CONTEXTS[context]}, ${windows.length} windows`;
-  return { figure: withFiles(figure, name), outside };
+  return { figure, outside };
 }
 
 function showTip(figure, tip, left, top, window, gain, long, context) {
@@ -167,7 +166,7 @@ function showTip(figure, tip, left, top, window, gain, long, context) {
 function drawFigure4(data, state, place, words, passes, open) {
   const width = panelWidth(place);
   const panels = Object.keys(CONTEXTS).map((context) => scatter(data, context, state, width, passes, open));
-  place.replaceChildren(...panels.map((panel) => panel.figure), figure4Table(data, state));
+  place.replaceChildren(...panels.map((panel) => panel.figure));
   const k = state.measuredK;
   const real = entryOf(data.summary.selections, state.selector, "real", k);
   const num = data.sample.num_sample;
@@ -202,25 +201,4 @@ function findPoints(place, window) {
   const first = points.find((point) => point.classList.contains("here"));
   place.scrollIntoView({ block: "start" });
   first.focus({ preventScroll: true });
-}
-
-function figure4Table(data, state) {
-  const rows = data.ks.flatMap((k) =>
-    Object.keys(CONTEXTS).map((context) => {
-      const e = entryOf(data.summary.selections, state.selector, context, k);
-      return [
-        `${k}, ${context}`,
-        interval(e.gain_sparse_nats, 3),
-        fractionWords(data.summary, e),
-        interval(e.figure4.correlation),
-        interval(e.figure4.ols_slope),
-        interval(e.figure4.tls_slope),
-      ];
-    }),
-  );
-  return numbersTable(
-    `Figure 4 in numbers, selector ${state.selector}`,
-    ["k, context", "sparse gain, nats", "R(k)", "correlation", "OLS slope", "TLS slope"],
-    rows,
-  );
 }

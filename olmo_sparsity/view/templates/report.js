@@ -3,11 +3,6 @@
 
 const DATA = JSON.parse(byId("data").textContent);
 const PAGE_SIZE = 20;
-// Below the title of every figure that is saved.
-const PAGE_NOTE =
-  `${DATA.subject}: ${DATA.summary.num_windows} windows of ${DATA.summary.num_documents} documents; validity gate ` +
-  `${DATA.summary.gate}; gate beyond the training row ${DATA.summary.beyond_gate}`;
-
 const state = {
   selector: DATA.shown_first,
   k: DATA.first_k,
@@ -15,14 +10,11 @@ const state = {
   range: "own", // of the axes of Figure 4
   page: 0,
   window: null, // the window that was gone to
-  /** The largest measured k that is not above k: charts show only measured ones. */
+  /** The largest measured k that is not above k: Figure 4 shows only measured ones. */
   get measuredK() {
     return DATA.ks.filter((k) => k <= this.k).at(-1) ?? DATA.ks[0];
   },
 };
-const shownCurves = new Set(
-  DATA.selectors.map((s) => s.name).filter((name) => DATA.main_selectors.includes(name) || name === state.selector),
-);
 // A call takes only so many arguments, so the maximum is that of each window's maximum.
 const longestOf = (windows) =>
   windows.reduce((most, w) => {
@@ -113,35 +105,6 @@ function drawCards() {
 
 const drawScatter = () => drawFigure4(DATA, state, byId("figure4"), byId("figure4-words"), readFilters(), goTo);
 
-function drawCharts() {
-  drawScatter();
-  drawCurves(DATA, shownCurves, state, byId("curves"));
-  drawReaction(DATA, state, byId("reaction"));
-  drawClasses(DATA, state, byId("classes"));
-  drawDistances(DATA, state, byId("distances"));
-}
-
-function drawLegend() {
-  byId("legend").replaceChildren(
-    ...DATA.selectors.map(({ name }) =>
-      html(
-        "button",
-        {
-          type: "button",
-          "aria-pressed": String(shownCurves.has(name)),
-          onclick: (event) => {
-            if (!shownCurves.delete(name)) shownCurves.add(name);
-            event.currentTarget.setAttribute("aria-pressed", String(shownCurves.has(name)));
-            drawCurves(DATA, shownCurves, state, byId("curves"));
-          },
-        },
-        svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(name, 0, 0, 4.5)),
-        name,
-      ),
-    ),
-  );
-}
-
 function drawNote() {
   const of = DATA.selectors.find((s) => s.name === state.selector);
   const verdict = of.control
@@ -152,10 +115,9 @@ function drawNote() {
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   const among = DATA.summary.unit === "token" ? ` of ${DATA.summary.num_long_range}` : "";
   byId("k-shown").textContent = `${state.k}${among}`;
-  for (const note of document.querySelectorAll(".unmeasured")) {
-    note.hidden = state.k === state.measuredK;
-    note.textContent = `k = ${state.k} was not measured: what follows is of k = ${state.measuredK}.`;
-  }
+  const note = document.querySelector(".unmeasured");
+  note.hidden = state.k === state.measuredK;
+  note.textContent = `k = ${state.k} was not measured: what follows is of k = ${state.measuredK}.`;
 }
 
 // --- going to a window
@@ -195,7 +157,6 @@ function restore() {
   const view = viewOf(location.hash);
   if (!view) return false;
   setView(DATA, state, view);
-  shownCurves.add(state.selector);
   return true;
 }
 
@@ -238,8 +199,7 @@ function fillControls() {
 function listen() {
   byId("selector").addEventListener("change", (event) => {
     state.selector = event.target.value;
-    shownCurves.add(state.selector);
-    drawAll();
+      drawAll();
     remember();
   });
   byId("range").addEventListener("change", (event) => {
@@ -248,8 +208,8 @@ function listen() {
     remember();
   });
   byId("copy-citation").addEventListener("click", () => copyText(byId("citation"), byId("copied")));
-  byId("save-numbers").addEventListener("click", () =>
-    offer(new Blob([numbersCsv(DATA)], { type: "text/csv" }), "numbers.csv"),
+  byId("save-numbers").addEventListener("click", async () =>
+    offer(new Blob([await numbersCsv(DATA)], { type: "text/csv" }), "numbers.csv"),
   );
   byId("save-windows").addEventListener("click", () =>
     offer(new Blob([windowsCsv(DATA, listed())], { type: "text/csv" }), "windows.csv"),
@@ -260,7 +220,7 @@ function listen() {
     drawNote();
     if (state.measuredK === before) for (const one of cards) one.update(state);
     else {
-      drawCharts();
+      drawScatter();
       drawCards();
     }
     remember();
@@ -304,14 +264,13 @@ function listen() {
     if (innerWidth === width) return; // only the height changed: the address bar of a phone appeared or disappeared
     width = innerWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(drawCharts, 150);
+    waiting = setTimeout(drawScatter, 150);
   });
 }
 
 function drawAll() {
   drawNote();
-  drawLegend();
-  drawCharts();
+  drawScatter();
   drawCards();
 }
 

@@ -1,0 +1,131 @@
+"""What the scripts of this folder declare as ``FIGURE``, and the command line that each has.
+
+Every figure of one measurement, or of one run, is drawn by ``olmo-sparsity figures``: a new script needs no entry elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.tables.reading import figures_folder, newest_finished, run_of_tables
+
+from .output import Drawn, save
+from .paper import Width, drawn_for, folder_for
+
+DEFAULT_RUN = Path("runs/demo")
+WidthOption = Annotated[
+    Width,
+    typer.Option(
+        help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in), written into a folder paper-WIDTH."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FigureOfMeasurement:
+    """A figure of one measurement.
+
+    Attributes:
+        draw: draws it, in one picture or several.
+    """
+
+    draw: Callable[[Measured], Iterator[Drawn]]
+
+    def command(self) -> None:
+        """Run the command line of the script."""
+        command_of([self])
+
+
+@dataclass(frozen=True)
+class FigureOfRuns:
+    """A figure of whole runs, one or several.
+
+    Attributes:
+        draw: draws it, in one picture or several.
+        is_of: whether it can be drawn of a run alone, so that it belongs to the run's figures.
+    """
+
+    draw: Callable[[list[Path]], Iterator[Drawn]]
+    is_of: Callable[[Path], bool] = lambda run: False
+
+    def command(self) -> None:
+        """Run the command line of the script."""
+
+        def command(
+            run: Annotated[list[Path], typer.Option(help="Folder of a run; may be repeated.")] = [DEFAULT_RUN],  # noqa: B006
+            out: Annotated[
+                Optional[Path], typer.Option(help="Folder for the pictures. Default: figures/ of the first run.")
+            ] = None,
+            width: WidthOption = Width.screen,
+        ) -> None:
+            first = run[0] if run[0].exists() else Path(str(run[0]).rpartition(":")[0])  # RUN:SELECTOR
+            with mistakes_in_one_line(), drawn_for(width):
+                print_pictures(self.draw(run), out or first / "figures")
+
+        typer.run(command)
+
+
+def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
+    """Run the command line of figures of a measurement."""
+
+    def command(
+        run: Annotated[
+            Optional[Path], typer.Option(help=f"Folder of the run. Default: that of --tables, or {DEFAULT_RUN}.")
+        ] = None,
+        tables: Annotated[Optional[Path], typer.Option(help="Influence folder. Default: the run's newest.")] = None,
+        out: Annotated[
+            Optional[Path], typer.Option(help="Folder for the pictures. Default: RUN/figures/NAME OF THE TABLES.")
+        ] = None,
+        width: WidthOption = Width.screen,
+    ) -> None:
+        with mistakes_in_one_line(), drawn_for(width):
+            shown = tables or newest_finished(run or DEFAULT_RUN)
+            folder = run or run_of_tables(shown)
+            if out is None:
+                if folder is None:
+                    raise UserError(
+                        f"{tables}: these tables are not in a run folder; name the folder for the pictures with --out DIR"
+                    )
+                out = figures_folder(folder, shown)
+            measured = Measured.read(shown)
+            for figure in figures:
+                print_pictures(figure.draw(measured), out)
+
+    typer.run(command)
+
+
+def print_pictures(drawn: Iterable[Drawn], out: Path) -> None:
+    """Save pictures into a folder, and print their paths."""
+    for path in saved(drawn, out):
+        print(path)
+
+
+def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:
+    """Save pictures into a folder, or for a paper into one inside it, and yield the path of each file."""
+    for picture in drawn:
+        yield from save(picture, folder_for(out))
+
+
+@contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+    """Turn a mistake of the user, or an error of the operating system about a file, into one line and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+    except OSError as error:
+        if error.errno is None:  # not of the operating system
+            raise
+        line = f"{error.filename or 'a file cannot be read or written'}: {error.strerror}"
+    else:
+        return
+    typer.echo(f"analysis: error: {line}", err=True)
+    raise typer.Exit(2)

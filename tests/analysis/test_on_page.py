@@ -1,0 +1,52 @@
+"""A figure for an HTML page: its panels are SVGs that run nothing, load nothing and meet no other ID."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pytest
+
+from analysis import on_page
+from analysis.output import Drawn, caption_text, write_above
+from analysis.paper import drawn_for
+
+HOSTILE = '</text></svg><script>alert("1")</script> & $x$'
+
+
+def test_panels_are_self_contained_and_text_stays_text() -> None:
+    with drawn_for(None):
+        figure, axes = plt.subplots(1, 2, sharey=True, layout="constrained")
+        for number, axis in enumerate(axes):
+            (line,) = axis.plot([0, 1 + number], [2, 3], marker="o", label=HOSTILE)
+            axis.set_title(HOSTILE)
+        axes[0].set_ylabel("share of words")
+        caption_text(figure, "What it shows. And more.", handles=[line])
+        write_above(figure, ["GATE FAILED"])
+        page = on_page.page_figure(Drawn(figure, "gains"))
+    assert (page.name, page.words, page.above) == ("gains", "What it shows. And more.", ["GATE FAILED"])
+    left, right, legend = map(ElementTree.fromstring, page.panels)
+    for panel in (left, right):
+        texts = [text.text for text in panel.iter("text")]
+        assert HOSTILE in texts and "share of words" in texts and "2.0" in texts  # labels that the panels share
+    assert HOSTILE in [text.text for text in legend.iter("text")]
+    for svg in (left, right, legend):
+        for node in svg.iter():
+            assert node.tag in ("svg", "g", "path", "text", "use", "defs", "clipPath", "rect"), node.tag
+            assert "style" not in node.attrib and not any(name.startswith("on") for name in node.attrib)
+            assert node.get("id", "gains-").startswith("gains-") and node.get("href", "#gains-").startswith("#gains-")
+    assert left.get("height") == right.get("height")  # titles of a row stand side by side
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        ("font: bold 9px Arial; text-anchor: end", {"font-weight": "bold", "font-size": "9px", "text-anchor": "end"}),
+        ("font-size: 9px; font-family: 'DejaVu Sans'; fill: #ffffff", {"font-size": "9px", "fill": "#ffffff"}),
+        ("font: italic 7.5px 'DejaVu Sans'", {"font-style": "italic", "font-size": "7.5px"}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_styles_become_attributes(style: str, expected: dict[str, str]) -> None:
+    assert on_page._attributes_of(style) == expected
