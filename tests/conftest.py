@@ -165,12 +165,24 @@ def tiny_config(tiny_yaml: Path) -> Config:
     return load_config(tiny_yaml)
 
 
+def unchanged(folder: Path) -> Iterator[Path]:
+    """Yield a folder that tests share, and fail at the end if one has changed what was in it; they may add to it."""
+
+    def state(path: Path) -> tuple[int, int] | None:
+        return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+
+    before = {path: state(path) for path in folder.rglob("*") if path.is_file()}
+    yield folder
+    changed = [str(path) for path in before if state(path) != before[path]]
+    assert not changed, f"a test has changed what all share: {changed}; change a copy"
+
+
 @pytest.fixture(scope="session")
-def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A trained run; tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config, run)
-    return run
+    yield from unchanged(run)
 
 
 @pytest.fixture(scope="session")
@@ -179,14 +191,14 @@ def bos_config(tiny_config: Config) -> Config:
 
 
 @pytest.fixture(scope="session")
-def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run trained with a BOS in front of its rows; tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "bos"
     train(bos_config, run)
-    return run
+    yield from unchanged(run)
 
 
 @pytest.fixture(scope="session")
-def tiny_tables(tiny_config: Config, tiny_run: Path) -> Path:
+def tiny_tables(tiny_config: Config, tiny_run: Path) -> Iterator[Path]:
     """The measurement of ``tiny_run``; tests must not change it."""
-    return measure(tiny_config, tiny_run)
+    yield from unchanged(measure(tiny_config, tiny_run))
