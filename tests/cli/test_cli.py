@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import yaml
 from conftest import made_up_text, write_corpus
-from mistakes import run_main
 from started_commands import run_cli
 from tiny_pretrained import save_llama
 
-from olmo_sparsity.cli.app import app
+from olmo_sparsity.cli.app import app, main
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.tables.reading import list_finished
 
@@ -228,14 +227,19 @@ def test_a_pretrained_model_and_a_run_at_other_lengths(
 )
 @pytest.mark.usefixtures("llama")
 def test_mistakes_that_need_a_model_or_prepare_a_text(
-    workplace: Path, command: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workplace: Path, command: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others are in mistake_cases.py."""
     (workplace / "short.jsonl").write_text('{"text": "much too short"}\n' * 3)
+    before = set(workplace.rglob("*"))
     monkeypatch.chdir(workplace)
-    ended = run_main(command, monkeypatch, capfd)
-    assert message in ended.err and ended.err.count("\n") == 1
-    assert (ended.code, ended.out, ended.changed) == (2, "", [])
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message in errors and errors.count("\n") == 1
+    assert set(workplace.rglob("*")) == before
 
 
 def test_a_full_disk_is_reported_in_one_line_and_the_run_resumes(workplace: Path) -> None:
