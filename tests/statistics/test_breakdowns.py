@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import KS, SEES_TARGET, M, made_up_tables
+from olmo_sparsity.view.as_json import agreement_json, class_json, distance_json, summary_json
 from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics import bootstrap
 from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.as_json import agreement_json, class_json, distance_json, summary_json
 from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
