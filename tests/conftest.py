@@ -29,24 +29,24 @@ typer.main.get_command = cache(typer.main.get_command)  # before typer.testing t
 # The files that take longest come first, so that no worker ends with one of them while the others wait.
 LONG = [
     "test_fresh_processes.py",
-    "training/test_processes.py",
-    "docs/test_commands.py",
-    "analysis/test_figures.py",
-    "cli/test_mistakes.py",
-    "training/test_loop.py",
     "view/test_report.py",
-    "cli/test_cli.py",
-    "tables/test_parts.py",
-    "config/test_config.py",
-    "measure/test_visibility.py",
+    "analysis/test_figures.py",
+    "docs/test_commands.py",
+    "training/test_loop.py",
+    "training/test_processes.py",
     "text/test_preparation.py",
-    "synthetic/test_runs.py",
+    "tables/test_parts.py",
+    "cli/test_cli.py",
     "statistics/test_detection.py",
-    "statistics/test_breakdowns.py",
-    "measure/test_long_windows.py",
-    "measure/test_planted.py",
-    "analysis/test_run_figures.py",
+    "cli/test_mistakes.py",
+    "measure/test_visibility.py",
     "test_architecture.py",
+    "measure/test_long_windows.py",
+    "statistics/test_breakdowns.py",
+    "measure/test_planted.py",
+    "synthetic/test_runs.py",
+    "config/test_config.py",
+    "analysis/test_run_figures.py",
     "cli/test_endings.py",
 ]
 
@@ -165,12 +165,24 @@ def tiny_config(tiny_yaml: Path) -> Config:
     return load_config(tiny_yaml)
 
 
+def unchanged(folder: Path) -> Iterator[Path]:
+    """Yield a folder that tests share, and fail at the end if one has changed what was in it; they may add to it."""
+
+    def state(path: Path) -> tuple[int, int] | None:
+        return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+
+    before = {path: state(path) for path in folder.rglob("*") if path.is_file()}
+    yield folder
+    changed = [str(path) for path in before if state(path) != before[path]]
+    assert not changed, f"a test has changed what all share: {changed}; change a copy"
+
+
 @pytest.fixture(scope="session")
-def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_run(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A trained run; tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config, run)
-    return run
+    yield from unchanged(run)
 
 
 @pytest.fixture(scope="session")
@@ -179,14 +191,14 @@ def bos_config(tiny_config: Config) -> Config:
 
 
 @pytest.fixture(scope="session")
-def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bos_run(bos_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run trained with a BOS in front of its rows; tests must not change it."""
     run = tmp_path_factory.mktemp("runs") / "bos"
     train(bos_config, run)
-    return run
+    yield from unchanged(run)
 
 
 @pytest.fixture(scope="session")
-def tiny_tables(tiny_config: Config, tiny_run: Path) -> Path:
+def tiny_tables(tiny_config: Config, tiny_run: Path) -> Iterator[Path]:
     """The measurement of ``tiny_run``; tests must not change it."""
-    return measure(tiny_config, tiny_run)
+    yield from unchanged(measure(tiny_config, tiny_run))

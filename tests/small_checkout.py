@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "steps": 2, "batch_rows": 8, "warmup_steps": 1, "eval_every": 1, "eval_rows": 8, "checkpoint_every": 2, "threads": 1,
         "compile": "never", "precision": "fp32", "device": "cpu",
     },
-    "influence": {"num_windows": 24, "resampled_draws": 1},
+    "influence": {"num_windows": 12, "resampled_draws": 1},
     "validation": {"num_windows": 4, "k": [1, 4], "selectors": SELECTORS},
     "synthetic": {"test_rows": 4, "bridge_rows": 3},
 }  # fmt: skip
@@ -72,14 +73,16 @@ def _small(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_small_command(arguments: tuple[str, ...]) -> None:
-    """Run a command of the package in this process, with the configurations of the current directory."""
+    """Run a command of the package in this process, with the configurations of the current directory, on few windows."""
     draw_quickly()
     files.config_folder = lambda: Path("configs")
-    run_command(arguments)
+    few = str(SIZES["influence"]["num_windows"])
+    run_command(tuple(few if before == "--num-windows" else word for before, word in pairwise(("", *arguments))))
 
 
 def run_figure(module: str, arguments: tuple[str, ...]) -> None:
-    """Run ``python -m MODULE`` in this process."""
+    """Run ``python -m MODULE`` in this process, which has imported nothing of ``analysis``."""
+    assert not [name for name in sys.modules if name.partition(".")[0] == "analysis"]
     draw_quickly()
     os.environ["PATH"] = ""  # `gallery` uses Chromium where it finds it
     sys.argv = [module, *arguments]

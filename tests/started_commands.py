@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing.forkserver
 import multiprocessing.util
 import os
 import resource
@@ -13,21 +14,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from olmo_sparsity.cli.app import main
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 300  # seconds
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(
-    [
-        "olmo_sparsity.cli.app", "olmo_sparsity.training.loop", "olmo_sparsity.training.processes",
-        "olmo_sparsity.measure.influence", "olmo_sparsity.measure.validation", "olmo_sparsity.model.pretrained",
-        "olmo_sparsity.view.report", "torch.distributed.launcher.api",
-    ]
-)  # fmt: skip
+_server.set_forkserver_preload(["forked_from"])
+
+
+@cache
+def _start_server() -> None:
+    """Start the process that commands are forked from, which finds the modules of tests, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "tests"))))
+        multiprocessing.forkserver.ensure_running()
 
 
 @atexit.register  # after that of multiprocessing.util, which waits for them, so that this one is called first
@@ -123,6 +129,7 @@ class Started:
         self._streams = tempfile.TemporaryDirectory()
         streams, environment = Path(self._streams.name), dict(os.environ)
         given = (call, arguments, cwd, streams, environment, largest_file, processes)
+        _start_server()
         self._process = _server.Process(target=_begin, args=given)
         self._process.start()
 

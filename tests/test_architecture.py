@@ -6,13 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import olmo_sparsity
 
 PACKAGE = Path(olmo_sparsity.__file__).parent
 ROOT = PACKAGE.parent
-TEMPLATES = PACKAGE / "view" / "templates"
 
 
 def modules(room: str) -> list[str]:
@@ -38,13 +35,6 @@ def test_every_room_is_in_the_contracts() -> None:
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     for name in rooms | files:
         assert name in contracts, name
-
-
-@pytest.mark.parametrize("path", sorted(TEMPLATES.iterdir()), ids=lambda path: path.name)
-def test_a_template_is_read_without_scrolling(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    assert len(lines) <= 450
-    assert max(map(len, lines)) <= 130
 
 
 def test_type_checkers_of_users_see_the_types() -> None:

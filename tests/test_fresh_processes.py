@@ -6,20 +6,16 @@ here, with paths of one part.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from quick_pictures import style_of
-from small_checkout import SmallCheckout, opened_small_checkout
-from started_commands import ROOT
+from small_checkout import SmallCheckout, opened_small_checkout, run_figure
+from started_commands import ROOT, Started
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -128,21 +124,18 @@ def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], Non
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None], tmp_path: Path) -> None:
+def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
     """Each draws, in the style in which ``olmo-sparsity figures`` draws."""
     for target in ("demo", "evidence", "seeds", "figures-synthetic", "lengths"):
         made(target)
     folder, arguments = FIGURES.get(name, DEMO)
     cwd = checkout.folder / folder
-    (tmp_path / "sitecustomize.py").write_text("import quick_pictures\n\nquick_pictures.draw_quickly()\n")
     out = cwd / "docs" / "images" if name == "gallery" else cwd / "drawn" / name
     out.mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, "-m", f"analysis.{name}", *arguments, *(() if name == "gallery" else ("--out", f"drawn/{name}"))],
-        cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "PATH": "", "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT / "tests", ROOT)))},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    asked = (*arguments, *(() if name == "gallery" else ("--out", f"drawn/{name}")))
+    drawing = Started(run_figure, f"analysis.{name}", asked, cwd=cwd)
+    _, errors = drawing.communicate()
+    assert drawing.returncode == 0, errors
     pictures = list(out.glob("*.png"))
     style = style_of(checkout.folder / "runs" / "demo" / "figures" / "training.png")
     assert pictures and {style_of(picture) for picture in pictures} == {style}

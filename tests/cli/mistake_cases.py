@@ -135,6 +135,34 @@ MODELS = [
     Case("influence --model empty --revision x", "only the hub has revisions", lambda: os.mkdir("empty")),
     Case("figures --model no.gguf --train", "--train: no.gguf is a pretrained model, which is never trained"),
     Case("train pretrained.model=no.gguf", "train: no.gguf is a pretrained model"),
+    Case("influence --model models/none/llama", "models/none/llama: no such folder or file"),
+    Case("influence --model runs", "runs: neither a Hugging Face folder"),
+    Case("summary --run runs/tiny --run runs/two --revision x", "with several runs there is no"),
+]
+
+FOLDERS = [
+    Case("summary --run runs/none", "nothing has been measured"),
+    Case("summary --run runs/tiny --run runs/none", "runs/none: there is no training run here"),
+    Case("summary --run runs/tiny --run runs/tiny", "have the same training.seed = 0"),
+    Case("summary --tables runs/tiny", "is no influence folder"),
+    Case("summary --tables tables data.sauce=x", "data.sauce"),
+    Case("figures --tables tables", "are not in a run folder; name the one that gets the folder figures/ with --run"),
+    Case("compare tables tables:greedy", "greedy was not measured there"),
+    Case("influence --run tables", "is no run folder"),
+    Case(f"{INFLUENCE} --out tables", "measured with other settings"),
+    Case(f"{INFLUENCE} --out runs/tiny --overwrite", "is no influence folder"),
+    Case(f"{INFLUENCE} context.full_len=16", "measure it at another length with --full-len 16"),
+    Case(f"{INFLUENCE} context.local_len=20", "context.full_len = 20"),
+    Case("influence --config tiny.yaml --screen 8 --selector random", "only candidates of unmask-one"),
+    Case("context-curve --run runs/tiny --max-visible 5000", "the text to measure is too small"),
+    Case("validate --config tiny.yaml validation.k=[1,13]", "only 12 long-range tokens"),
+    Case("validate --config tiny.yaml validation.selectors=[best]", "no selector is named ['best']"),
+    Case("train --config tiny.yaml training.steps=13", "12, not 13; choose another folder with --run DIR, where a"),
+    Case("train --config tiny.yaml --run tiny.yaml", "this is a file"),
+    Case(f"{TRAIN} data.cache_dir=tiny.yaml", "cannot make this folder"),
+    Case(f"{TRAIN} data.source=nowhere", "nowhere: no such file"),
+    Case(EXPLAIN + " --at 200 --html words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote", document),
+    Case(EXPLAIN + " --at 200 --html words.jsonl --overwrite", "words.jsonl: this is no page that", document),
 ]
 
 SYNTHETIC = [
@@ -291,7 +319,7 @@ NUMBERS = [
     Case(f"{EXPLAIN} --at 99999999999999999999", "offset 99999999999999999999: the text has", document),
     Case(f"{EXPLAIN} --at 3", "offset 3: only", document),
     Case(f"{EXPLAIN} --at 300 --seed -1", "explain: invalid value for '--seed'", document),
-    Case(f"{EXPLAIN} --at 300 --k 99", "--k", document),
+    Case(f"{EXPLAIN} --at 300 --k 99", "99]: there are only M = 12 long-range tokens", document),
     Case(f"{EXPLAIN} --target nowhere", "target 'nowhere': it does not occur in the text", document),
     Case(f"{TRAIN} training.batch_rows=1000000000000000", "training.batch_rows = 1000000000000000: must be at least 1"),
     Case(f"{TRAIN} training.batch_rows={DIGITS}", "override 'training.batch_rows=999"),
@@ -383,6 +411,7 @@ OVERRIDES = [
     for override, line in [
         ("=1", "override '=1'"),
         ("a=1", "override 'a=1': a: there is no key 'a' here"),
+        ("training.stepz=3", "no key 'stepz'"),
         ("data=1", "override 'data=1': data is a section of keys, not a value"),
         ("data.source.x=1", "override 'data.source.x=1'"),
         ("'training.steps=['", "override 'training.steps=['"),
@@ -519,6 +548,7 @@ TEXT = [
     Case(f"{EXPLAIN} --at 5", "document.txt: this is a pipe or a device", lambda: os.mkfifo("document.txt")),
     Case(f"{EXPLAIN} --at 5", "document.txt: not UTF-8 text", file("document.txt", b"\xff")),
     Case("explain --run runs/tiny --text words.jsonl --at 5", "words.jsonl: 400 documents, where one is expected"),
+    Case(f"{INFLUENCE} --data t.jsonl", "t.jsonl:2: not JSON", file("t.jsonl", '{"text": "fine"}\n{oops\n')),
     Case("config --config y.yaml", "y.yaml: this is a pipe or a device", lambda: os.mkfifo("y.yaml")),
     Case("summary --tables tables", "tables: this folder exists and is no", replaced_by_pipe("tables/manifest.json")),
     Case(

@@ -30,23 +30,29 @@ def finished_work(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -
         Path("tiny.yaml").write_text(TINY_YAML.format(source="words.jsonl", cache="data"))
         config, run = load_config(Path("tiny.yaml")), Path("runs/tiny")
         train(config, run)
-        measure(config, run)
-        measure(config, run, out=Path("tables"))
+        shutil.copytree(measure(config, run), "tables")
     return folder
 
 
-@pytest.fixture
-def work(finished_work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(finished_work, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
+@pytest.fixture(scope="module")
+def shared_work(finished_work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy for the mistakes that need no other input: each of them is tested to leave it as it was."""
+    return Path(shutil.copytree(finished_work, tmp_path_factory.mktemp("shared") / "work"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.command[:60]))
 def test_a_mistake_gets_one_line(
-    case: Case, work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    case: Case,
+    shared_work: Path,
+    finished_work: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    if case.make is not None:
+    if case.make is None:
+        monkeypatch.chdir(shared_work)
+    else:
+        monkeypatch.chdir(shutil.copytree(finished_work, tmp_path / "work"))
         case.make()
     ended = run_main(case.command, monkeypatch, capfd, **dict(case.variables))
     assert case.line in ended.err

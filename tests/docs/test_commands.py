@@ -78,8 +78,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     configs.mkdir()
     text = TINY_YAML.format(source=write_corpus(folder / "words.jsonl", 300), cache=folder / "data")
     text = text.replace("full_len: 20", "full_len: 40").replace(
-        "influence: {", f"influence: {{selectors: {SELECTORS}, "
+        "influence: {num_windows: 60, windows_per_part: 25,",
+        f"influence: {{selectors: {SELECTORS}, num_windows: 24, windows_per_part: 10,",
     )
+    assert SELECTORS in text
     text += f"validation: {{num_windows: 4, k: [1, 4], selectors: {SELECTORS}}}\n"
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]

@@ -49,10 +49,6 @@ def anchors_of(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
-
-
 @pytest.mark.parametrize("page", sorted({*PAGES, *ROOT_PAGES}), ids=lambda path: path.stem)
 def test_internal_links_resolve(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", text_of(page))

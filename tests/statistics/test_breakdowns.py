@@ -12,11 +12,11 @@ from made_up import KS, SEES_TARGET, M, made_up_tables
 from scipy.stats import spearmanr
 
 from olmo_sparsity.statistics import bootstrap
-from olmo_sparsity.statistics.agreement import agreement
-from olmo_sparsity.statistics.breakdowns import by_class, by_distance, by_sample_size, sample_sizes
+from olmo_sparsity.statistics.agreement import Agreement, agreement
+from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class, by_distance, by_sample_size, sample_sizes
 from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.summary import Summary, summarize
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import agreement_json, class_json, summary_json
 
@@ -29,6 +29,22 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measurement(tables: Path) -> Measurement:
     return load(tables)
+
+
+@pytest.fixture(scope="module")
+def summary(measurement: Measurement) -> Summary:
+    return summarize(measurement)
+
+
+@pytest.fixture(scope="module")
+def classes(measurement: Measurement, summary: Summary) -> tuple[ClassSummary, ...]:
+    return tuple(by_class(measurement, summary))
+
+
+@pytest.fixture(scope="module")
+def pairs(tables: Path, measurement: Measurement) -> tuple[Agreement, ...]:
+    """How far each two selectors agree under the real context."""
+    return tuple(agreement(tables, measurement))
 
 
 def bounds_of(estimate: Estimate | None) -> tuple[float, float]:
@@ -46,16 +62,15 @@ def numbers(estimate: Estimate | None) -> list[float]:
     return [mean(estimate), *bounds_of(estimate)]
 
 
-def test_classes_against_groupby(measurement: Measurement) -> None:
-    entries = by_class(measurement, summarize(measurement))
-    json.dumps([class_json(entry) for entry in entries], allow_nan=False)
+def test_classes_against_groupby(measurement: Measurement, classes: tuple[ClassSummary, ...]) -> None:
+    json.dumps([class_json(entry) for entry in classes], allow_nan=False)
     windows = measurement.windows.astype({"target_class": str, "gain_long_nats": float})
     gains = measurement.gains.astype(float)  # pandas would add float32 up in float32
     means = windows.groupby("target_class")["gain_long_nats"].mean().sort_values(ascending=False)
-    assert [e.target_class for e in entries] == list(means.index)
-    assert sum(e.summary.num_windows for e in entries) == len(windows)
-    assert sum(e.window_share.mean for e in entries) == pytest.approx(1.0)
-    for entry in entries:
+    assert [e.target_class for e in classes] == list(means.index)
+    assert sum(e.summary.num_windows for e in classes) == len(windows)
+    assert sum(e.window_share.mean for e in classes) == pytest.approx(1.0)
+    for entry in classes:
         inside, summary = (windows["target_class"] == entry.target_class).to_numpy(), entry.summary
         assert summary.num_windows == inside.sum()
         assert summary.num_documents == windows["doc_id"][inside].nunique()
@@ -115,8 +130,8 @@ def test_a_class_without_windows_of_its_rule_under_the_null_context_has_no_contr
     json.dumps(class_json(repeat), allow_nan=False)
 
 
-def test_intervals_of_classes_are_bca(measurement: Measurement) -> None:
-    (repeat,) = (e for e in by_class(measurement, summarize(measurement)) if e.target_class == "repeat")
+def test_intervals_of_classes_are_bca(measurement: Measurement, classes: tuple[ClassSummary, ...]) -> None:
+    (repeat,) = (e for e in classes if e.target_class == "repeat")
     inside = measurement.restrict((measurement.windows["target_class"] == "repeat").to_numpy())
     assert repeat.summary == summarize(inside, method="bca") != summarize(inside)
 
@@ -140,9 +155,9 @@ def test_agreement_and_distances_are_weighted(tables: Path, weighted: Measuremen
         assert mean(b.share) == pytest.approx(np.average(in_bin, weights=weights))
 
 
-def test_each_class_has_its_own_gate(measurement: Measurement) -> None:
-    assert summarize(measurement).gate == "passed"
-    of_class = {entry.target_class: entry.summary for entry in by_class(measurement, summarize(measurement))}
+def test_each_class_has_its_own_gate(summary: Summary, classes: tuple[ClassSummary, ...]) -> None:
+    assert summary.gate == "passed"
+    of_class = {entry.target_class: entry.summary for entry in classes}
     assert of_class["function-word"].gate == "failed"  # its windows were made up without long gain
     assert all(e.recovered_fraction is None for e in of_class["function-word"].selections)
     assert of_class["repeat"].gate == "passed"
@@ -169,14 +184,14 @@ def test_no_class_has_a_recovered_fraction_where_the_gate_of_all_windows_failed(
     assert all(e.recovered_fraction is None for summary in by_sample_size(changed) for e in summary.selections)
 
 
-def test_a_rare_class_has_no_interval(measurement: Measurement) -> None:
+def test_a_rare_class_has_no_interval(measurement: Measurement, summary: Summary) -> None:
     windows = measurement.windows.astype({"target_class": str})
     windows.loc[:10, "target_class"] = "rare"
-    classes = by_class(dataclasses.replace(measurement, windows=windows), summarize(measurement))
-    (summary,) = (e.summary for e in classes if e.target_class == "rare")
-    assert summary.num_windows == 11
-    assert summary.gate == "failed"
-    assert not summary.long_gain_nats.has_interval
+    with_rare = by_class(dataclasses.replace(measurement, windows=windows), summary)
+    (rare,) = (e.summary for e in with_rare if e.target_class == "rare")
+    assert rare.num_windows == 11
+    assert rare.gate == "failed"
+    assert not rare.long_gain_nats.has_interval
 
 
 def test_sample_sizes() -> None:
@@ -186,15 +201,15 @@ def test_sample_sizes() -> None:
     assert ratios == pytest.approx(ratios.mean(), rel=0.02)
 
 
-def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement) -> None:
+def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement, summary: Summary) -> None:
     summaries = by_sample_size(measurement)
-    json.dumps([summary_json(summary) for summary in summaries], allow_nan=False)
-    assert [summary.num_windows for summary in summaries] == sample_sizes(len(measurement.windows))
-    assert summaries[-1] == summarize(measurement)
+    json.dumps([summary_json(of_size) for of_size in summaries], allow_nan=False)
+    assert [of_size.num_windows for of_size in summaries] == sample_sizes(len(measurement.windows))
+    assert summaries[-1] == summary
     first = measurement.windows[:100]
     assert summaries[0].long_gain_nats.mean == pytest.approx(first["gain_long_nats"].mean())
     assert summaries[0].num_documents == first["doc_id"].nunique()
-    widths = [np.ptp(bounds_of(summary.long_gain_nats)) for summary in summaries]
+    widths = [np.ptp(bounds_of(of_size.long_gain_nats)) for of_size in summaries]
     assert widths[-1] < widths[0]
 
 
@@ -267,19 +282,18 @@ def test_agreement_of_some_windows_and_selectors(tables: Path, measurement: Meas
 
 
 def test_agreement_of_groups_of_documents_has_the_same_means(
-    tables: Path, measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+    tables: Path, measurement: Measurement, pairs: tuple[Agreement, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = agreement(tables, measurement)
     monkeypatch.setattr(bootstrap, "MAX_UNITS", 60)
-    for pair, pooled in zip(every, agreement(tables, measurement), strict=True):
+    for pair, pooled in zip(pairs, agreement(tables, measurement), strict=True):
         assert mean(pooled.rank_correlation) == pytest.approx(mean(pair.rank_correlation))
         assert mean(pooled.overlap[0].share) == pytest.approx(mean(pair.overlap[0].share))
         assert bounds_of(pooled.rank_correlation) != bounds_of(pair.rank_correlation)  # other draws
 
 
-def test_choices_at_random_agree_by_chance(tables: Path, measurement: Measurement) -> None:
+def test_choices_at_random_agree_by_chance(pairs: tuple[Agreement, ...]) -> None:
     """The made-up scores have nothing to do with each other."""
-    for pair in agreement(tables, measurement):
+    for pair in pairs:
         for overlap in pair.overlap:
             low, high = bounds_of(overlap.share)
             assert abs(mean(overlap.share) - overlap.chance) < 1.2 * (high - low)  # nearly five standard errors

@@ -29,29 +29,6 @@ from olmo_sparsity.training.step import build_train_state
 LOSS = 2e-5  # nats; the order of summation differs, over 12 steps of AdamW
 
 
-def started_by_torchrun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    script = folder / "train.py"
-    script.write_text(
-        "import sys; from started_commands import run_command; run_command(tuple(sys.argv[1:]), 0.3, True)"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "--",
-        str(script),
-    ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
-    }
-    return subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
-
-
 def forked_by_its_launcher(folder: Path, *arguments: str, pause: float = 0.3) -> Started:
     return start_command(*arguments, cwd=folder, pause=pause, processes=2)
 
@@ -82,7 +59,7 @@ def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
 ) -> None:
     """On two processes: DDP, stopped by SIGTERM; FSDP2, stopped; FSDP2 to the end. Then the last steps again on one.
 
-    The first are started by torchrun itself, the others by its launcher, which forks them.
+    The launcher of torchrun forks them; torchrun itself starts the job of SLURM.
     """
     run = tmp_path / "run"
     arguments = ("train", "--config", str(tiny_yaml), "--run", str(run))
@@ -90,7 +67,7 @@ def test_two_processes_train_the_same_run_as_one_and_resume_each_others(
     def stopped(parallel: str, after: int) -> tuple[int, str]:
         """Stop training after so many lines of metrics. Return (the step where it was saved, standard error)."""
         asked = (*arguments, "training.checkpoint_every=100", f"training.parallel={parallel}")
-        process = (started_by_torchrun if parallel == "ddp" else forked_by_its_launcher)(tmp_path, *asked)
+        process = forked_by_its_launcher(tmp_path, *asked)
         wait_for_lines(run, process, after)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
@@ -131,12 +108,13 @@ SLURM = {
 
 
 def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tiny_run: Path, tmp_path: Path) -> None:
+    """torchrun starts two processes, which train with DDP."""
     for name, body in SLURM.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
     run, queue = tmp_path / "run", tmp_path / "queue"
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PROCESSES": "1",
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PROCESSES": "2",
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "a",
     }  # fmt: skip
 
@@ -152,6 +130,7 @@ def test_a_slurm_job_saves_and_is_requeued_until_it_is_done(tiny_yaml: Path, tin
     assert queue.read_text() == "requeue 77\n"
     saved = list_checkpoints(run / "checkpoints")[-1].name.removeprefix("step")
     assert f"stopped and saved at step {saved}; the same command" in errors
+    assert len(re.findall(r"on 2 processes \(ddp\)", errors)) == 1
 
     # A requeued job resumes, although its arguments contain --overwrite.
     for restarts, kept in (("0", ["--overwrite"]), ("1", [])):
