@@ -20,9 +20,9 @@ from olmo_sparsity.statistics.synthetic import (
     predicted_accuracy,
     read_accuracies,
     read_bridge,
-    words_of_setting,
 )
 from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.wording.synthetic_tasks import setting_words
 
 from .drawing import FigureOfRuns
 from .output import Drawn, caption_text
@@ -49,8 +49,8 @@ def _only_setting(settings: Sequence[Setting], *parts: str) -> Setting:
         for other in settings[1:]:
             if getattr(other, part) != getattr(first, part):
                 raise UserError(
-                    f"one figure cannot show runs that differ in {part}: {getattr(first, part)} ({words_of_setting(first)}) and "
-                    f"{getattr(other, part)} ({words_of_setting(other)}); give the runs of one of them"
+                    f"one figure cannot show runs that differ in {part}: {getattr(first, part)} ({setting_words(first)}) and "
+                    f"{getattr(other, part)} ({setting_words(other)}); give the runs of one of them"
                 )
     return first
 

@@ -88,7 +88,8 @@ def synth_eval(
 ) -> None:
     """Let the model answer prompts of every length and k, and print the accuracies. Trains it first if it is not trained."""
     from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
-    from olmo_sparsity.statistics.synthetic import accuracy_lines, read_accuracies
+    from olmo_sparsity.statistics.synthetic import read_accuracies
+    from olmo_sparsity.wording.synthetic_tasks import accuracy_lines
 
     loaded, folder = resolve_task(task, config, run, overrides=overrides)
     tables = _measure(
@@ -110,7 +111,8 @@ def synth_bridge(
 ) -> None:
     """Let the selectors search for the planted bits of a parity model's prompts, and print what they find."""
     from olmo_sparsity.measure.bridge import check_bridge, measure_bridge
-    from olmo_sparsity.statistics.synthetic import bridge_lines, read_bridge
+    from olmo_sparsity.statistics.synthetic import read_bridge
+    from olmo_sparsity.wording.synthetic_tasks import bridge_lines
 
     loaded, folder = resolve_task(task, config, run, overrides=overrides)
     check_bridge(loaded)

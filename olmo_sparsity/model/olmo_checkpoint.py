@@ -23,8 +23,8 @@ from olmo_sparsity.config.files import load_config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import build_loaded_model, check_checkpoint_of_run, load_model, read_model_config
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.storage.folders import is_folder_of_kind
-from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
+from olmo_sparsity.storage.folders import manifest_of_kind
+from olmo_sparsity.storage.manifests import read_config_of, tokenizer_of_run
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
             the manifest of the run is not usable.
     """
     run = _run_of(folder)
-    if run is not None and (run / "manifest.json").is_file() and is_folder_of_kind(run, "run"):
-        manifest = read_manifest_of(run)
+    manifest = manifest_of_kind(run, "run") if run is not None and (run / "manifest.json").is_file() else None
+    if run is not None and manifest is not None:
         check_checkpoint_of_run(folder.resolve(), manifest)
         tokenizer_text = tokenizer_of_run(run, manifest).read_text(encoding="utf-8")
         return OpenedCheckpoint(load_model(folder, device), tokenizer_text, read_config_of(run).context.bos)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import is_kind
 from olmo_sparsity.storage.files import write_json_once, written_whole
-from olmo_sparsity.storage.folders import is_folder_of_kind, make_folder
+from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
@@ -222,8 +222,9 @@ def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
     """
     manifests = {folder: _read_any_manifest(folder) for folder in sources}
     first = manifests[sources[0]]
-    if is_folder_of_kind(out, first["kind"]):
-        manifests[out] = read_manifest_of(out)
+    merged = manifest_of_kind(out, first["kind"])
+    if merged is not None:
+        manifests[out] = merged
     for folder, manifest in manifests.items():
         for key in SAME_IN_MANIFESTS:
             if manifest.get(key) != first.get(key):

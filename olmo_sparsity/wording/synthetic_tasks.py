@@ -1,0 +1,51 @@
+"""Words about the results of synthetic tasks."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
+
+
+def setting_words(setting: Setting) -> str:
+    """Return a setting in words."""
+    scratchpad = "with" if setting.scratchpad else "without"
+    return f"{setting.task} {scratchpad} a scratchpad, positions {setting.positions}, K_train = {setting.max_sparsity}"
+
+
+def _estimate_words(estimate: Optional[Estimate]) -> str:
+    if estimate is None:
+        return "none"
+    bounds = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
+    return f"{estimate.mean:.2f}{bounds}"
+
+
+def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
+    """Return the accuracies as lines of text: a title for each setting, a line for each k."""
+    lines: list[str] = []
+    for setting in dict.fromkeys(accuracy.setting for accuracy in accuracies):
+        own = [accuracy for accuracy in accuracies if accuracy.setting == setting]
+        seeds = len(own[0].of_seeds)
+        lines.append(
+            f"{setting_words(setting)}: accuracy by length (training: {setting.train_lengths[0]} to "
+            f"{setting.train_lengths[1]} tokens; {seeds} seed{'s' * (seeds > 1)})"
+        )
+        for k in sorted({accuracy.k for accuracy in own}):
+            points = [f"{one.length}: {_estimate_words(one.right)}" for one in own if one.k == k]
+            lines.append(f"  k = {k}: {'; '.join(points)}")
+    return lines
+
+
+def bridge_lines(points: list[BridgePoint]) -> list[str]:
+    """Return what the selectors found as lines of text."""
+    lines: list[str] = []
+    for setting in dict.fromkeys(point.setting for point in points):
+        lines.append(f"{setting_words(setting)}: planted bits found, R(k), D(k)")
+        for point in (point for point in points if point.setting == setting):
+            lines.append(
+                f"  {point.length} tokens, k = {point.k}, {point.selector}: found {_estimate_words(point.found)} (by chance "
+                f"{point.found_by_chance:.2f}), R {_estimate_words(point.recovered_fraction)}, D "
+                f"{_estimate_words(point.prediction_recovered)}, accuracy {_estimate_words(point.right)}"
+            )
+    return lines
