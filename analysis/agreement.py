@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.single.agreement import Agreement, agreement
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.breakdowns import ClassSummary
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.gates import multiplicity_words, no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 

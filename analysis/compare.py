@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow, compare, main_rows
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow, compare, main_rows
+from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.wording.comparison import luck_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
 from olmo_sparsity.wording.setup import anchor_warning, measured_words

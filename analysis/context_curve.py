@@ -16,9 +16,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve, compare_curves
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve, compare_curves
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import to_json
 from olmo_sparsity.tables.reading import list_finished
 from olmo_sparsity.view.as_json import compared_curves_json

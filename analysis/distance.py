@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.records.selectors import CONTROLS
-from olmo_sparsity.statistics.breakdowns import DistanceBin, has_log_distances
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.breakdowns import DistanceBin, has_log_distances
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement

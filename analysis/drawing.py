@@ -14,7 +14,7 @@ from typing import Annotated, Optional
 import typer
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.tables.reading import figures_folder, newest_finished, run_of_tables
 
 from .output import Drawn, save

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import document_units, estimates
-from olmo_sparsity.statistics.lines import LineFit, line_of_sums
-from olmo_sparsity.statistics.measurement import Measurement, window_rows
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.lines import LineFit, line_of_sums
+from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import list_rows, read_parts, rows_by_choice
 
 

@@ -17,8 +17,8 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.sparsity_by_length import (
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
     LineKey,
     PointKey,
@@ -28,7 +28,7 @@ from olmo_sparsity.statistics.sparsity_by_length import (
     read_length,
     sparsity_by_length,
 )
-from olmo_sparsity.statistics.summary import gate_of
+from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
 

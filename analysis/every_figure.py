@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, TypeVar
 
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.tables.reading import figures_folder, newest_finished
 
 from .drawing import FigureOfMeasurement, FigureOfRuns, saved

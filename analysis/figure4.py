@@ -22,11 +22,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
-from olmo_sparsity.statistics.shown_ks import few_ks
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary
+from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.single.shown_ks import few_ks
+from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
 from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import interval, recovered_words
 

@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import Measurement
-from olmo_sparsity.statistics.shown_ks import few_ks
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import Measurement
+from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.tables.reading import read_window
 from olmo_sparsity.wording.units import unit_words
 

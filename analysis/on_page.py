@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.statistics.comparison import Comparison
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.several.comparison import Comparison
+from olmo_sparsity.statistics.single.measured import Measured
 
 from . import classes, compare, distance, prediction_recovered, recovered_fraction
 from .output import Drawn

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.statistics.model_setup import subject_name
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.model_setup import subject_name
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 from olmo_sparsity.wording.gates import failed_gates, gates_words

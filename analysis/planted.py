@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.tables.reading import list_finished, newest_finished
 from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement

@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.statistics.breakdowns import by_sample_size
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.breakdowns import by_sample_size
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import unit_words
 

@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
-from olmo_sparsity.statistics.summary import Summary
-from olmo_sparsity.statistics.trained_models import trained_models
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
+from olmo_sparsity.statistics.several.trained_models import trained_models
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.gates import gates_of_models_words

@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import gate_reason
 
 LOOKS: dict[str, dict[str, Any]] = {

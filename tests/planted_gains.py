@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from made_up import LENGTHS
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectorInfo
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo
 
 SELECTORS = {"unmask-one": True, "kl": False, "random": False}
 

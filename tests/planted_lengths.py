@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from made_up import MODEL
 
-from olmo_sparsity.statistics.measurement import Measurement, SelectorInfo
-from olmo_sparsity.statistics.sparsity_by_length import LineKey, MeasuredLength
+from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, MeasuredLength
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo
 
 LOCAL = 64
 SLOPE_OF_D = 0.15  # of D(k) in log k

@@ -12,7 +12,7 @@ from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.text.places import several_places_words
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.view.excerpts import excerpt_of_rows

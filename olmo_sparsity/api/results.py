@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json

@@ -285,7 +285,7 @@ def compare(
 
     Differences are paired if the windows are the same.
     """
-    from olmo_sparsity.statistics.subjects import read_subjects
+    from olmo_sparsity.statistics.several.subjects import read_subjects
     from olmo_sparsity.view.comparison_page import write_comparison
     from olmo_sparsity.view.console import print_comparison
 

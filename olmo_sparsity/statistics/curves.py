@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Estimand, Lengths
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts
 
 

@@ -15,10 +15,10 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.summary import Gate, gate_of
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.summary import Gate, gate_of
 from olmo_sparsity.tables.reading import read_manifest, read_table
 
 NUM_DISTANCES = 3

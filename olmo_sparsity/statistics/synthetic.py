@@ -1,7 +1,7 @@
 """Accuracies on synthetic tasks, and what the engine finds in parity models, over sequences and seeds.
 
 All seeds of a model answer the same sequences, so sequences and seeds are crossed, as documents and seeds are elsewhere
-(``olmo_sparsity.statistics.seeds``). Intervals are cut off at 0 and 1 where the quantity cannot leave them.
+(``olmo_sparsity.statistics.intervals.seeds``). Intervals are cut off at 0 and 1 where the quantity cannot leave them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.seeds import estimates_of_model
-from olmo_sparsity.statistics.trained_models import same_model
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
+from olmo_sparsity.statistics.several.trained_models import same_model
 from olmo_sparsity.tables.reading import read_manifest, read_table, run_of_tables
 
 # Columns that do not depend on what a model answers: equal where the same was asked.

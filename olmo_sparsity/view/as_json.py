@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary
-from olmo_sparsity.statistics.comparison import Comparison, ComparisonRow
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
 from olmo_sparsity.statistics.detection import Detection
-from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity
-from olmo_sparsity.statistics.measurement import Lengths
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.screening import ScreeningLoss
-from olmo_sparsity.statistics.seed_summary import SeedSummary
-from olmo_sparsity.statistics.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
+from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow
+from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
+from olmo_sparsity.statistics.several.seed_summary import SeedSummary
+from olmo_sparsity.statistics.single.agreement import Agreement
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary
+from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
+from olmo_sparsity.statistics.single.measurement import Lengths
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.screening import ScreeningLoss
+from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.wording.comparison import luck_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
 from olmo_sparsity.wording.setup import anchor_warning, overlap_words

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from olmo_sparsity.statistics.comparison import compare
-from olmo_sparsity.statistics.subjects import Subject
+from olmo_sparsity.statistics.several.comparison import compare
+from olmo_sparsity.statistics.several.subjects import Subject
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import comparison_table
 from olmo_sparsity.view.figure_scripts import figure_script

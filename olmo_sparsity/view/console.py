@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.breakdowns import by_class
-from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.detection import Detection, detection
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.model_setup import ModelSetup, subject_name
-from olmo_sparsity.statistics.screening import screening
-from olmo_sparsity.statistics.subjects import Subject
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.several.subjects import Subject
+from olmo_sparsity.statistics.single.agreement import Agreement, agreement
+from olmo_sparsity.statistics.single.breakdowns import by_class
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
+from olmo_sparsity.statistics.single.screening import screening
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.as_json import (
     agreement_json,
     class_json,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
-from olmo_sparsity.statistics.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 
 SINGLE = "unmask-one"

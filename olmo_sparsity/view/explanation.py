@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from olmo_sparsity.errors import printable
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.as_json import setup_json
 from olmo_sparsity.view.excerpts import Excerpt

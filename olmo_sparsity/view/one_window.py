@@ -15,8 +15,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.shown_ks import few_ks
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
 from olmo_sparsity.wording.setup import anchor_warning, setup_words

@@ -10,9 +10,9 @@ from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.model_setup import subject_name
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.model_setup import subject_name
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.tables.reading import figures_folder, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from olmo_sparsity.statistics.summary import Gate, Summary
+from olmo_sparsity.statistics.single.summary import Gate, Summary
 from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import blind_table, seeing_table
 from olmo_sparsity.wording.evidence import evidence_sentences

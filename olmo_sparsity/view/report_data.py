@@ -11,9 +11,9 @@ from typing import Any, Optional
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.records.selectors import SELECTORS, in_legend_order
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import CONTEXTS
-from olmo_sparsity.statistics.summary import SelectionSummary
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.summary import SelectionSummary
 from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import Json, definition_columns, selection_json
 from olmo_sparsity.view.excerpts import Choice, Excerpt, choose_windows, read_excerpts, shown_first

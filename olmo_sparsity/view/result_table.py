@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from olmo_sparsity.statistics.effective_sparsity import SmallestK
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval, recovered_words, smallest_k_words
 
 

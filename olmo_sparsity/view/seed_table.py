@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
-from olmo_sparsity.statistics.summary import FRACTIONS, Summary
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
+from olmo_sparsity.statistics.single.summary import FRACTIONS, Summary
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.view.as_json import seed_summary_json
 from olmo_sparsity.view.console import Form, print_in, print_json

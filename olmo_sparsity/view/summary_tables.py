@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from olmo_sparsity.statistics.agreement import Agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares
-from olmo_sparsity.statistics.measurement import CONTEXTS
-from olmo_sparsity.statistics.screening import ScreeningLoss
-from olmo_sparsity.statistics.summary import (
+from olmo_sparsity.statistics.single.agreement import Agreement
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.screening import ScreeningLoss
+from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,

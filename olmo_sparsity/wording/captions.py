@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from olmo_sparsity.statistics.breakdowns import CONDITIONED_CLASSES, ClassSummary
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import multiplicity_words
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words

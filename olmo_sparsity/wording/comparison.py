@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Optional, Union
 
-from olmo_sparsity.statistics.comparison import ComparedSubject, Comparison, ComparisonRow, main_rows
-from olmo_sparsity.statistics.measurement import Estimand, Measurement
-from olmo_sparsity.statistics.model_setup import MeasuredModel, ModelSetup
-from olmo_sparsity.statistics.subjects import CHOSEN, Pairing
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow, main_rows
+from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing
+from olmo_sparsity.statistics.single.measurement import Estimand, Measurement
+from olmo_sparsity.statistics.single.model_setup import MeasuredModel, ModelSetup
+from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import gates_of_models_words
 from olmo_sparsity.wording.numbers import interval, verdict

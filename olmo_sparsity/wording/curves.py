@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, ModelCurve
-from olmo_sparsity.statistics.model_setup import subject_names
-from olmo_sparsity.statistics.summary import ROBUST_RATIO
+from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve
+from olmo_sparsity.statistics.single.model_setup import subject_names
+from olmo_sparsity.statistics.single.summary import ROBUST_RATIO
 from olmo_sparsity.wording.numbers import FRAGILE, REACHES_ZERO, interval
 from olmo_sparsity.wording.setup import anchor_words, short_positions_words, subject_words
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import SelectionKey
-from olmo_sparsity.statistics.shown_ks import FEW
-from olmo_sparsity.statistics.summary import PredictionRecovered, SelectionSummary, Summary
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import SelectionKey
+from olmo_sparsity.statistics.single.shown_ks import FEW
+from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
 from olmo_sparsity.wording.gates import SELECTION_ONLY
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
 from olmo_sparsity.wording.setup import null_words

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from olmo_sparsity.statistics.bootstrap import CONFIDENCE, MIN_DOCUMENTS
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.summary import ROBUST_RATIO, Gate, Summary
+from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, MIN_DOCUMENTS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
 from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS
 
 NO_LONG_GAIN = "the windows show no clear gain of this model from the long context"

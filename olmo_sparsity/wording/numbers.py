@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
-from olmo_sparsity.statistics.effective_sparsity import SmallestK
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.single.summary import Summary
 
 REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
 TOO_FEW_DOCUMENTS = "too few documents"

@@ -7,9 +7,9 @@ from typing import Optional, Union
 
 from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.curves import ContextCurve
-from olmo_sparsity.statistics.measurement import Estimand, Lengths
-from olmo_sparsity.statistics.model_setup import ModelSetup, Screening, Visibility
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.measurement import Estimand, Lengths
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, Visibility
+from olmo_sparsity.statistics.single.summary import Summary
 
 # What the chunks of a training row hold, where it is not consecutive text.
 CONTENTS_WORDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from olmo_sparsity.config.units import block_size
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.summary import Summary
 
 
 def shown_ks_words(summary: Summary) -> str:

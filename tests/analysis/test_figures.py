@@ -18,9 +18,9 @@ from PIL import Image
 from analysis import agreement, distance, every_figure, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
-from olmo_sparsity.statistics.agreement import agreement as agreement_of
-from olmo_sparsity.statistics.breakdowns import by_distance
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
+from olmo_sparsity.statistics.single.breakdowns import by_distance
+from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 

@@ -13,7 +13,7 @@ from made_up import made_up_tables
 from analysis import classes, compare, figure5, paper, recovered_fraction
 from analysis.output import save
 from analysis.paper import INCHES, Width
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.single.measured import Measured
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from analysis import synthetic
 from analysis.style import LOOKS
 from analysis.synthetic import COLOURS
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 
 LENGTHS = (6, 12, 24)

@@ -17,8 +17,8 @@ from olmo_sparsity import api
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64

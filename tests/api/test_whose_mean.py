@@ -12,9 +12,9 @@ import pytest
 from made_up import related_words
 
 from olmo_sparsity import api
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_summary

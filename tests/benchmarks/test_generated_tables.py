@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.generated_tables import KS, SELECTORS, M, write_tables
-from olmo_sparsity.statistics.measurement import SelectorInfo, load
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.single.measurement import SelectorInfo, load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.reading import read_parts, read_table
 
 

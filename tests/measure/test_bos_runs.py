@@ -26,7 +26,7 @@ from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.model.olmo_checkpoint import open_checkpoint
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store

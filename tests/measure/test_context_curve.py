@@ -23,7 +23,7 @@ from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store

@@ -23,7 +23,7 @@ from olmo_sparsity.measure.setup.first_token import (
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import target_losses
 from olmo_sparsity.records.measured import Anchor
-from olmo_sparsity.statistics.model_setup import AnchorCheck
+from olmo_sparsity.statistics.single.model_setup import AnchorCheck
 
 LOCAL, FULL = 10, 24
 

@@ -22,8 +22,8 @@ from olmo_sparsity.measure.setup import measured_text
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, sha256_text
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.parts import part_path

@@ -28,7 +28,7 @@ from brute_force import (
 )
 from tokenizers import Tokenizer
 
-import olmo_sparsity.statistics.screening
+import olmo_sparsity.statistics.single.screening
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
@@ -264,7 +264,9 @@ def test_screening(measured: dict[str, Path], definition: Definition, tokenizer:
 def test_an_empty_sample_of_screening_is_said(
     measured: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(olmo_sparsity.statistics.screening, "read_table", lambda *given: read_table(*given).slice(0, 0))
+    monkeypatch.setattr(
+        olmo_sparsity.statistics.single.screening, "read_table", lambda *given: read_table(*given).slice(0, 0)
+    )
     print_summary(measured["screened"])
     said = " ".join(capsys.readouterr().out.split())
     assert "What that lost is not known: no window is in the random sample (influence.screen_sample = 0.7)" in said

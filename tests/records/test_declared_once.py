@@ -30,7 +30,7 @@ selectors.SELECTORS["farthest"] = dataclasses.replace(
 
 from analysis import distance, figure5
 from analysis.drawing import saved
-from olmo_sparsity.statistics.measured import Measured
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.cli.app import main
 from pathlib import Path
 

@@ -10,15 +10,15 @@ import pytest
 import scipy.stats
 from scipy.stats import linregress
 
-from olmo_sparsity.statistics import bootstrap
-from olmo_sparsity.statistics.bootstrap import (
+from olmo_sparsity.statistics.intervals import bootstrap
+from olmo_sparsity.statistics.intervals.bootstrap import (
     Units,
     attained_estimates,
     document_units,
     estimates,
 )
-from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
-from olmo_sparsity.statistics.lines import LINE_QUANTITIES, line_of_sums
+from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.lines import LINE_QUANTITIES, line_of_sums
 
 
 def ratio(total: Any) -> dict[str, np.ndarray]:

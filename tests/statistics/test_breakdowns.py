@@ -11,12 +11,12 @@ import pytest
 from made_up import KS, SEES_TARGET, M, made_up_tables
 from scipy.stats import spearmanr
 
-from olmo_sparsity.statistics import bootstrap
-from olmo_sparsity.statistics.agreement import Agreement, agreement
-from olmo_sparsity.statistics.breakdowns import ClassSummary, by_class, by_distance, by_sample_size, sample_sizes
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.intervals import bootstrap
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.agreement import Agreement, agreement
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary, by_class, by_distance, by_sample_size, sample_sizes
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import agreement_json, class_json, summary_json
 

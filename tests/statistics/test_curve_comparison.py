@@ -21,10 +21,10 @@ from made_up_runs import (
 )
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.bootstrap import estimates
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.statistics.curves import context_curve
-from olmo_sparsity.statistics.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.intervals.bootstrap import estimates
+from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, compare_curves
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.view.as_json import compared_curves_json

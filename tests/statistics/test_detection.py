@@ -22,7 +22,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.selectors import LASSO_ALPHA
 from olmo_sparsity.statistics.detection import detection, hits
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.store import open_store

@@ -12,9 +12,9 @@ from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
 from olmo_sparsity.records.measured import Anchor
-from olmo_sparsity.statistics.measurement import OF_ROW, Lengths, load
-from olmo_sparsity.statistics.model_setup import MeasuredModel, ModelSetup, subject_name, subject_names
-from olmo_sparsity.statistics.summary import SELECTION_QUANTITIES, Summary, summarize
+from olmo_sparsity.statistics.single.measurement import OF_ROW, Lengths, load
+from olmo_sparsity.statistics.single.model_setup import MeasuredModel, ModelSetup, subject_name, subject_names
+from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, Summary, summarize
 from olmo_sparsity.view.as_json import setup_json, summary_json
 from olmo_sparsity.wording.comparison import setup_differences
 from olmo_sparsity.wording.gates import (

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from olmo_sparsity.statistics.bootstrap import estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.seeds import VariancePart, estimates_of_model, estimates_over_seeds, half_width
+from olmo_sparsity.statistics.intervals.bootstrap import estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import VariancePart, estimates_of_model, estimates_over_seeds, half_width
 
 NUM_DOCUMENTS = 120
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from planted_lengths import planted_length
 
-from olmo_sparsity.statistics.shown_ks import few_ks, shown_ks
+from olmo_sparsity.statistics.single.shown_ks import few_ks, shown_ks
 
 POWERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 

@@ -17,11 +17,11 @@ import pytest
 import scipy.stats
 from made_up import LENGTHS
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, Units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import NUMBERS, Measurement, SelectionKey, SelectorInfo
-from olmo_sparsity.statistics.summary import ROBUST_RATIO, gate_of, summarize
-from olmo_sparsity.statistics.sums import SelectionNumber, selection_quantities, window_quantities
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import NUMBERS, Measurement, SelectionKey, SelectorInfo
+from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, gate_of, summarize
+from olmo_sparsity.statistics.single.sums import SelectionNumber, selection_quantities, window_quantities
 
 AT_ONCE = 250  # experiments in one call
 NUM_RESAMPLES = 800

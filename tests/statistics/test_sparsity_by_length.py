@@ -10,14 +10,14 @@ import pytest
 from planted_lengths import ATTENTION, GROWTHS, NULL, RANDOM, k_of_share, planted_length
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measurement import SelectorInfo
-from olmo_sparsity.statistics.sparsity_by_length import (
+from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
     MeasuredLength,
     PointKey,
     log_smallest_k,
     sparsity_by_length,
 )
+from olmo_sparsity.statistics.single.measurement import SelectorInfo
 
 LENGTHS = (128, 256, 512, 1024)
 

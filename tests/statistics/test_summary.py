@@ -16,12 +16,12 @@ from planted_gains import SELECTORS, made_up, mean, width
 from scipy.stats import linregress
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics import bootstrap
-from olmo_sparsity.statistics.bootstrap import estimates
-from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import (
+from olmo_sparsity.statistics.intervals import bootstrap
+from olmo_sparsity.statistics.intervals.bootstrap import estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.several.differences import paired_difference
+from olmo_sparsity.statistics.single.measurement import (
     CLASS_COLUMNS,
     NUMBERS,
     Lengths,
@@ -30,7 +30,13 @@ from olmo_sparsity.statistics.measurement import (
     load,
     window_rows,
 )
-from olmo_sparsity.statistics.summary import FRACTIONS, SELECTION_QUANTITIES, WINDOW_QUANTITIES, gate_of, summarize
+from olmo_sparsity.statistics.single.summary import (
+    FRACTIONS,
+    SELECTION_QUANTITIES,
+    WINDOW_QUANTITIES,
+    gate_of,
+    summarize,
+)
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table

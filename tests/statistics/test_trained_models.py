@@ -9,7 +9,7 @@ from made_up_runs import made_up_run
 
 from olmo_sparsity.config import ModelConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.trained_models import same_model, trained_models
+from olmo_sparsity.statistics.several.trained_models import same_model, trained_models
 from olmo_sparsity.storage.files import write_json
 
 

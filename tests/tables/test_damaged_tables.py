@@ -16,7 +16,7 @@ import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.reading import find_tables, read_table, read_windows
 

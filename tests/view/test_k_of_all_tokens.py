@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks.generated_tables import PRETRAINED, write_tables
-from olmo_sparsity.statistics.comparison import compare, main_rows
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.several.comparison import compare, main_rows
+from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer

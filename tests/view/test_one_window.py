@@ -12,7 +12,7 @@ from made_up import CONTEXTUAL, made_up_tables
 from rich.console import Console
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view import one_window
 from olmo_sparsity.view.one_window import show_window

@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.view.result_table import (
     Cell,
     ResultTable,

@@ -10,7 +10,7 @@ import pytest
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.pages import check_free, write_page
 from olmo_sparsity.view.report import write_report

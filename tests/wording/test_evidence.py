@@ -9,10 +9,10 @@ import pytest
 from made_up import CONTEXTUAL
 from planted_gains import made_up
 
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import NullContext
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.summary import SelectionSummary, Summary, beyond_gate_of, summarize
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import NullContext
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, beyond_gate_of, summarize
 from olmo_sparsity.wording.evidence import (
     CLAIM,
     NO_EVIDENCE,

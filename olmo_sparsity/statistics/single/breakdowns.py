@@ -11,10 +11,17 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import defined_estimates, document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import CONTEXTS, LONG_GAIN, Lengths, Measurement, SelectionKey, window_rows
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import (
+    CONTEXTS,
+    LONG_GAIN,
+    Lengths,
+    Measurement,
+    SelectionKey,
+    window_rows,
+)
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rows_by_choice
 
 NUM_SIZES = 8

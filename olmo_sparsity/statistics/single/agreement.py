@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.stats import rankdata
 
-from olmo_sparsity.statistics.bootstrap import document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, window_rows
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
 
 

@@ -10,13 +10,14 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.comparison import HEADLINE
-from olmo_sparsity.statistics.differences import Differences
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.seeds import estimates_of_model, estimates_over_seeds
-from olmo_sparsity.statistics.subjects import same_windows
-from olmo_sparsity.statistics.summary import (
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import estimates_of_model, estimates_over_seeds
+from olmo_sparsity.statistics.several.comparison import HEADLINE
+from olmo_sparsity.statistics.several.differences import Differences
+from olmo_sparsity.statistics.several.subjects import same_windows
+from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.summary import (
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
     SelectionSummary,
@@ -24,8 +25,7 @@ from olmo_sparsity.statistics.summary import (
     summarize,
     summary_of_numbers,
 )
-from olmo_sparsity.statistics.sums import Key, quantities_of, sums_by_unit
-from olmo_sparsity.statistics.trained_models import TrainedModel, same_model
+from olmo_sparsity.statistics.single.sums import Key, quantities_of, sums_by_unit
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
@@ -39,7 +39,7 @@ class SeedSummary:
     Attributes:
         model: its runs and their seeds.
         tables: the influence folder of each run.
-        mean: the numbers of the mean model, with intervals that include the seed (``statistics.seeds``); the gates follow
+        mean: the numbers of the mean model, with intervals that include the seed (``statistics.intervals.seeds``); the gates follow
             from them. Of a model with one seed, the numbers of that run.
         of_seeds: the numbers of each run.
     """

@@ -12,9 +12,16 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import Units, document_units
-from olmo_sparsity.statistics.lines import line_of_sums
-from olmo_sparsity.statistics.measurement import LONG_GAIN, NUMBERS, OF_ROW, SHORT_DIVERGENCE, Measurement, SelectionKey
+from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units
+from olmo_sparsity.statistics.intervals.lines import line_of_sums
+from olmo_sparsity.statistics.single.measurement import (
+    LONG_GAIN,
+    NUMBERS,
+    OF_ROW,
+    SHORT_DIVERGENCE,
+    Measurement,
+    SelectionKey,
+)
 
 
 @dataclass(frozen=True)

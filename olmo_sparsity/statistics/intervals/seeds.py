@@ -32,8 +32,8 @@ from typing import Generic, Optional
 import numpy as np
 from scipy.stats import t as student_t
 
-from olmo_sparsity.statistics.bootstrap import CONFIDENCE, QuantityKey, SumKey, estimates
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, QuantityKey, SumKey, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 # Totals of each model to the values of quantities, elementwise.
 QuantitiesOfModels = Callable[[Sequence[Mapping[SumKey, np.ndarray]]], Mapping[QuantityKey, np.ndarray]]

@@ -9,10 +9,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import attained_estimates
-from olmo_sparsity.statistics.estimate import WholeEstimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey
-from olmo_sparsity.statistics.sums import Key, SelectionNumber
+from olmo_sparsity.statistics.intervals.bootstrap import attained_estimates
+from olmo_sparsity.statistics.intervals.estimate import WholeEstimate
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
+from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 
 RECOVERED = (0.5, 0.8, 0.9)  # the fractions of the long gain
 

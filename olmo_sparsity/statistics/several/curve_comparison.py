@@ -5,7 +5,7 @@ from the length of its row to the full context, as a share of the ceiling's gain
 what the text offers there the model reaches without having seen such rows.
 
 Of a pretrained model no training row is known: it has no such gain, and is no ceiling. Runs of a configuration with several seeds
-are one model (``statistics.seeds``). All numbers share the same resamples of the
+are one model (``statistics.intervals.seeds``). All numbers share the same resamples of the
 documents, so shares and differences are paired.
 """
 
@@ -20,11 +20,11 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.curves import ContextCurve, CurvePoint, curve_of_points, loss_sums
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Lengths
-from olmo_sparsity.statistics.seeds import estimates_over_seeds
-from olmo_sparsity.statistics.summary import is_fragile
-from olmo_sparsity.statistics.trained_models import TrainedModel, trained_models
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
+from olmo_sparsity.statistics.several.trained_models import TrainedModel, trained_models
+from olmo_sparsity.statistics.single.measurement import Lengths
+from olmo_sparsity.statistics.single.summary import is_fragile
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.tables.reading import newest_finished, read_manifest
 

@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 
 
 @dataclass(frozen=True)

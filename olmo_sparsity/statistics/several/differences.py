@@ -9,10 +9,10 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS, Units, document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey
-from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
+from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
 

@@ -19,10 +19,10 @@ import pandas as pd
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import CONTROLS
-from olmo_sparsity.statistics.bootstrap import document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
-from olmo_sparsity.statistics.model_setup import ModelSetup, Screening, subject_name, subject_names
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
 from olmo_sparsity.tables.reading import read_table
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)

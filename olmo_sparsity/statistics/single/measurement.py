@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
 
 CONTEXTS = ("real", "null")

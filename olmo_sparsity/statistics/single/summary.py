@@ -14,14 +14,21 @@ from typing import Annotated, Any, Literal, Optional, get_type_hints
 import numpy as np
 
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.bootstrap import IntervalMethod, estimates
-from olmo_sparsity.statistics.effective_sparsity import EffectiveSparsity, effective_sparsity
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import Estimand, Lengths, Measurement, NullContext, SelectionKey, SelectorInfo
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.shown_ks import shown_ks
-from olmo_sparsity.statistics.sums import Key, SelectionNumber, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.intervals.bootstrap import IntervalMethod, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity, effective_sparsity
+from olmo_sparsity.statistics.single.measurement import (
+    Estimand,
+    Lengths,
+    Measurement,
+    NullContext,
+    SelectionKey,
+    SelectorInfo,
+)
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.shown_ks import shown_ks
+from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
 FRACTIONS = ("recovered_fraction",)  # what a failed gate hides
@@ -30,7 +37,7 @@ ROBUST_RATIO = 3  # long gain over its standard error: below it R(k) is fragile
 
 @dataclass(frozen=True)
 class Quantity:
-    """How one of the estimates is called and shown. It is declared at its field; ``statistics.sums`` has its formula.
+    """How one of the estimates is called and shown. It is declared at its field; ``statistics.single.sums`` has its formula.
 
     Attributes:
         title: its name in tables.

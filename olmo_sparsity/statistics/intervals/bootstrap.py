@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import DegenerateDataWarning, bootstrap, norm
 
-from olmo_sparsity.statistics.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000

@@ -9,9 +9,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from olmo_sparsity.statistics.bootstrap import document_units, estimates
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, window_rows
+from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import list_rows, read_table
 
 COLUMNS = ("recall", "gain_lost_nats")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from olmo_sparsity.statistics.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 
 
 @dataclass(frozen=True, eq=False)

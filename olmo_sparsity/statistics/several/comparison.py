@@ -9,12 +9,12 @@ from typing import Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.differences import Differences, paired_difference, unpaired_difference
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import SelectionKey
-from olmo_sparsity.statistics.shown_ks import shown_ks
-from olmo_sparsity.statistics.subjects import CHOSEN, Pairing, Subject, pairing_of
-from olmo_sparsity.statistics.summary import (
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.differences import Differences, paired_difference, unpaired_difference
+from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing, Subject, pairing_of
+from olmo_sparsity.statistics.single.measurement import SelectionKey
+from olmo_sparsity.statistics.single.shown_ks import shown_ks
+from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
@@ -22,7 +22,7 @@ from olmo_sparsity.statistics.summary import (
     Summary,
     summarize,
 )
-from olmo_sparsity.statistics.sums import Key, SelectionNumber
+from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 
 # The headline of a selector that sees the target, and of one that does not.
 HEADLINE = {True: ("real_minus_luck_nats",), False: ("recovered_fraction", "gain_over_random_nats")}

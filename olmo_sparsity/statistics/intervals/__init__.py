@@ -1,0 +1,1 @@
+"""Estimates with their intervals: bootstrap over documents, t intervals over seeds, lines."""

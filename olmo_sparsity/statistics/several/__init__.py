@@ -1,0 +1,1 @@
+"""Measurements side by side: differences, seeds of training, context curves, lengths."""
