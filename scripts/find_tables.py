@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from olmo_sparsity.cli.options import resolve, with_options
+from olmo_sparsity.cli.options import resolve
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import RESOLVED
@@ -29,7 +29,8 @@ def main() -> None:
     name, data = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else None
     try:
         config, run = resolve(Path(name), None, overrides=None)
-        config = dataclasses.replace(config, influence=with_options(config.influence, {"data": data}))
+        if data is not None:
+            config = dataclasses.replace(config, influence=dataclasses.replace(config.influence, data=data))
         manifests = {tables: read_manifest_of(tables) for tables in list_finished(run)}
     except UserError as error:
         sys.exit(str(error))

@@ -136,7 +136,7 @@ def test_whether_a_checkpoint_that_is_named_as_a_model_had_a_bos_is_in_the_manif
         ({"sha256": {}}, "key sha256: the hash of config.yaml is missing"),
         ({"sha256": {"model.pt": 3}}, "key sha256.*: expected str, got int"),
         ({"sha256": []}, "key sha256: expected object, got array"),
-        ({"run_id": 7}, "key run_id: expected str . null, got int"),
+        ({"run_id": 7}, "key run_id: expected str, got int"),
     ],
 )
 def test_train_json_of_something_else(run: Path, tiny_config: Config, changes: dict[str, Any], error: str) -> None:

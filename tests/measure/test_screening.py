@@ -17,8 +17,8 @@ from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity import api
 from olmo_sparsity.api import opening
-from olmo_sparsity.cli.options import parse_screen
 from olmo_sparsity.config import SCREEN_RANKINGS, Config, InfluenceConfig, PretrainedConfig
+from olmo_sparsity.config.measuring import parse_screen
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, measure
 from olmo_sparsity.measure.selection import screening
@@ -180,7 +180,7 @@ def test_what_rankings_cost() -> None:
 
 
 def test_the_option() -> None:
-    assert parse_screen("64") == {"screen": 64, "screen_by": None}
+    assert parse_screen("64") == {"screen": 64}
     assert parse_screen("hierarchy:64") == {"screen": 64, "screen_by": "hierarchy"}
     for wrong in ("", "0", "-3", "64:gradient", "magic:64", "gradient:", ":64", "1e3", "9" * 12):
         with pytest.raises(UserError, match=f"--screen {wrong}: must be a number .* hierarchy:64; the rankings are"):

@@ -22,6 +22,7 @@ WHOLE: dict[str, dict[str, Any]] = {
         "fit": {"anchor": {**CHECK, "lower_with": {"short": None, "long": "bos"}}},
     },
     "synthetic": {
+        "hide_tokens": False,
         "run_id": "a",
         "num_parts": 1,
         "context": {"max_position": 20, "num_long_range": 12},

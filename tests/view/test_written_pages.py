@@ -69,19 +69,19 @@ def test_links_folders_and_pipes_are_named_and_stay(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere.html").exists()
 
 
-def test_every_page_is_known_again_and_so_are_older_ones(tables: Path, tmp_path: Path) -> None:
-    """Older pages do not name the program that made them."""
+def test_a_page_is_known_again_by_the_name_of_its_generator(tables: Path, tmp_path: Path) -> None:
     report = write_report(tables, tmp_path / "report.html", num_windows=1)
     comparison = write_comparison(read_subjects([f"{tables}:kl", f"{tables}:random"]), tmp_path / "comparison.html")
     for path in (report, comparison):
         check_free(path, overwrite=True)
         page = path.read_text()
         assert page.index(GENERATOR) < 1000
-        path.write_text(re.sub(f"{GENERATOR}.*\n", "", page))
-        assert GENERATOR not in path.read_text()
-        check_free(path, overwrite=True)
         with pytest.raises(UserError, match="the file exists; --overwrite replaces it"):
             check_free(path, overwrite=False)
+        path.write_text(re.sub(f"{GENERATOR}.*\n", "", page))
+        assert GENERATOR not in path.read_text()
+        with pytest.raises(UserError, match="no page"):
+            check_free(path, overwrite=True)
 
 
 def test_a_file_that_appears_during_the_work_is_kept(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ class SeedSummary:
     Attributes:
         model: its runs and their seeds.
         tables: the influence folder of each run.
-        mean: the numbers of the mean model, with intervals that include the seed (``statistics.intervals.seeds``); the gates follow
-            from them. Of a model with one seed, the numbers of that run.
+        mean: the numbers of the mean model, with intervals that include the seed (``statistics.intervals.seeds``); the gates
+            follow from them. Of a model with one seed, the numbers of that run.
         of_seeds: the numbers of each run.
     """
 
