@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Optional
 
@@ -48,7 +49,7 @@ def heights(axis: Axes) -> list[tuple[float, ...]]:
     return [tuple(line.get_ydata()) for line in axis.lines]
 
 
-def only(measurement: Measurement, selectors: list[str]) -> Measurement:
+def only(measurement: Measurement, selectors: Sequence[str]) -> Measurement:
     """Return the measurement of some selectors."""
     return measurement.restrict_selectors({name: name for name in selectors})
 
@@ -59,10 +60,16 @@ def reweighted(measurement: Measurement) -> Measurement:
     return dataclasses.replace(measurement, windows=measurement.windows.assign(weight=weights_W))
 
 
-def measured(tables: Path, measurement: Optional[Measurement] = None) -> Measured:
-    """Return what figures are drawn from: these tables, or part of their numbers."""
-    measurement = load(tables) if measurement is None else measurement
+def measured(tables: Path, measurement: Measurement) -> Measured:
+    """Return what figures are drawn from: these tables, with other numbers."""
     return Measured(tables, measurement, summarize(measurement))
+
+
+@cache
+def read(tables: Path, *selectors: str) -> Measured:
+    """Return what figures are drawn from: these tables, or some of their selectors. Tests share it, and must not change it."""
+    measurement = load(tables)
+    return measured(tables, only(measurement, selectors) if selectors else measurement)
 
 
 def fragile(drawn: Measured) -> Measured:
