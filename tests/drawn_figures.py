@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ from olmo_sparsity.statistics.estimate import Estimate
 from olmo_sparsity.statistics.measured import Measured
 from olmo_sparsity.statistics.measurement import Measurement, load
 from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.tables.reading import read_table
 
 # Every figure of a measurement, by the name of its script.
 FIGURES = {
@@ -70,6 +71,12 @@ def read(tables: Path, *selectors: str) -> Measured:
     """Return what figures are drawn from: these tables, or some of their selectors. Tests share it, and must not change it."""
     measurement = load(tables)
     return measured(tables, only(measurement, selectors) if selectors else measurement)
+
+
+@cache
+def rows(tables: Path, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table as they were written. Tests share them, and must not change them."""
+    return list(read_table(tables, table).to_pylist())
 
 
 def fragile(drawn: Measured) -> Measured:

@@ -180,7 +180,7 @@ def test_finished_tables_of_planted_correlations_are_drawn(
         write_parquet(
             table.set_column(table.schema.get_field_index("suite"), table.schema.field("suite"), suites), path
         )
-    titles = [axis.get_title() for axis in drawn(planted, [run], monkeypatch).axes]
+    titles = [axis.get_title() for axis in drawn(planted, [run]).axes]
     assert [title.split("\n")[0] for title in titles] == [
         "needle: name, 1 copy", "needle: name, 2 copies", "planted-sum, 1 planted", "planted-sum, 2 planted",
     ]  # fmt: skip
