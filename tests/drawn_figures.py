@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.tables.reading import read_table
 
 # Every figure of a measurement, by the name of its script.
 FIGURES = {
@@ -48,7 +50,7 @@ def heights(axis: Axes) -> list[tuple[float, ...]]:
     return [tuple(line.get_ydata()) for line in axis.lines]
 
 
-def only(measurement: Measurement, selectors: list[str]) -> Measurement:
+def only(measurement: Measurement, selectors: Sequence[str]) -> Measurement:
     """Return the measurement of some selectors."""
     return measurement.restrict_selectors({name: name for name in selectors})
 
@@ -59,10 +61,22 @@ def reweighted(measurement: Measurement) -> Measurement:
     return dataclasses.replace(measurement, windows=measurement.windows.assign(weight=weights_W))
 
 
-def measured(tables: Path, measurement: Optional[Measurement] = None) -> Measured:
-    """Return what figures are drawn from: these tables, or part of their numbers."""
-    measurement = load(tables) if measurement is None else measurement
+def measured(tables: Path, measurement: Measurement) -> Measured:
+    """Return what figures are drawn from: these tables, with other numbers."""
     return Measured(tables, measurement, summarize(measurement))
+
+
+@cache
+def read(tables: Path, *selectors: str) -> Measured:
+    """Return what figures are drawn from: these tables, or some of their selectors. Tests share it, and must not change it."""
+    measurement = load(tables)
+    return measured(tables, only(measurement, selectors) if selectors else measurement)
+
+
+@cache
+def rows(tables: Path, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table as they were written. Tests share them, and must not change them."""
+    return list(read_table(tables, table).to_pylist())
 
 
 def fragile(drawn: Measured) -> Measured:

@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from made_up import CONTEXTUAL, made_up_tables
-from matplotlib.figure import Figure
 
 from analysis import on_page
 
@@ -36,12 +35,6 @@ def figures_are_closed() -> Iterator[None]:
     """Close the figures that a test has drawn and not saved: matplotlib keeps them otherwise, and warns at the twenty-first."""
     yield
     plt.close("all")
-
-
-@pytest.fixture
-def figures() -> list[Figure]:
-    """The figures that a test draws."""
-    return []
 
 
 @pytest.fixture

@@ -75,6 +75,7 @@ def made_up_tables(
     part_sizes: Sequence[int] | None = None,
     gain_beyond: Optional[float] = None,
     setup: Optional[dict[str, Any]] = None,
+    selectors: Sequence[str] = tuple(SEES_TARGET),
 ) -> Path:
     """Write an influence folder of two equal parts, or of parts of these sizes; windows are shuffled within a part.
 
@@ -87,6 +88,7 @@ def made_up_tables(
     ``kl_share`` is recovered, under mimicry 0.4 times as much. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
     None: training rows have as many tokens as the local context, so that it is the long gain. ``setup``: entries of the manifest
     about the model (such as ``PRETRAINED``); where it names a model, no training row is known, nor what the model saw.
+    ``selectors``: those that are written; their numbers and their order are the same without the others.
     """
     setup = setup or {}
     is_pretrained = "model" in setup
@@ -187,7 +189,7 @@ def made_up_tables(
     for part, members in enumerate(set(chosen.tolist()) for chosen in parts):
         for table, rows in (("windows", windows), ("selections", selections)):
             of = [row for row in rows if row["window_id"] in members]
-            of = [of[i] for i in rng.permutation(len(of))]
+            of = [of[i] for i in rng.permutation(len(of)) if of[i].get("selector") in (None, *selectors)]
             content = pa.Table.from_pylist(of, schema=schemas(M)[table])
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
     manifest: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from drawn_figures import figures_of, fragile, measured, only, reweighted, words_on
+from drawn_figures import figures_of, fragile, measured, read, reweighted, rows, words_on
 from made_up import DRAWS, KS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,7 +22,6 @@ from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
-from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.wording.numbers import interval
 
 
@@ -53,9 +52,9 @@ def panels(figure: Figure) -> list[Axes]:
 
 def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], tuple[list[float], float]]:
     """Return sparse gains at each k, and the long gain, of each window and draw, read row by row."""
-    windows = {row["window_id"]: row for row in read_table(tables, "windows").to_pylist()}
+    windows = {row["window_id"]: row for row in rows(tables, "windows")}
     gains = {}
-    for row in read_table(tables, "selections").to_pylist():
+    for row in rows(tables, "selections"):
         if (row["selector"], row["context"]) == (selector, "resampled"):
             window, draw = windows[row["window_id"]], row["draw"]
             short, long = (np.float32(window[f"resampled_loss_{name}_nats"][draw]) for name in ("short", "long"))
@@ -64,10 +63,10 @@ def gains_on_drawn_labels(tables: Path, selector: str) -> dict[tuple[int, int], 
 
 
 @pytest.mark.usefixtures("as_points")
-def test_sparse_gain_across_and_long_gain_up(tables: Path, figures: list[Figure]) -> None:
+def test_sparse_gain_across_and_long_gain_up(tables: Path) -> None:
     """The rows are the real context, the resampled target, and the null context; the columns are k = 1, 2, 8."""
-    measurement = only(load(tables), ["unmask-one", "random"])
-    figures += figures_of(figure4.draw(measured(tables, measurement)))
+    drawn = read(tables, "unmask-one", "random")
+    measurement, figures = drawn.measurement, figures_of(figure4.draw(drawn))
     axes, weights = figures[0].axes, measurement.weights_W
     for row, context in ((0, "real"), (2, "null")):
         for axis, k in zip(axes[3 * row : 3 * row + 3], KS, strict=True):
@@ -93,51 +92,51 @@ def test_sparse_gain_across_and_long_gain_up(tables: Path, figures: list[Figure]
     assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
 
 
-def test_the_numbers_to_read_are_in_the_titles(tables: Path, figures: list[Figure]) -> None:
-    drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
-    figures += figures_of(figure4.draw(drawn))
+def test_the_numbers_to_read_are_in_the_titles(tables: Path) -> None:
+    drawn = read(tables, "unmask-one", "kl", "random")
+    figures = figures_of(figure4.draw(drawn))
     for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
         titles = [axis.get_title().split("\n") for axis in figure.axes if axis.get_title()]
         for i, k in enumerate(KS):
             real, null = (drawn.summary.at(name, context, k) for context in ("real", "null"))
             fraction = f"R({k}) = {interval(real.recovered_fraction)}"
             if name == "unmask-one":
-                read = [f"real minus luck {interval(real.real_minus_luck_nats)}", fraction]
+                lines = [f"real minus luck {interval(real.real_minus_luck_nats)}", fraction]
                 assert titles[i + 3][:2] == [f"k = {k}, resampled target", f"luck {interval(real.luck_nats)}"]
             elif name == "kl":
-                read = [fraction, f"over random {interval(real.gain_over_random_nats)}"]
+                lines = [fraction, f"over random {interval(real.gain_over_random_nats)}"]
             else:
-                read = [fraction]
-            read = [f"k = {k}, real context", *read, *lines_of(real.figure4)]
-            assert titles[i][: len(read)] == read
-            read = [f"k = {k}, null context", f"sparse gain {interval(null.gain_sparse_nats)}", *lines_of(null.figure4)]
-            assert titles[i - 3][: len(read)] == read
+                lines = [fraction]
+            lines = [f"k = {k}, real context", *lines, *lines_of(real.figure4)]
+            assert titles[i][: len(lines)] == lines
+            lines = [
+                f"k = {k}, null context",
+                f"sparse gain {interval(null.gain_sparse_nats)}",
+                *lines_of(null.figure4),
+            ]
+            assert titles[i - 3][: len(lines)] == lines
         words = words_on(figure)
         assert ("exactly luck" in words) == ("real minus luck" in words) == (name == "unmask-one")
         assert ("holds no selection luck" in words) == (name != "unmask-one")
 
 
-def test_no_recovered_fraction_where_the_gate_failed(folders: dict[str, Path], figures: list[Figure]) -> None:
-    figures += figures_of(
-        figure4.draw(measured(folders["failed"], only(load(folders["failed"]), ["unmask-one", "kl"])))
-    )
-    for figure in figures:
+def test_no_recovered_fraction_where_the_gate_failed(folders: dict[str, Path]) -> None:
+    for figure in figures_of(figure4.draw(read(folders["failed"], "unmask-one", "kl"))):
         words = words_on(figure)
         assert "gate failed: no R(k)" in words
         assert "R(8) =" not in words and "R(1) =" not in words
 
 
-def test_fragile_fractions_are_marked(tables: Path, figures: list[Figure]) -> None:
-    drawn = measured(tables, only(load(tables), ["kl", "random"]))
-    figures += figures_of(figure4.draw(drawn))
-    figures += figures_of(figure4.draw(fragile(drawn)))
+def test_fragile_fractions_are_marked(tables: Path) -> None:
+    drawn = read(tables, "kl", "random")
+    figures = figures_of([*figure4.draw(drawn), *figure4.draw(fragile(drawn))])
     assert ["fragile" in figure.axes[0].get_title() for figure in figures] == [False, False, True, True]
 
 
 @pytest.mark.usefixtures("as_points")
-def test_weights_are_areas_and_enter_the_means(tables: Path, figures: list[Figure]) -> None:
-    measurement = reweighted(only(load(tables), ["unmask-one"]))
-    figures += figures_of(figure4.draw(measured(tables, measurement)))
+def test_weights_are_areas_and_enter_the_means(tables: Path) -> None:
+    measurement = reweighted(read(tables, "unmask-one").measurement)
+    (figure,) = figures_of(figure4.draw(measured(tables, measurement)))
     windows, weights_W = measurement.windows, measurement.weights_W
     weight_of = {
         tuple(np.round(point, 5)): weight
@@ -145,17 +144,17 @@ def test_weights_are_areas_and_enter_the_means(tables: Path, figures: list[Figur
             measurement.gains["unmask-one", "real", 8], windows["gain_long_nats"], weights_W, strict=True
         )
     }
-    cloud = figures[0].axes[2].collections[0]
+    cloud = figure.axes[2].collections[0]
     for point, size in zip(cloud.get_offsets(), cloud.get_sizes(), strict=True):
         assert size == 5 * weight_of[tuple(np.round(point, 5))]
     assert len(set(cloud.get_sizes())) == 3
-    assert cross_of(figures[0].axes[2])[1] == pytest.approx(np.average(windows["gain_long_nats"], weights=weights_W))
-    assert "its area the weight of the window" in words_on(figures[0])
+    assert cross_of(figure.axes[2])[1] == pytest.approx(np.average(windows["gain_long_nats"], weights=weights_W))
+    assert "its area the weight of the window" in words_on(figure)
     row_of = {window_id: row for row, window_id in enumerate(windows["window_id"])}
     gains = gains_on_drawn_labels(tables, "unmask-one")
     weights = [weights_W[row_of[window_id]] for window_id, _ in gains]
     expected = np.average([sparse[2] for sparse, _ in gains.values()], weights=weights)
-    assert cross_of(figures[0].axes[5])[0] == pytest.approx(expected, abs=1e-5)
+    assert cross_of(figure.axes[5])[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_draws_are_read_and_fitted_with_weights(tables: Path) -> None:
@@ -185,24 +184,24 @@ def test_some_windows_of_the_tables(tables: Path) -> None:
     assert np.array_equal(part.sparse_gain_KWD["lasso"], everything.sparse_gain_KWD["lasso"][:, ::2])
 
 
-def test_many_windows_are_a_density(tables: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch) -> None:
-    measurement = reweighted(only(load(tables), ["kl"]))
-    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
-    figures += figures_of(figure4.draw(measured(tables, measurement)))
-    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows) - 1)
-    figures += figures_of(figure4.draw(measured(tables, measurement)))
-    points, dense = figures
+def test_many_windows_are_a_density(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = measured(tables, reweighted(read(tables, "kl").measurement))
+    number = len(drawn.measurement.windows)
+    monkeypatch.setattr(figure4, "MAX_POINTS", number)
+    (points,) = figures_of(figure4.draw(drawn))
+    monkeypatch.setattr(figure4, "MAX_POINTS", number - 1)
+    (dense,) = figures_of(figure4.draw(drawn))
     assert "Each point is a window" in words_on(points) and "hexagon" not in words_on(points)
     assert "Each point" not in words_on(dense)
     assert "Colour: weight of the windows in a hexagon, on a logarithmic scale" in words_on(dense)
     assert [axis.get_xlabel() for axis in dense.axes].count("weight in a hexagon") == 1  # one bar for all panels
     norms = []
-    for number, (axis, of_points) in enumerate(zip(dense.axes[:6], points.axes, strict=True)):
+    for axis, of_points in zip(dense.axes[:6], points.axes, strict=True):
         (density,) = axis.collections
         x, y = of_points.collections[0].get_offsets().T
         weights = of_points.collections[0].get_sizes() / 5
         inside = density.get_array()
-        assert inside.sum() == pytest.approx(weights.sum()) and len(x) > 150, number
+        assert inside.sum() == pytest.approx(weights.sum()) and len(x) > 150
         assert inside.min() >= 1
         assert np.ptp(inside) > 0
         # The hexagons lie where the points do: both have the same centre, to within a hexagon.
@@ -215,17 +214,15 @@ def test_many_windows_are_a_density(tables: Path, figures: list[Figure], monkeyp
     assert len(set(norms)) == 1 and norms[0][1] == max(axis.collections[0].get_array().max() for axis in dense.axes[:6])
 
 
-def test_draws_alone_can_be_too_many_for_points(
-    tables: Path, figures: list[Figure], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_alone_can_be_too_many_for_points(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The resampled row has more points than the others; all rows of a figure are drawn alike."""
-    measurement = only(load(tables), ["greedy"])
-    monkeypatch.setattr(figure4, "MAX_POINTS", len(measurement.windows))
-    figures += figures_of(figure4.draw(measured(tables, measurement)))
-    assert all(axis.collections[0].get_array() is not None for axis in figures[0].axes[:9])
+    drawn = read(tables, "greedy")
+    monkeypatch.setattr(figure4, "MAX_POINTS", len(drawn.measurement.windows))
+    (figure,) = figures_of(figure4.draw(drawn))
+    assert all(axis.collections[0].get_array() is not None for axis in figure.axes[:9])
 
 
-def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[Figure]) -> None:
+def test_without_resampled_targets(tables: Path, tmp_path: Path) -> None:
     """``influence.resampled_draws: 0`` leaves the luck unknown: no row of it, and a dash in its place."""
     bare = Path(shutil.copytree(tables, tmp_path / "bare"))
     for part in (0, 1):
@@ -245,35 +242,35 @@ def test_without_resampled_targets(tables: Path, tmp_path: Path, figures: list[F
             column = pa.array([empty] * len(table), field.type)
             table = table.set_column(table.schema.get_field_index(name), field, column)
         write_parquet(table, path)
-    figures += figures_of(figure4.draw(measured(bare, only(load(bare), ["unmask-one"]))))
-    assert len(figures[0].axes) == 2 * len(KS)
-    assert figures[0].axes[0].get_title().split("\n")[1] == "real minus luck -"
-    assert "exactly luck" not in words_on(figures[0])
+    (figure,) = figures_of(figure4.draw(read(bare, "unmask-one")))
+    assert len(figure.axes) == 2 * len(KS)
+    assert figure.axes[0].get_title().split("\n")[1] == "real minus luck -"
+    assert "exactly luck" not in words_on(figure)
 
 
-def test_one_column_has_room_for_two_k(tables: Path, figures: list[Figure]) -> None:
+def test_one_column_has_room_for_two_k(tables: Path) -> None:
     """The smallest and the largest k stand side by side, and the contexts keep their rows."""
     with drawn_for(Width.one):
-        figures += figures_of(figure4.draw(measured(tables, only(load(tables), ["lasso"]))))
-    titles = [axis.get_title().split("\n")[0] for axis in panels(figures[0])]
+        (figure,) = figures_of(figure4.draw(read(tables, "lasso")))
+    titles = [axis.get_title().split("\n")[0] for axis in panels(figure)]
     assert titles == [f"k = {k}, {row}" for row in ("real context", "resampled target", "null context") for k in (1, 8)]
 
 
 @pytest.mark.parametrize("width", list(Width))
-def test_nothing_covers_the_points(tables: Path, figures: list[Figure], width: Width) -> None:
+def test_nothing_covers_the_points(tables: Path, width: Width) -> None:
     """The numbers stand above the panels; both axes have one range and one scale, so that the dashed line is the diagonal."""
     with drawn_for(width):
-        figures += figures_of(figure4.draw(measured(tables, only(load(tables), ["unmask-one"]))))
+        (figure,) = figures_of(figure4.draw(read(tables, "unmask-one")))
         if width is not Width.screen:
-            fit(figures[0], 2)
-        figures[0].draw_without_rendering()
-    shown = panels(figures[0])
+            fit(figure, 2)
+        figure.draw_without_rendering()
+    shown = panels(figure)
     assert len(shown) == (6 if width is Width.one else 9)
     for axis in shown:
         assert list(axis.texts) == [] and axis.get_legend() is None
         assert axis.get_xlim() == axis.get_ylim() == shown[0].get_xlim()
         box = axis.get_window_extent()
-        assert box.width == pytest.approx(box.height, rel=0.01) and box.width > 0.6 * figures[0].dpi
+        assert box.width == pytest.approx(box.height, rel=0.01) and box.width > 0.6 * figure.dpi
         title = axis.title.get_window_extent()
         assert title.y0 >= box.y1
         for other in shown:

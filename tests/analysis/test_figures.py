@@ -10,32 +10,28 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_figures import FIGURES, figures_of, mean, measured, only, words_on
-from made_up import SEES_TARGET, M, made_up_tables
-from matplotlib.figure import Figure
+from drawn_figures import FIGURES, figures_of, mean, measured, only, read, rows, words_on
+from made_up import M, made_up_tables
 from PIL import Image
 
 from analysis import agreement, distance, every_figure, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
 from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
-from olmo_sparsity.statistics.single.breakdowns import by_distance
 from olmo_sparsity.statistics.single.measurement import load
-from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.wording.gates import TOO_FEW_FOR_INTERVAL
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 
 
 @pytest.mark.parametrize("gates", ["passed", "beyond failed", "failed", "not applicable"])
 @pytest.mark.parametrize("name", sorted(FIGURES))
-def test_figures_say_what_they_show(folders: dict[str, Path], figures: list[Figure], name: str, gates: str) -> None:
+def test_figures_say_what_they_show(folders: dict[str, Path], name: str, gates: str) -> None:
     """Every figure names its model, its data, its lengths and both gates; a gate that failed stands above it as well."""
-    measurement = load(folders[gates])
-    if name in ("figure4", "classes", "sample-size"):
-        measurement = only(measurement, ["unmask-one", "kl"])  # many files or summaries: two are enough to wait for
-    drawn = measured(folders[gates], measurement)
+    some = ["unmask-one", "kl"] if name in ("figure4", "classes", "sample-size") else []  # they have much to draw
+    drawn = read(folders[gates], *some)
     assert drawn.summary.gate_passed == (gates != "failed")
     assert drawn.summary.beyond_gate_passed == (gates == "passed")
-    figures += figures_of(FIGURES[name](drawn))
+    figures = figures_of(FIGURES[name](drawn))
     assert len(figures) == (2 if name == "figure4" else 1)
     for figure in figures:
         words = words_on(figure)
@@ -63,14 +59,14 @@ def test_figures_say_what_they_show(folders: dict[str, Path], figures: list[Figu
 def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture, a drawing, and a text that says what the figure shows, which the picture holds as well."""
     monkeypatch.setitem(plt.rcParams, "savefig.dpi", 60)
-    for drawn in FIGURES[name](measured(tables, only(load(tables), ["kl", "random"]))):
-        label = drawn.figure.get_label()
-        picture, drawing = output.save(drawn, tmp_path)
-        assert (picture, drawing) == (tmp_path / f"{drawn.name}.png", tmp_path / f"{drawn.name}.pdf")
-        assert min(path.stat().st_size for path in (picture, drawing)) > 3000
-        assert picture.with_suffix(".txt").read_text(encoding="utf-8") == f"{label}\n"
-        with Image.open(picture) as image:
-            assert image.text["Description"] == label
+    drawn = next(FIGURES[name](read(tables, "nearest", "lasso")))
+    label = drawn.figure.get_label()
+    picture, drawing = output.save(drawn, tmp_path)
+    assert (picture, drawing) == (tmp_path / f"{drawn.name}.png", tmp_path / f"{drawn.name}.pdf")
+    assert min(path.stat().st_size for path in (picture, drawing)) > 3000
+    assert picture.with_suffix(".txt").read_text(encoding="utf-8") == f"{label}\n"
+    with Image.open(picture) as image:
+        assert image.text["Description"] == label
 
 
 def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,42 +82,29 @@ def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) 
     assert added in every_figure.figures_of(FigureOfMeasurement)
 
 
-def test_every_selector_has_looks_of_its_own() -> None:
-    assert set(style.LOOKS) == set(SEES_TARGET)
-    assert (
-        len({look["color"] for look in style.LOOKS.values()})
-        == len({look["marker"] for look in style.LOOKS.values()})
-        == 10
-    )
-
-
 @pytest.mark.parametrize("selectors", [["random"], ["nearest", "lasso"]])
 @pytest.mark.parametrize("name", sorted(FIGURES))
-def test_few_selectors_are_enough(tables: Path, figures: list[Figure], name: str, selectors: list[str]) -> None:
-    figures += figures_of(FIGURES[name](measured(tables, only(load(tables), selectors))))
+def test_few_selectors_are_enough(tables: Path, name: str, selectors: list[str]) -> None:
     expected = {"figure4": len(selectors), "agreement": len(selectors) - 1}.get(name, 1)
-    assert len(figures) == expected
-    for figure in figures:
-        figure.draw_without_rendering()
+    assert len(figures_of(FIGURES[name](read(tables, *selectors)))) == expected
 
 
-def test_too_few_documents_is_not_called_no_profit(tables: Path, figures: list[Figure]) -> None:
-    measurement = only(load(tables), ["unmask-one", "kl"])
+def test_too_few_documents_is_not_called_no_profit(tables: Path) -> None:
+    measurement = read(tables, "unmask-one", "kl").measurement
     few = measurement.windows["doc_id"].unique()[:10]
-    small = measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy())
-    for draw in FIGURES.values():
-        figures += figures_of(draw(measured(tables, small)))
+    small = measured(tables, measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy()))
+    figures = [figure for draw in FIGURES.values() for figure in figures_of(draw(small))]
     assert len(figures) == 9
     for figure in figures:
-        assert "fewer than 50 documents are too few for an interval" in " ".join(words_on(figure).split())
+        assert TOO_FEW_FOR_INTERVAL in " ".join(words_on(figure).split())
         assert "no clear gain" not in words_on(figure)
 
 
-def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path, figures: list[Figure]) -> None:
-    figures += figures_of(figure5.draw(measured(tables)))
-    words = words_on(figures[0])
+def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path) -> None:
+    (figure,) = figures_of(figure5.draw(read(tables)))
+    words = words_on(figure)
     window_id = int(words.split("Window ")[1].split()[0])
-    (window,) = (row for row in read_table(tables, "windows").to_pylist() if row["window_id"] == window_id)
+    (window,) = (row for row in rows(tables, "windows") if row["window_id"] == window_id)
     for text in [*window["token_texts"], window["target_text"]]:
         assert words.count(figure5.shown(text)) >= 3
     for visible, loss in (
@@ -137,32 +120,32 @@ def test_shown(text: str, seen: str) -> None:
     assert figure5.shown(text) == seen
 
 
-def test_agreement_writes_its_numbers_into_the_cells(tables: Path, figures: list[Figure]) -> None:
-    measurement = load(tables)
-    figures += figures_of(agreement.draw(measured(tables, measurement)))
+def test_agreement_writes_its_numbers_into_the_cells(tables: Path) -> None:
+    measurement = read(tables).measurement
+    (figure,) = figures_of(agreement.draw(read(tables)))
     pairs = agreement_of(tables, measurement)
     names = [name for name in style.LOOKS if name in measurement.selectors]
     for axis, values in (
-        (figures[0].axes[0], [mean(pair.overlap[-1].share) for pair in pairs]),
-        (figures[0].axes[1], [mean(pair.rank_correlation) for pair in pairs]),
+        (figure.axes[0], [mean(pair.overlap[-1].share) for pair in pairs]),
+        (figure.axes[1], [mean(pair.rank_correlation) for pair in pairs]),
     ):
         written = {(int(t.get_position()[1]), int(t.get_position()[0])): float(t.get_text()) for t in axis.texts}
         assert len(written) == 45
         for pair, value in zip(pairs, values, strict=True):
             column, row = sorted(names.index(name) for name in pair.selectors)
             assert written[row, column] == pytest.approx(value, abs=0.00501)
-    assert [axis.get_title().split("\n")[0] for axis in figures[0].axes[:2]] == [
+    assert [axis.get_title().split("\n")[0] for axis in figure.axes[:2]] == [
         "common positions among the 8 chosen",
         "rank correlation of the scores",
     ]
-    assert f"two random choices: {8 / M:.2f}" in words_on(figures[0])
+    assert f"two random choices: {8 / M:.2f}" in words_on(figure)
 
 
-def test_distance_shows_the_shares(tables: Path, figures: list[Figure]) -> None:
-    figures += figures_of(distance.draw(measured(tables)))
-    axis = figures[0].axes[0]
+def test_distance_shows_the_shares(tables: Path) -> None:
+    (figure,) = figures_of(distance.draw(read(tables)))
+    axis = figure.axes[0]
     counts: dict[int, int] = dict.fromkeys(range(9, 21), 0)  # M = 12 distances, a bin each
-    for row in read_table(tables, "selections").to_pylist():
+    for row in rows(tables, "selections"):
         if (row["selector"], row["context"]) == ("unmask-one", "real"):
             for far in row["distance_tokens"]:
                 counts[far] += 1
@@ -173,35 +156,34 @@ def test_distance_shows_the_shares(tables: Path, figures: list[Figure]) -> None:
     assert (axis.get_xlabel(), axis.get_ylabel()) == labels
 
 
-def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: Path, figures: list[Figure]) -> None:
+def test_many_long_range_tokens_have_a_logarithmic_axis_of_distances(tmp_path: Path) -> None:
     """Scores at random are flat there, at 1, although the bins differ in width."""
     tables = tmp_path / "many"
     write_tables(tables, 300, invented=PRETRAINED)
-    figures += figures_of(distance.draw(measured(tables, only(load(tables), ["kl", "random"]))))
-    axis = figures[0].axes[0]
+    drawn = read(tables, "kl", "random")
+    (figure,) = figures_of(distance.draw(drawn))
+    axis = figure.axes[0]
     assert axis.get_xscale() == "log" and "over that of a random choice" in axis.get_ylabel()
     real, uniform = axis.lines[0], axis.lines[2]
     assert set(uniform.get_ydata()) == {1.0}
     assert np.abs(np.array(real.get_ydata()) - 1).max() < 0.15
-    bins = next(e.bins for e in by_distance(tables, load(tables)) if (e.selector, e.context, e.k) == ("kl", "real", 32))
+    bins = next(e.bins for e in drawn.distances if (e.selector, e.context, e.k) == ("kl", "real", 32))
     assert (bins[0].from_tokens, bins[-1].to_tokens) == (65, 128)
     assert all(b.from_tokens == a.to_tokens + 1 for a, b in pairwise(bins))
     assert sum(b.uniform for b in bins) == pytest.approx(1) and sum(mean(b.share) for b in bins) == pytest.approx(1)
 
 
-def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Path, figures: list[Figure]) -> None:
+def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Path) -> None:
     """There every overlap, R(k) and D(k) is 1 by definition. The curves against k have every k."""
     tables = tmp_path / "many"
     write_tables(tables, 60, invented=dataclasses.replace(PRETRAINED, ks=[1, 2, 4, 8, 16, 32, 64]))
-    drawn = measured(tables, only(load(tables), ["unmask-one", "kl", "random"]))
+    drawn = read(tables, "unmask-one", "kl", "random")
     shown: dict[str, set[int]] = {}
     for name, draw in FIGURES.items():
-        figures += figures_of(draw(drawn))
-        axes = [axis for figure in figures for axis in figure.axes]
+        axes = [axis for figure in figures_of(draw(drawn)) for axis in figure.axes]
         titles = " ".join(axis.get_title() + axis.get_title(loc="left") for axis in axes)
         found = re.findall(r"(?:\bk = |\bR\(|the )(\d+)(?:\)| chosen| most)?(?=\s|,|$)", titles)
         shown[name] = {int(k) for k in found}
-        figures.clear()
     assert shown["figure4"] == {1, 2, 4, 8, 16}
     assert shown["figure5"] == {8}
     assert shown["sample-size"] == {1, 16}
@@ -209,14 +191,14 @@ def test_figures_of_one_k_or_a_panel_for_each_leave_all_tokens_out(tmp_path: Pat
         assert shown[name] == {16}, name
 
 
-def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[Figure]) -> None:
+def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path) -> None:
     tables = made_up_tables(tmp_path / "uneven", part_sizes=[1, 50, 7, 32])
     measurement = only(load(tables), ["kl", "random"]).restrict(np.arange(90) % 2 == 0)
-    figures += figures_of(distance.draw(measured(tables, measurement)))
-    for line, context in zip(figures[0].axes[0].lines, ("real", "null"), strict=False):
+    (figure,) = figures_of(distance.draw(measured(tables, measurement)))
+    for line, context in zip(figure.axes[0].lines, ("real", "null"), strict=False):
         far = [
             row["distance_tokens"]
-            for row in read_table(tables, "selections").to_pylist()
+            for row in rows(tables, "selections")
             if (row["selector"], row["context"], row["window_id"] % 2) == ("kl", context, 0)
         ]
         assert len(far) == 45
@@ -224,10 +206,11 @@ def test_distance_of_some_windows_in_uneven_parts(tmp_path: Path, figures: list[
         assert list(line.get_ydata()) == pytest.approx(counts / counts.sum())
 
 
-def test_dollar_signs_are_only_dollar_signs(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure5, "shown", lambda text: "$$_$")
-    (drawn,) = figure5.draw(measured(tables))
-    assert output.save(drawn, tmp_path)
+def test_dollar_signs_are_only_dollar_signs(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure5, "shown", lambda text: "$_$")  # an error in a formula
+    (figure,) = figures_of(figure5.draw(read(tables)))
+    figure.draw_without_rendering()
+    assert "$_$" in words_on(figure)
 
 
 def test_the_caption_on_the_picture_is_two_lines_of_whole_sentences() -> None:
@@ -262,20 +245,17 @@ def test_lines_side_by_side_stay_near_their_place() -> None:
 @pytest.mark.parametrize(
     ("selectors", "shown"), [(["unmask-one", "kl", "attention"], "kl"), (["unmask-one"], "unmask-one")]
 )
-def test_figure5_shows_a_choice_made_without_the_target(
-    tables: Path, figures: list[Figure], selectors: list[str], shown: str
-) -> None:
-    drawn = measured(tables, only(load(tables), selectors))
-    figures += figures_of(figure5.draw(drawn))
-    title = figures[0].axes[2].get_title(loc="left")
+def test_figure5_shows_a_choice_made_without_the_target(tables: Path, selectors: list[str], shown: str) -> None:
+    (figure,) = figures_of(figure5.draw(read(tables, *selectors)))
+    title = figure.axes[2].get_title(loc="left")
     assert f"({shown}, numbered by rank)" in title
-    window_id = int(str(figures[0].get_label()).split("Window ")[1].split()[0])
+    window_id = int(str(figure.get_label()).split("Window ")[1].split()[0])
     (row,) = (
-        row for row in read_table(tables, "selections").to_pylist()
+        row for row in rows(tables, "selections")
         if (row["window_id"], row["selector"], row["context"]) == (window_id, shown, "real")
     )  # fmt: skip
     assert f"Loss of the target: {row['loss_sparse_nats'][-1]:.2f} nats" in title
-    assert (f"{shown} sees the target" in str(figures[0].get_label())) == (shown == "unmask-one")
-    ranks = [text.get_text() for text in figures[0].axes[2].texts if text.get_fontsize() == 5]
+    assert (f"{shown} sees the target" in str(figure.get_label())) == (shown == "unmask-one")
+    ranks = [text.get_text() for text in figure.axes[2].texts if text.get_fontsize() == 5]
     order = np.argsort(row["positions"][: row["k"][-1]]) + 1  # ranks in the order of the text
     assert ranks == [str(rank) for rank in order]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_figures import figures_of, fragile, heights, mean, measured, only, words_on
+from drawn_figures import figures_of, fragile, heights, mean, measured, only, read, words_on
 from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
 from analysis.style import LOOKS, dodges
@@ -38,10 +37,9 @@ def line_styles(axis: Axes, selector: str) -> set[str]:
     return {line.get_linestyle() for line in lines if len(line.get_xdata()) == len(KS)}
 
 
-def test_recovered_fraction_shows_the_summary(tables: Path, figures: list[Figure]) -> None:
-    drawn = measured(tables)
-    figures += figures_of(recovered_fraction.draw(drawn))
-    summary, axes = drawn.summary, figures[0].axes
+def test_recovered_fraction_shows_the_summary(tables: Path) -> None:
+    (figure,) = figures_of(recovered_fraction.draw(read(tables)))
+    summary, axes = read(tables).summary, figure.axes
     assert [axis.get_title() for axis in axes] == [
         "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
         "sparse gain, luck\ntarget seen", "real minus luck\ntarget seen", "real minus null\ntarget seen",
@@ -66,31 +64,31 @@ def test_recovered_fraction_shows_the_summary(tables: Path, figures: list[Figure
         assert (summary.long_gain_nats.mean,) * 2 in heights(axis)
 
 
-def test_without_a_gate_there_is_no_recovered_fraction(folders: dict[str, Path], figures: list[Figure]) -> None:
-    drawn = measured(folders["failed"])
-    figures += figures_of(recovered_fraction.draw(drawn))
-    figures += figures_of(prediction_recovered.draw(drawn))
-    for axis in (figures[0].axes[0], figures[1].axes[3]):
+def test_without_a_gate_there_is_no_recovered_fraction(folders: dict[str, Path]) -> None:
+    drawn = read(folders["failed"])
+    gains, predictions = figures_of([*recovered_fraction.draw(drawn), *prediction_recovered.draw(drawn)])
+    for axis in (gains.axes[0], predictions.axes[3]):
         assert "R(k)" in axis.get_title()
         assert not axis.lines
         assert axis.texts[0].get_text().replace("\n", " ").startswith("gate failed: the windows show no clear gain")
-    assert all(axis.lines for axis in [*figures[0].axes[1:], *figures[1].axes[:3]])
+    assert all(axis.lines for axis in [*gains.axes[1:], *predictions.axes[:3]])
 
 
-def test_fragile_fractions_are_marked(tables: Path, figures: list[Figure]) -> None:
-    robust = measured(tables, only(load(tables), ["kl", "random"]))
-    for drawn in (robust, fragile(robust)):
-        figures += figures_of(recovered_fraction.draw(drawn))
-        figures += figures_of(prediction_recovered.draw(drawn))
+def test_fragile_fractions_are_marked(tables: Path) -> None:
+    robust = read(tables, "kl", "random")
+    figures = [
+        figure
+        for drawn in (robust, fragile(robust))
+        for figure in figures_of([*recovered_fraction.draw(drawn), *prediction_recovered.draw(drawn)])
+    ]
     marked = [[axis.get_title() for axis in figure.axes if "fragile" in axis.get_title()] for figure in figures]
     assert marked == [[], [], ["R(k), fragile\ntarget unseen"], ["R(k), real context, fragile"]]
 
 
-def test_the_prediction_is_never_shown_without_its_company(tables: Path, figures: list[Figure]) -> None:
+def test_the_prediction_is_never_shown_without_its_company(tables: Path) -> None:
     """D(k) of every selector and of `random`; D under the null context; the mimicry floor; R(k)."""
-    drawn = measured(tables)
-    figures += figures_of(prediction_recovered.draw(drawn))
-    summary, (real, null, mimicry, gain) = drawn.summary, figures[0].axes
+    (figure,) = figures_of(prediction_recovered.draw(read(tables)))
+    summary, (real, null, mimicry, gain) = read(tables).summary, figure.axes
     assert [axis.get_title() for axis in (real, null, mimicry, gain)] == [
         "D(k), real context", "D(k), null context", "D(k), mimicry floor", "R(k), real context",
     ]  # fmt: skip
@@ -115,14 +113,13 @@ def test_the_prediction_is_never_shown_without_its_company(tables: Path, figures
         alphas = {line.get_alpha() for line in gain.lines if line.get_marker() == LOOKS[selector]["marker"]}
         assert alphas == {prediction_recovered.PALE if SEES_TARGET[selector] else 1.0}
     assert len({axis.get_ylim() for axis in (real, null, mimicry)}) == 1
-    assert "no evidence that the context helps" in words_on(figures[0])
+    assert "no evidence that the context helps" in words_on(figure)
 
 
-def test_what_was_not_measured_is_said(tables: Path, figures: list[Figure]) -> None:
-    drawn = measured(tables, only(load(tables), ["random", "nearest"]))
-    figures += figures_of(prediction_recovered.draw(drawn))
-    figures += figures_of(recovered_fraction.draw(measured(tables, only(load(tables), ["random"]))))
-    figures += figures_of(recovered_fraction.draw(measured(tables, only(load(tables), ["lasso"]))))
+def test_what_was_not_measured_is_said(tables: Path) -> None:
+    figures = figures_of(prediction_recovered.draw(read(tables, "random", "nearest")))
+    for name in ("random", "lasso"):
+        figures += figures_of(recovered_fraction.draw(read(tables, name)))
     assert [text.get_text() for text in figures[0].axes[2].texts] == ["not measured"]
     assert [text.get_text() for text in figures[1].axes[1].texts] == ["not measured"]
     assert [len(figure.axes) for figure in figures] == [4, 3, 3]
@@ -137,12 +134,11 @@ def points_with(axis: Axes, look: dict[str, object]) -> list[tuple[float, ...]]:
     ]
 
 
-def test_classes_show_the_breakdown(tables: Path, figures: list[Figure]) -> None:
-    measurement = only(load(tables), list(MAIN_SELECTORS))
-    drawn = measured(tables, measurement)
-    figures += figures_of(classes.draw(drawn))
-    entries = by_class(measurement, drawn.summary)
-    axes = figures[0].axes
+def test_classes_show_the_breakdown(tables: Path) -> None:
+    drawn = read(tables, *MAIN_SELECTORS)
+    (figure,) = figures_of(classes.draw(drawn))
+    entries = by_class(drawn.measurement, drawn.summary)
+    axes = figure.axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
     assert labels == [entry.target_class for entry in entries]
     assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
@@ -166,27 +162,26 @@ def test_classes_show_the_breakdown(tables: Path, figures: list[Figure]) -> None
         assert shown == [round(mean(entry.recovered_fraction), 9) for entry in fractions]
         controls = [e.real_minus_luck_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
         assert [x for x, _ in points_with(axes[3], LOOKS[selector])] == [round(mean(value), 9) for value in controls]
-    words = words_on(figures[0])
+    words = words_on(figure)
     assert "unmask-one (sees the target)" in words
     assert "at least one passes in 10%" in words  # of four classes
 
 
-def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: Path, figures: list[Figure]) -> None:
-    measurement = only(load(tables), list(MAIN_SELECTORS))
-    drawn = measured(tables, measurement)
-    figures += figures_of(classes.draw(drawn))
-    axis, windows = figures[0].axes[1], measurement.windows
-    labels = [label.get_text().split("\n")[0] for label in figures[0].axes[0].get_yticklabels()]
+def test_classes_that_look_for_the_target_stand_beside_the_null_context(tables: Path) -> None:
+    drawn = read(tables, *MAIN_SELECTORS)
+    (figure,) = figures_of(classes.draw(drawn))
+    axis, windows = figure.axes[1], drawn.measurement.windows
+    labels = [label.get_text().split("\n")[0] for label in figure.axes[0].get_yticklabels()]
     same, others = points_with(axis, classes.SAME_RULE_LOOK), points_with(axis, classes.OTHERS_LOOK)
     assert [labels[round(row - 0.2)] for _, row in same] == [name for name in labels if name in ("induction", "repeat")]
     for points, is_same in ((same, True), (others, False)):
         for (x, _), name in zip(points, [name for name in labels if name in ("induction", "repeat")], strict=True):
             chosen = (windows["null_target_class"] == name) == is_same
             assert x == pytest.approx(windows["null_gain_long_nats"][chosen].mean(), abs=1e-6)
-    assert "same rule, null context" in words_on(figures[0])
+    assert "same rule, null context" in words_on(figure)
 
 
-def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Path, figures: list[Figure]) -> None:
+def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Path) -> None:
     """`repeat` gains, and all windows together do not: its R(k) was shown once."""
     tables = made_up_tables(tmp_path / "tables", num_documents=200, long_gain=0.0)
     measurement = only(load(tables), ["unmask-one", "kl", "random"])
@@ -195,26 +190,26 @@ def test_no_class_has_a_fraction_where_the_gate_of_the_whole_failed(tmp_path: Pa
     drawn = measured(tables, measurement)
     entries = by_class(measurement, drawn.summary)
     assert not drawn.summary.gate_passed and entries[0].summary.long_gain_nats.is_above_zero
-    figures += figures_of(classes.draw(drawn))
-    axis = figures[0].axes[2]
+    (figure,) = figures_of(classes.draw(drawn))
+    axis = figure.axes[2]
     assert not axis.lines
     assert [text.get_text().replace("\n", " ") for text in axis.texts] == ["gate of all windows failed: no R(k)"] * len(
         entries
     )
 
 
-def test_sample_size_shows_the_prefixes(folders: dict[str, Path], figures: list[Figure]) -> None:
+def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
     for name in ("passed", "beyond failed"):
-        measurement = only(load(folders[name]), list(MAIN_SELECTORS))
-        figures += figures_of(sample_size.draw(measured(folders[name], measurement)))
-        summaries = by_sample_size(measurement)
-        (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figures[-1].axes, (2, 3))
-        assert [axis.get_title().split("\n")[0] for axis in figures[-1].axes] == [
+        drawn = read(folders[name], *MAIN_SELECTORS)
+        (figure,) = figures_of(sample_size.draw(drawn))
+        summaries = by_sample_size(drawn.measurement)
+        (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figure.axes, (2, 3))
+        assert [axis.get_title().split("\n")[0] for axis in figure.axes] == [
             "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "real minus luck",
         ]  # fmt: skip
         assert [axis.get_title().split("\n")[1] for axis in (first, last, minus_luck)] == ["k = 1", "k = 8", "k = 8"]
         labels = ["nats", "recovered fraction", "k, long-range tokens", "nats", "nats", "nats"]
-        assert [axis.get_ylabel() for axis in figures[-1].axes] == labels
+        assert [axis.get_ylabel() for axis in figure.axes] == labels
         sizes = [summary.num_windows for summary in summaries]
         sides = dodges(len(gates.collections), sizes)
         for line, side, bars in zip(gates.lines[: len(sides)], sides, gates.collections, strict=True):
@@ -226,9 +221,9 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], figures: list[
         ]
         assert heights(gates)[0] == gains[0]
         if name == "passed":  # training rows are as long as the local context: both gains are the same
-            assert len(heights(gates)) == 2 and "gain beyond the training row" not in words_on(figures[-1])
+            assert len(heights(gates)) == 2 and "gain beyond the training row" not in words_on(figure)
         else:
-            assert heights(gates)[1] == gains[1] and "gain beyond the training row" in words_on(figures[-1])
+            assert heights(gates)[1] == gains[1] and "gain beyond the training row" in words_on(figure)
         for axis, quantity, k, selectors in (
             (fraction, "recovered_fraction", 8, {"kl", "attention", "random"}),
             (first, "gain_over_random_nats", 1, {"kl", "attention"}),
@@ -241,11 +236,11 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], figures: list[
                 expected = [np.nan if value is None else value.mean for value in values]
                 assert any(np.array_equal(line.get_ydata(), expected, equal_nan=True) for line in axis.lines)
                 bounds = [value.bounds for value in values if value is not None and value.bounds is not None]
-                drawn = [
+                shown = [
                     [tuple(segment[:, 1]) for segment in bars.get_segments() if not np.isnan(segment).any()]
                     for bars in axis.collections
                 ]
-                assert bounds in drawn
+                assert bounds in shown
         values = [summary.sparsity_at("kl", 0.8).smallest_k for summary in summaries]
         steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
         (line,) = (line for line in smallest.lines if line.get_marker() == "s")
@@ -254,13 +249,11 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path], figures: list[
 
 
 def test_each_sample_size_says_what_its_fraction_is_worth(
-    folders: dict[str, Path], figures: list[Figure], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gate of this number of windows failed; that of all windows failed; R(k) is fragile."""
-    drawn, without_gate = (
-        measured(folders[name], only(load(folders[name]), ["kl", "random"])) for name in ("passed", "failed")
-    )
-    figures += figures_of(sample_size.draw(without_gate))
+    drawn, without_gate = (read(folders[name], "kl", "random") for name in ("passed", "failed"))
+    figures = figures_of(sample_size.draw(without_gate))
     all_of_them = by_sample_size(drawn.measurement)
     few = [dataclasses.replace(summary, is_fragile=i == 0) for i, summary in enumerate(all_of_them)]
     monkeypatch.setattr(sample_size, "by_sample_size", lambda _: few)

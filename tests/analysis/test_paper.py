@@ -5,24 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 import pytest
-from made_up import made_up_tables
+from drawn_figures import read
 
 from analysis import classes, compare, figure5, paper, recovered_fraction
 from analysis.output import save
 from analysis.paper import INCHES, Width
-from olmo_sparsity.statistics.single.measured import Measured
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("paper")
-    return {
-        "passed": made_up_tables(folder / "passed"),
-        "failed": made_up_tables(folder / "failed", long_gain=0.0),
-    }
 
 
 @pytest.fixture(params=[Width.one, Width.two])
@@ -46,12 +37,13 @@ def test_the_medium_and_the_settings_of_matplotlib_are_as_before_afterwards() ->
     assert dict(plt.rcParams) == before
 
 
-@pytest.mark.parametrize("which", ["passed", "failed"])
-@pytest.mark.parametrize("module", [recovered_fraction, classes], ids=["recovered-fraction", "classes"])
+@pytest.mark.parametrize(
+    ("module", "gates"), [(recovered_fraction, "failed"), (classes, "failed"), (classes, "passed")]
+)
 def test_as_wide_as_the_column_with_its_fonts(
-    tables: dict[str, Path], tmp_path: Path, width: Width, module: object, which: str
+    folders: dict[str, Path], tmp_path: Path, width: Width, module: ModuleType, gates: str
 ) -> None:
-    (drawn,) = module.draw(Measured.read(tables[which]))  # type: ignore[attr-defined]
+    (drawn,) = module.draw(read(folders[gates]))
     png, pdf = save(drawn, tmp_path)
     content = pdf.read_bytes()
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", content)
@@ -60,8 +52,8 @@ def test_as_wide_as_the_column_with_its_fonts(
     assert b"/FontFile2" in content
     assert b"/Type3" not in content
     words = png.with_suffix(".txt").read_text()
-    assert "90 windows of 60 documents" in words
-    assert ("GATE FAILED" in words) == (which == "failed")
+    assert "180 windows of 120 documents" in words
+    assert ("GATE FAILED" in words) == (gates == "failed")
     drawn.figure.draw_without_rendering()  # that of the PDF has another resolution
     for axis in drawn.figure.axes:  # words inside a panel reach over nothing beside it
         panel = axis.get_window_extent()
@@ -70,9 +62,9 @@ def test_as_wide_as_the_column_with_its_fonts(
 
 
 def test_what_cannot_be_read_is_left_out(
-    tables: dict[str, Path], tmp_path: Path, width: Width, capsys: pytest.CaptureFixture[str]
+    tables: Path, tmp_path: Path, width: Width, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (drawn,) = figure5.draw(Measured.read(tables["passed"]))
+    (drawn,) = figure5.draw(read(tables, "kl", "random"))
     paths = save(drawn, tmp_path)
     if width is Width.one:
         assert paths == [] and "use --width two" in capsys.readouterr().err
@@ -80,8 +72,8 @@ def test_what_cannot_be_read_is_left_out(
         assert len(paths) == 2
 
 
-def test_a_comparison_is_drawn(tables: dict[str, Path], tmp_path: Path, width: Width) -> None:
-    (drawn,) = compare.draw([tables["passed"], tables["failed"]])
+def test_a_comparison_is_drawn(folders: dict[str, Path], tmp_path: Path, width: Width) -> None:
+    (drawn,) = compare.draw([folders["passed"], folders["failed"]])
     paths = save(drawn, tmp_path)
     assert [path.name for path in paths] == ["compare.png", "compare.pdf"]
     words = (tmp_path / "compare.txt").read_text()

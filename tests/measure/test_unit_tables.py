@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn_figures import FIGURES, figures_of, measured, words_on
+from drawn_figures import FIGURES, figures_of, read, words_on
 from made_up import related_words
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -252,7 +252,7 @@ def test_default_folders_name_the_unit_and_more_blocks_than_there_are_is_a_mista
 
 
 def test_figures_say_what_k_counts(word_tables: Path) -> None:
-    drawn = measured(word_tables)
+    drawn = read(word_tables)
     expected = units_words(drawn.summary)
     assert expected.startswith("k counts words; ")
     for name, draw in FIGURES.items():
