@@ -112,6 +112,11 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
 
+def test_the_figure_can_be_laid_out(figure: Figure) -> None:
+    figure.draw_without_rendering()
+
+
+@pytest.mark.usefixtures("quick_pictures")
 def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> None:
     save(effective_sparsity.draw_found(found), tmp_path)
     csv = tmp_path / "effective-sparsity.csv"
