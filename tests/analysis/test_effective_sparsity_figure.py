@@ -112,8 +112,9 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
 
-def test_the_figure_can_be_laid_out(figure: Figure) -> None:
+def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
     figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)
 
 
 @pytest.mark.usefixtures("quick_pictures")
