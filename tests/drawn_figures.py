@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from analysis.drawing import FigureOfMeasurement
 from analysis.every_figure import figures_of as declared
 from analysis.output import Drawn
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import Measurement, load
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.tables.reading import read_table
 
 # Every figure of a measurement, by the name of its script.

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.statistics.measurement import Measurement
-from olmo_sparsity.statistics.subjects import pairing_of
+from olmo_sparsity.statistics.several.subjects import pairing_of
+from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas

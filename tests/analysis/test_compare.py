@@ -10,8 +10,8 @@ from drawn_figures import figures_of, mean, words_on
 from matplotlib.figure import Figure
 
 from analysis import compare, style
-from olmo_sparsity.statistics.comparison import compare as comparison_of
-from olmo_sparsity.statistics.subjects import read_subjects
+from olmo_sparsity.statistics.several.comparison import compare as comparison_of
+from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.wording.gates import SELECTION_ONLY
 

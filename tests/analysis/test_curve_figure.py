@@ -17,8 +17,8 @@ from matplotlib.text import Annotation
 from analysis import context_curve
 from analysis.output import save
 from analysis.paper import Width, drawn_for
-from olmo_sparsity.statistics.curve_comparison import ComparedCurves, compare_curves
-from olmo_sparsity.statistics.model_setup import ModelSetup
+from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, compare_curves
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.wording.curves import gain_beyond_lines, model_labels
 from olmo_sparsity.wording.setup import anchor_warning
 

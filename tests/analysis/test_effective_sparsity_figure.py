@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from analysis import effective_sparsity
 from analysis.output import save
-from olmo_sparsity.statistics.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
+from olmo_sparsity.statistics.several.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
 
 LENGTHS = (128, 256, 512)
 

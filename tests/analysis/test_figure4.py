@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from analysis import figure4
 from analysis.drawn_targets import fit_of_draws, read_drawn_targets
 from analysis.paper import Width, drawn_for, fit
-from olmo_sparsity.statistics.lines import LineFit
-from olmo_sparsity.statistics.measurement import LONG_GAIN, load
+from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.single.measurement import LONG_GAIN, load
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.wording.numbers import interval

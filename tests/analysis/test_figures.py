@@ -17,8 +17,8 @@ from PIL import Image
 from analysis import agreement, distance, every_figure, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
-from olmo_sparsity.statistics.agreement import agreement as agreement_of
-from olmo_sparsity.statistics.measurement import load
+from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
+from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.wording.gates import TOO_FEW_FOR_INTERVAL
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 

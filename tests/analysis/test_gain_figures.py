@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
 from analysis.style import LOOKS, dodges
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.breakdowns import by_class, by_sample_size
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.summary import Summary
+from olmo_sparsity.statistics.single.breakdowns import by_class, by_sample_size
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import Summary
 
 BLIND = [name for name, sees_target in SEES_TARGET.items() if not sees_target]
 SEEING = [name for name, sees_target in SEES_TARGET.items() if sees_target]

@@ -30,9 +30,9 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import detection
-from olmo_sparsity.statistics.measurement import Lengths
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.single.measurement import Lengths
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path

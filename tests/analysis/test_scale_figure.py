@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from analysis import scale
 from analysis.style import LOOKS
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.seed_summary import difference_over_seeds
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.differences import paired_difference
+from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval

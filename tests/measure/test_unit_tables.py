@@ -20,11 +20,11 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.statistics.agreement import agreement
-from olmo_sparsity.statistics.breakdowns import by_distance
-from olmo_sparsity.statistics.measurement import SelectionKey, load
-from olmo_sparsity.statistics.screening import screening
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.breakdowns import by_distance
+from olmo_sparsity.statistics.single.measurement import SelectionKey, load
+from olmo_sparsity.statistics.single.screening import screening
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers

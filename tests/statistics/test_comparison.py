@@ -14,13 +14,13 @@ from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables, related
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.bootstrap import MIN_DOCUMENTS
-from olmo_sparsity.statistics.comparison import Comparison, compare, main_rows
-from olmo_sparsity.statistics.differences import paired_difference, unpaired_difference
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import Measurement, SelectionKey, load
-from olmo_sparsity.statistics.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
+from olmo_sparsity.statistics.several.differences import paired_difference, unpaired_difference
+from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison, print_summary

@@ -15,10 +15,10 @@ from scipy import stats
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds

@@ -16,10 +16,10 @@ from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.breakdowns import by_class
-from olmo_sparsity.statistics.measurement import load
-from olmo_sparsity.statistics.model_setup import ModelSetup
-from olmo_sparsity.statistics.summary import Summary, summarize
+from olmo_sparsity.statistics.single.breakdowns import by_class
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view import console
 from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex

@@ -23,12 +23,12 @@ from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS
-from olmo_sparsity.statistics.differences import paired_difference
-from olmo_sparsity.statistics.estimate import Estimate
-from olmo_sparsity.statistics.measured import Measured
-from olmo_sparsity.statistics.measurement import SelectionKey, load
-from olmo_sparsity.statistics.subjects import read_subjects
-from olmo_sparsity.statistics.summary import summarize
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.differences import paired_difference
+from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import SelectionKey, load
+from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import (
