@@ -8,6 +8,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from made_up import CONTEXTUAL, made_up_tables
+from matplotlib.figure import Figure
+from quick_pictures import QUICK
 
 from analysis import on_page
 
@@ -35,6 +37,13 @@ def figures_are_closed() -> Iterator[None]:
     """Close the figures that a test has drawn and not saved: matplotlib keeps them otherwise, and warns at the twenty-first."""
     yield
     plt.close("all")
+
+
+@pytest.fixture
+def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write files of figures that are neither laid out nor rendered."""
+    for name, quick in QUICK.items():
+        monkeypatch.setattr(Figure, name, quick)
 
 
 @pytest.fixture

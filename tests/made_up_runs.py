@@ -8,9 +8,10 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
-from made_up import KS, MODEL, PRETRAINED, SEES_TARGET, made_up_tables
+from made_up import KS, MODEL, PRETRAINED, made_up_tables
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, TrainingConfig, to_dict
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas
@@ -48,11 +49,13 @@ def made_up_measurement(run: Path, long_gain: float, **settings: Any) -> Path:
     ``settings`` are keys of the section ``influence`` of the manifest, or ``windows_sha256``, ``num_parameters``.
     """
     name = settings.pop("name", "made-up")
-    folder = made_up_tables(run / "influence" / name, num_documents=80, long_gain=long_gain, seed=3)
+    folder = made_up_tables(
+        run / "influence" / name, num_documents=80, long_gain=long_gain, seed=3, selectors=MAIN_SELECTORS
+    )
     manifest = read_json(folder / "manifest.json")
     of_manifest = {"tokens_sha256": "t", "windows_sha256": "w", "num_parameters": 1_000_000, "pose": to_dict(POSE)}
     of_manifest |= {key: settings.pop(key) for key in list(settings) if key in of_manifest}
-    influence = {"k": KS, "selectors": list(SEES_TARGET), "seed": 0, "windows_per_part": 256, **settings}
+    influence = {"k": KS, "selectors": list(MAIN_SELECTORS), "seed": 0, "windows_per_part": 256, **settings}
     checkpoint = {"step": 100, "model_sha256": run.name}
     write_json(
         folder / "manifest.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 from drawn_figures import figures_of, mean, words_on
@@ -17,7 +18,9 @@ from olmo_sparsity.wording.gates import SELECTION_ONLY
 GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
 
 
-def drawn(runs: list[str]) -> Figure:
+@cache
+def drawn(*runs: str) -> Figure:
+    """Return the figure of these runs, which tests must not change."""
     (figure,) = figures_of(compare.draw([Path(run) for run in runs]))
     return figure
 
@@ -29,7 +32,7 @@ def labels_of(figure: Figure) -> list[str]:
 def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
     """Blind selectors are shown by their gain over random, those that see the target by real minus luck."""
     runs = [str(folders["passed"]), str(folders["beyond failed"])]
-    figure = drawn(runs)
+    figure = drawn(*runs)
     labels = labels_of(figure)
     numbers = {
         "unmask-one": "real minus luck",
@@ -67,17 +70,17 @@ def test_no_failure_is_cut_off(folders: dict[str, Path], tables: Path) -> None:
     """The two lines below the figure cannot hold the gates of several measurements; what is above it does."""
     names = ["failed", "beyond failed", "passed"]
     runs = [folders[name] for name in names]
-    figure = drawn([str(run) for run in runs])
+    figure = drawn(*map(str, runs))
     assert [line.partition(": ")[2] for line in above(figure)[:2]] == [
         "GATE FAILED, GATE BEYOND THE TRAINING ROW FAILED",
         "GATE BEYOND THE TRAINING ROW FAILED",
     ]
-    assert not above(drawn([f"{tables}:kl", f"{tables}:attention"]))
+    assert not above(drawn(f"{tables}:kl", f"{tables}:attention"))
 
 
 def test_a_selector_of_each_run(tables: Path) -> None:
-    blind = drawn([f"{tables}:kl", f"{tables}:attention"])
-    mixed = drawn([f"{tables}:kl", f"{tables}:unmask-one"])
+    blind = drawn(f"{tables}:kl", f"{tables}:attention")
+    mixed = drawn(f"{tables}:kl", f"{tables}:unmask-one")
     assert labels_of(blind)[3:] == [f"its selector, k = {k}: gain over random" for k in (1, 8)]
     assert sorted(labels_of(mixed)[3:]) == sorted(
         f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "real minus luck")
@@ -90,7 +93,7 @@ def test_fractions_have_panels_of_their_own(folders: dict[str, Path], tables: Pa
     """R(k) of each measurement in its colour and row, where any gate passed, and the difference."""
     runs = [f"{tables}:kl", f"{tables}:attention"]
     rows = [row for row in comparison_of(read_subjects(runs)).rows if row.is_main and row.is_fraction]
-    values, differences = drawn(runs).axes[2:]
+    values, differences = drawn(*runs).axes[2:]
     assert values.get_xlabel() == differences.get_xlabel() == "fraction of the long gain"
     labels = [label.get_text() for label in values.get_yticklabels()]
     assert labels == [f"{row.selector}, k = {row.k}: {row.words}" for row in rows]
@@ -106,7 +109,7 @@ def test_fractions_have_panels_of_their_own(folders: dict[str, Path], tables: Pa
             for number, value in enumerate(getattr(row, of))
         }
         assert len(points) == (4 if of == "values" else 2)
-    assert len(drawn([str(folders["failed"])] * 2).axes) == 2
+    assert len(drawn(*[str(folders["failed"])] * 2).axes) == 2
 
 
 def test_without_a_difference_the_values_stand_alone(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_without_a_difference_the_values_stand_alone(folders: dict[str, Path], t
         hashes = dict.fromkeys(("tokens_sha256", "tokenizer_sha256"), str(number) * 64)
         write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), **hashes})
         runs.append(str(copy))
-    gains, no_gains, fractions, no_fractions = drawn(runs).axes
+    gains, no_gains, fractions, no_fractions = drawn(*runs).axes
     assert len(gains.containers) > 3 and len(fractions.containers) > 1
     for axis in (no_gains, no_fractions):
         assert not axis.containers

@@ -118,11 +118,17 @@ def test_the_caption_and_the_command_give_the_gains(
 
 
 @pytest.mark.parametrize("width", list(Width))
-def test_pictures_and_numbers_are_written(compared: ComparedCurves, tmp_path: Path, width: Width) -> None:
+@pytest.mark.parametrize("runs", [(0, 1, 2)], ids=["three seeds"], indirect=True)
+def test_pictures_are_written(compared: ComparedCurves, tmp_path: Path, width: Width) -> None:
     with drawn_for(width):
         pictures = save(context_curve.draw_compared(compared), tmp_path)
     assert [path.name for path in pictures] == ["context-curve.png", "context-curve.pdf"]
     assert all(path.stat().st_size > 5000 for path in pictures)
+
+
+@pytest.mark.usefixtures("quick_pictures")
+def test_numbers_are_written(compared: ComparedCurves, tmp_path: Path) -> None:
+    save(context_curve.draw_compared(compared), tmp_path)
     numbers = json.loads((tmp_path / "context-curve.json").read_text())
     assert (numbers["row_len"], numbers["full_len"], numbers["shares_are_fragile"]) == (ROW, FULL, False)
     assert [entry["label"] for entry in numbers["models"]] == model_labels(compared)

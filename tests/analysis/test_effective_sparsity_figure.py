@@ -112,6 +112,12 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
     assert labels == ["someone/Made-Up-2M", "someone/Smaller", "attention", "attention, null context", "random"]
 
 
+def test_the_legend_stands_below_the_panels(figure: Figure) -> None:
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().y1 <= min(axis.get_tightbbox().y0 for axis in figure.axes)
+
+
+@pytest.mark.usefixtures("quick_pictures")
 def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> None:
     save(effective_sparsity.draw_found(found), tmp_path)
     csv = tmp_path / "effective-sparsity.csv"

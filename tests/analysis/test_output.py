@@ -41,6 +41,7 @@ def test_numbers_as_json_are_known_by_their_first_key(tmp_path: Path) -> None:
         save(tmp_path, table='{\n  "row_len": 9\n}\n', ending=".json")
 
 
+@pytest.mark.usefixtures("quick_pictures")
 @pytest.mark.parametrize(
     ("ending", "content"),
     [
@@ -72,6 +73,7 @@ def test_a_picture_of_matplotlib_without_a_caption_is_somebody_elses(tmp_path: P
         (tmp_path / f"gains{ending}").unlink()
 
 
+@pytest.mark.usefixtures("quick_pictures")
 @pytest.mark.parametrize("num_written", range(4))
 def test_a_drawing_that_was_killed_is_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_written: int
@@ -94,6 +96,7 @@ def test_a_drawing_that_was_killed_is_drawn_again(
     assert (tmp_path / "gains.txt").read_text() == "newer words\n"
 
 
+@pytest.mark.usefixtures("quick_pictures")
 def test_a_caption_whose_picture_was_removed_is_written_again(tmp_path: Path) -> None:
     save(tmp_path)
     (tmp_path / "gains.png").unlink()

@@ -71,10 +71,10 @@ def runs(tiny_config: Config, tiny_run: Path, tmp_path_factory: pytest.TempPathF
 
 
 def test_pictures(runs: list[Path], tmp_path: Path) -> None:
-    for draw, shown in ((context_curve.draw, runs), (planted.draw, runs[:1]), (scale.draw, runs)):
+    for draw, shown in ((planted.draw, runs[:1]), (scale.draw, runs)):
         for path in saved(draw(shown), tmp_path):
             assert path.stat().st_size > 5000
-    assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["context-curve", "planted", "scale"]
+    assert sorted(path.stem for path in tmp_path.glob("*.pdf")) == ["planted", "scale"]
 
 
 def drawn(module: ModuleType, runs: list[Path]) -> Figure:
@@ -82,7 +82,7 @@ def drawn(module: ModuleType, runs: list[Path]) -> Figure:
     return figure
 
 
-def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_in_the_context_curve(runs: list[Path]) -> None:
     """The losses of the second run are half a nat higher: each line must show its own run."""
     figure = drawn(context_curve, runs)
     for panel in (0, 1):
@@ -97,7 +97,7 @@ def test_numbers_in_the_context_curve(runs: list[Path], monkeypatch: pytest.Monk
     assert np.subtract(second, first) == pytest.approx(np.full(12, 0.5), abs=1e-5)
 
 
-def test_numbers_in_the_planted_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_in_the_planted_figure(runs: list[Path]) -> None:
     figure = drawn(planted, runs[:1])
     suites = detection(list_finished(runs[0], "validation")[-1]).suites
     for axis, suite in zip(figure.axes, suites, strict=True):
@@ -130,7 +130,7 @@ def test_the_worse_first_token_is_told_beside_the_precision(
     assert "WARNING: not of the better first token." in " ".join(figure.texts[-1].get_text().split())
 
 
-def test_numbers_in_the_scale_figure(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_in_the_scale_figure(runs: list[Path]) -> None:
     figure = drawn(scale, runs)
     rungs = scale.ladder(runs)
     sizes = [rung.num_parameters for rung in rungs]
@@ -184,9 +184,7 @@ def test_finished_tables_of_planted_correlations_are_drawn(runs: list[Path], tmp
     ]  # fmt: skip
 
 
-def test_too_few_windows_and_no_gain_get_different_words(
-    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_windows_and_no_gain_get_different_words(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "few", symlinks=True))
     settings = ValidationConfig(num_windows=4, k=[1], selectors=["random"])
     few = dataclasses.replace(tiny_config.influence, num_windows=9, k=[3], selectors=["random"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,21 @@ def rungs(tmp_path_factory: pytest.TempPathFactory) -> list[scale.Rung]:
     return scale.ladder(sorted(runs, key=lambda run: run.name[-1]))
 
 
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of three sizes; tests change copies."""
+    folder = tmp_path_factory.mktemp("sizes") / "ladder"
+    made_up_ladder(folder)
+    return folder
+
+
+@pytest.fixture
+def runs(ladder: Path, tmp_path: Path) -> list[Path]:
+    """Runs of three sizes, the smallest first."""
+    copy = shutil.copytree(ladder, tmp_path / "ladder")
+    return sorted(copy.iterdir(), key=lambda run: int(run.name[1:].partition("-")[0]))
+
+
 SCREENED = {"influence": {"screen": 4, "screen_by": "gradient"}, "screen_precision": "fp32"}
 
 
@@ -51,16 +67,15 @@ SCREENED = {"influence": {"screen": 4, "screen_by": "gradient"}, "screen_precisi
     ids=["null context", "screened or not", "precision", "proxy"],
 )
 def test_sizes_that_were_measured_in_other_ways_are_refused(
-    name: str, first: dict[str, Any], other: dict[str, Any], tmp_path: Path
+    name: str, first: dict[str, Any], other: dict[str, Any], runs: list[Path]
 ) -> None:
-    runs = made_up_ladder(tmp_path)[:2]
-    for run, entries in zip(runs, (first, other), strict=True):
+    for run, entries in zip(runs[:2], (first, other), strict=True):
         path = newest_finished(run) / "manifest.json"
         manifest = read_json(path)
         settings = {**manifest["influence"], **entries.get("influence", {})}
         write_json(path, {**manifest, **entries, "influence": settings})
     with pytest.raises(UserError, match=f"of different {name}; a ladder differs in size and seed alone"):
-        scale.ladder(runs)
+        scale.ladder(runs[:2])
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +100,7 @@ def lines(axis: Axes, color: str, *, k_is_largest: bool = True) -> list[list[flo
     ]  # fmt: skip
 
 
-def test_two_models_of_one_size_are_refused(tmp_path: Path) -> None:
-    runs = made_up_ladder(tmp_path)
+def test_two_models_of_one_size_are_refused(runs: list[Path]) -> None:
     for run in runs[:2]:
         path = newest_finished(run) / "manifest.json"
         write_json(path, {**read_json(path), "num_parameters": 1000})

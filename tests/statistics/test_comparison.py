@@ -13,9 +13,10 @@ import pytest
 from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables, related_words
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.comparison import compare, main_rows
+from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.differences import paired_difference, unpaired_difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
@@ -50,14 +51,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module")
+def weaker(folders: dict[str, str]) -> Comparison:
+    """The comparison of two runs that differ in their long gains."""
+    return compare(read_subjects([folders["pose"], folders["weaker"]]))
+
+
 def width(estimate: Estimate | None) -> float:
     assert estimate is not None and estimate.bounds is not None
     low, high = estimate.bounds
     return high - low
 
 
-def test_the_same_windows_are_paired(folders: dict[str, str]) -> None:
-    numbers = compare(read_subjects([folders["pose"], folders["weaker"]]))
+def test_the_same_windows_are_paired(folders: dict[str, str], weaker: Comparison) -> None:
+    numbers = weaker
     json.dumps(comparison_json(numbers), allow_nan=False)
     assert numbers.labels == ["pose", "weaker"]
     (pairing,) = numbers.pairings
@@ -110,7 +117,12 @@ def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:
 
 
 def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) -> None:
-    run, other = read_subjects([folders["pose"], folders["other"]])
+    run, other = (
+        dataclasses.replace(
+            subject, measurement=subject.measurement.restrict_selectors({"kl": "kl", "random": "random"})
+        )
+        for subject in read_subjects([folders["pose"], folders["other"]])
+    )
     one, same, another = with_model(run, "a"), with_model(other, "a"), with_model(other, "b")
     same = dataclasses.replace(same, measurement=with_text(same.measurement, "other text"))
     own, others = with_tokenizer(run, "own"), with_tokenizer(other, "others")
@@ -203,9 +215,9 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
             assert row.values[1 - failed] is not None and row.values[failed] is None and row.differences == (None,)
 
 
-def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(folders: dict[str, str]) -> None:
+def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker: Comparison) -> None:
     """Of selectors that do not see the target R(k) and gain over random; of those that do real minus luck."""
-    rows = main_rows(compare(read_subjects([folders["pose"], folders["weaker"]])))
+    rows = main_rows(weaker)
     of_windows = [row.quantity for row in rows if row.selector is None]
     assert of_windows[2:4] == ["long_gain_nats", "gain_beyond_nats"]
     headline = {
@@ -218,9 +230,8 @@ def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(folder
     assert found == {(selector, name, k) for selector, names in headline.items() for name in names for k in (1, 8)}
 
 
-def test_gain_over_random_and_real_minus_luck_exclude_each_other(folders: dict[str, str]) -> None:
-    numbers = compare(read_subjects([folders["pose"], folders["weaker"]]))
-    for row in numbers.rows:
+def test_gain_over_random_and_real_minus_luck_exclude_each_other(weaker: Comparison) -> None:
+    for row in weaker.rows:
         if row.quantity in ("gain_over_random_nats", "real_minus_luck_nats") and row.selector is not None:
             assert SEES_TARGET[row.selector] == (row.quantity == "real_minus_luck_nats")
             assert None not in row.values and None not in row.differences
@@ -259,11 +270,12 @@ def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
 def models(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A run, and a pretrained model measured under both definitions, all on the same windows."""
     folder = tmp_path_factory.mktemp("models")
-    made_up_tables(folder / "hidden", seed=1, setup=PRETRAINED)
-    made_up_tables(folder / "contextual", seed=1, setup=CONTEXTUAL)
+    made_up_tables(folder / "hidden", seed=1, setup=PRETRAINED, selectors=MAIN_SELECTORS)
+    made_up_tables(folder / "contextual", seed=1, setup=CONTEXTUAL, selectors=MAIN_SELECTORS)
     return [folders["pose"], str(folder / "hidden"), str(folder / "contextual")]
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_run_and_a_pretrained_model_are_compared_on_one_page(
     models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +344,7 @@ def test_mistakes(folders: dict[str, str], tmp_path: Path) -> None:
             read_subjects(texts)
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_three_runs_are_printed_and_written(
     folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

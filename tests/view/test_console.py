@@ -15,6 +15,7 @@ import pytest
 from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 from made_up_runs import pretrained_curve
 
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -55,7 +56,7 @@ def summaries(folders: dict[str, Path]) -> dict[str, Summary]:
 def test_a_pretrained_model_is_printed_without_a_training_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    tables = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL, selectors=MAIN_SELECTORS)
     summary = summarize(load(tables))
     shown = printed(tables, capsys, every=True)
     for words in (
@@ -92,7 +93,7 @@ def test_csv_tells_what_was_measured_and_how_in_every_row(
 ) -> None:
     """So measurements under both definitions can stand in one table."""
     names = ["run", "model", "revision", "local_len", "full_len", "k_unit", "visibility", "anchor", "anchor_warning"]
-    pretrained = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL)
+    pretrained = made_up_tables(tmp_path / "tables", setup=CONTEXTUAL, selectors=MAIN_SELECTORS)
     warning = anchor_warning(summarize(load(pretrained)).setup)
     of_model = [
         "someone--made-up-2m",
@@ -122,7 +123,7 @@ def test_csv_tells_what_was_measured_and_how_in_every_row(
 def test_a_table_of_a_paper_names_the_definition(
     setup: Optional[dict[str, Any]], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables = made_up_tables(tmp_path / "tables", setup=setup)
+    tables = made_up_tables(tmp_path / "tables", setup=setup, selectors=MAIN_SELECTORS)
     tex = in_form(Form.tex, tables, capsys)
     captions = [line for line in tex.splitlines() if line.startswith(r"  \caption{")]
     assert len(captions) >= 3
