@@ -563,6 +563,19 @@ def test_the_slider_fills_in_the_chosen_tokens_one_by_one(page: Any, pages: dict
 
 
 @in_browser
+def test_a_link_to_a_view_is_followed_while_the_address_of_an_earlier_one_is_written(page: Any) -> None:
+    slide(page, 2)
+    shown = page.evaluate(
+        """() => new Promise(done => {
+          addEventListener("hashchange", () => done(document.getElementById("k").value), { once: true });
+          location.hash = "k=4&selector=kl";
+          history.replaceState(null, "", "#k=2"); // as the page does a moment after the slider was moved
+        })"""
+    )
+    assert shown == "4"
+
+
+@in_browser
 def test_selector_and_null_context(page: Any, pages: dict[str, Path]) -> None:
     data = data_of(pages["all"])
     window = data["windows"][4]

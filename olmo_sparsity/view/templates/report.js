@@ -152,9 +152,9 @@ function remember() {
   remembering = setTimeout(() => history.replaceState(null, "", `#${addressOf(DATA, state)}`), 120);
 }
 
-/** Shows the view that the address names, if it names one. */
-function restore() {
-  const view = viewOf(location.hash);
+/** Shows the view that a hash names, if it names one. */
+function restore(hash) {
+  const view = viewOf(hash);
   if (!view) return false;
   setView(DATA, state, view);
   return true;
@@ -249,8 +249,10 @@ function listen() {
     if (event.target.value) document.documentElement.dataset.theme = event.target.value;
     else delete document.documentElement.dataset.theme;
   });
-  addEventListener("hashchange", () => {
-    if (!restore()) return;
+  addEventListener("hashchange", (event) => {
+    clearTimeout(remembering);
+    if (!restore(new URL(event.newURL).hash)) return; // the address itself may hold an earlier view by now
+    remember();
     drawAll();
     goToNamed();
   });
@@ -277,7 +279,7 @@ function drawAll() {
 if (innerWidth < 768) byId("filter-box").open = false;
 fillControls();
 listen();
-restore();
+restore(location.hash);
 drawAll();
 goToNamed();
 document.documentElement.dataset.ready = "yes";
