@@ -13,12 +13,11 @@ from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.detection import Detection, detection
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import Subject
-from olmo_sparsity.statistics.single.agreement import Agreement, agreement
-from olmo_sparsity.statistics.single.breakdowns import by_class
-from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
 from olmo_sparsity.statistics.single.screening import screening
-from olmo_sparsity.statistics.single.summary import Summary, summarize
+from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
     agreement_json,
     class_json,
@@ -44,10 +43,7 @@ from olmo_sparsity.view.summary_tables import (
     REFERENCE,
     agreement_table,
     blind_table,
-    class_table,
-    effective_sparsity_table,
-    every_selection_table,
-    figure4_table,
+    every_table,
     loss_table,
     no_sample_words,
     screening_table,
@@ -70,6 +66,7 @@ from olmo_sparsity.wording.setup import (
 )
 from olmo_sparsity.wording.units import unit_words, units_words
 
+QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 INTERVALS = "means [95% interval by bootstrap over documents]"
 
 
@@ -126,8 +123,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
             JSON and CSV always hold them.
         form: what to print it as.
     """
-    measurement = load(tables)
-    summary = summarize(measurement)
+    measured = Measured.read(tables)
+    measurement, summary = measured.measurement, measured.summary
     every = every or form in (Form.json, Form.csv)
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
@@ -136,7 +133,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         print_json(
             {
                 **summary_json(summary),
-                "classes": [class_json(entry) for entry in by_class(measurement, summary)],
+                "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
                 "screening": [screening_json(loss) for loss in losses],
             }
@@ -170,19 +167,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     elif measurement.is_screened:
         items.append(Sentence(no_sample_words(measurement.manifest["influence"])))
     if every:
-        items += _every_table(measurement, summary, pairs=pairs)
+        items += [*every_table(measured), agreement_table(pairs, k=summary.end_ks[-1])]
     print_in(form, items, summary=summary)
-
-
-def _every_table(measurement: Measurement, summary: Summary, *, pairs: list[Agreement]) -> list[Item]:
-    """Return what ``summary --every`` adds."""
-    return [
-        every_selection_table(summary),
-        figure4_table(summary),
-        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
-        class_table(by_class(measurement, summary), summary),
-        agreement_table(pairs, k=summary.end_ks[-1]),
-    ]
 
 
 def print_detection(tables: Path, as_json: bool = False) -> None:
@@ -299,7 +285,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
     differences = [column for label in later for column in (f"{label} minus {first}", "verdict")]
     rows = []
     for row in comparison.rows if every else main_rows(comparison):
-        digits = 2 if row.is_fraction else 3
+        digits = QUANTITIES[row.quantity].digits
         differing = [(estimated(value, digits), *words(verdict(value))) for value in row.differences]
         rows.append(
             (

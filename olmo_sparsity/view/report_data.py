@@ -21,8 +21,8 @@ from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import (
     class_table,
     distance_table,
-    effective_sparsity_table,
     every_selection_table,
+    every_table,
     figure4_table,
     loss_table,
 )
@@ -98,10 +98,7 @@ def numbers_csv(measured: Measured) -> str:
     summary, classes = measured.summary, measured.classes
     tables = [
         loss_table(summary),
-        every_selection_table(summary),
-        figure4_table(summary),
-        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
-        class_table(classes, summary),
+        *every_table(measured),
         *(replace(every_selection_table(of.summary), name=f"class {of.target_class}") for of in classes),
         distance_table(measured.distances),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import (
@@ -207,6 +208,17 @@ def every_selection_table(summary: Summary) -> ResultTable:
     return ResultTable(
         "every k", columns, tuple(rows), "every k", " ".join(filter(None, (EVERY_CAPTION, units_words(summary))))
     )
+
+
+def every_table(measured: Measured) -> list[ResultTable]:
+    """Return the tables that hold every number of a measurement, but for its losses, agreement and distances."""
+    summary = measured.summary
+    return [
+        every_selection_table(summary),
+        figure4_table(summary),
+        *([effective_sparsity_table(summary)] if summary.gate_passed else []),
+        class_table(measured.classes, summary),
+    ]
 
 
 def figure4_table(summary: Summary) -> ResultTable:

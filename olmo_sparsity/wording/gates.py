@@ -45,8 +45,10 @@ def gate_reason(long_gain: Estimate) -> str:
 def gate_words(summary: Summary, *, short: bool = False) -> str:
     """Return the validity gate in one sentence; ``short``: without its number and what follows from it."""
     gain = summary.long_gain_nats
+    if summary.gate_passed and short:
+        return "Gate passed: the mean long gain is clearly above 0."
     if summary.gate_passed:
-        return f"Gate passed: the {'mean long gain is clearly above 0' if short else f'long context is worth {_signed(gain)}'}."
+        return f"Gate passed: the long context is worth {_signed(gain)}."
     if short:
         return f"GATE FAILED: {gate_reason(gain)}."
     number = f" ({_signed(gain)})" if gain.has_interval else ""

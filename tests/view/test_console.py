@@ -16,11 +16,11 @@ from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.single import measured
 from olmo_sparsity.statistics.single.breakdowns import by_class
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view import console
 from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
@@ -217,7 +217,7 @@ def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
     measurement = load(folders["passed"])
     windows = measurement.windows.copy()
     windows.loc[windows["target_class"] != "repeat", "gain_long_nats"] -= 2.0
-    monkeypatch.setattr(console, "load", lambda folder: dataclasses.replace(measurement, windows=windows))
+    monkeypatch.setattr(measured, "load", lambda folder: dataclasses.replace(measurement, windows=windows))
     shown = printed(folders["passed"], capsys, every=True)
     assert "GATE FAILED" in shown
     assert TABLES[4] not in shown
