@@ -85,7 +85,9 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if is_log:
         words += " Bins have about the same width on the logarithmic axis; their shares are divided by those of a random choice."
     if seeing(measurement, selectors):
-        words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
+        words += (
+            " Of what a selector that sees the target chooses, part is chosen for this target alone, and lies anywhere."
+        )
     caption(figure, measured.summary, words=words, handles=handles)
     yield Drawn(figure, "distance")
 

@@ -190,7 +190,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         "The bar separates long-range from local tokens."
     )
     if measurement.selectors[selector].sees_target:
-        text += f" {selector} sees the target: in a single window, choices by luck look like the others."
+        text += f" {selector} sees the target: in a single window, choices that fit this target by chance look like the others."
     caption(figure, measured.summary, words=text)
     yield Drawn(figure, "figure5", one_column=None)
 

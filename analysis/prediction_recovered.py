@@ -31,7 +31,7 @@ WORDS = (
     "useful or not, and is no evidence that the context helps. Compare it with random, with D under the null context, and with "
     "the mimicry floor: {units} of the null context, chosen to imitate the prediction of the real context (pale: the same "
     "selectors on the real context). R(k) says what the {units} are worth; pale: selectors that see the "
-    "target, whose R(k) holds their luck. "
+    "target, whose R(k) holds their optimism. "
     "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
 )
 PALE = 0.3

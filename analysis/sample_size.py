@@ -45,7 +45,7 @@ WORDS = (
     "depend on how many windows are measured. Its weight may; here it is that of the whole measurement, so that the numbers of "
     "few windows are only nearly those of a measurement of so many. Enough windows were measured if the numbers no longer change "
     "and the intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do "
-    "not see the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
+    "not see the target, corrected gain of those that do. R(k): linear up to 1, logarithmic beyond."
 )
 
 
@@ -141,14 +141,14 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     unseen, seen = blind(measurement, selectors), seeing(measurement, selectors)
     sizes, ks = [summary.num_windows for summary in summaries], summaries[-1].end_ks
     figure, axes = plt.subplots(2, 3, figsize=(10.8, 6.2), sharex=True, layout="constrained")
-    (gates, fraction, smallest), (first, last, minus_luck) = axes
+    (gates, fraction, smallest), (first, last, corrected) = axes
     _draw_gates(gates, summaries)
     _draw_recovered_fraction(fraction, summaries, selectors=unseen)
     _draw_smallest(smallest, summaries, selectors=unseen)
     for axis, quantity, k, names, words in (
         (first, "gain_over_random_nats", ks[0], unseen, "gain over random"),
         (last, "gain_over_random_nats", ks[-1], unseen, "gain over random"),
-        (minus_luck, "real_minus_luck_nats", ks[-1], seen, "real minus luck"),
+        (corrected, "corrected_gain_nats", ks[-1], seen, "corrected gain"),
     ):
         _draw_gains(axis, summaries, quantity=quantity, k=k, selectors=names, title=f"{words}\nk = {k}")
     for axis in axes.flat:

@@ -260,8 +260,8 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     over_random = [name for name in blind if name != "random"]
     title = "gain over random, target not seen"
     _draw_selectors(axes[1, 0], rungs, name="gain_over_random_nats", selectors=over_random, title=title)
-    title = "real minus luck, target seen"
-    _draw_selectors(axes[1, 1], rungs, name="real_minus_luck_nats", selectors=seeing, title=title)
+    title = "corrected gain, target seen"
+    _draw_selectors(axes[1, 1], rungs, name="corrected_gain_nats", selectors=seeing, title=title)
     reacting = next((name for name in ("greedy-kl", "kl", *over_random) if name in blind), None)
     if reacting is None:
         axes[1, 2].axis("off")

@@ -105,7 +105,7 @@ class InfluenceConfig:
     resampled_draws: int = key(
         2,
         "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
-        "what they gain is selection luck. 0: none.",
+        "their optimism is measured with them. 0: none.",
         least=0,
         most=1000,
     )

@@ -29,7 +29,7 @@ BESIDE_BAR = 42  # columns that the name and the number of a bar take
 INDENT = (0, 0, 0, 2)
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
-    True: "sees the target: part of its gain is selection luck, as its gain on resampled targets shows",
+    True: "sees the target: part of its gain is optimism, which resampled targets show",
     False: "does not see the target",
 }
 
@@ -249,9 +249,9 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     )
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
-    luck = excerpt.luck_at(window.selector, k=window.k)
-    if luck is not None and is_real:
-        console.print(Text(f"  selection luck, the mean sparse gain on resampled targets, {luck:.3f} nats"))
+    optimism = excerpt.optimism_at(window.selector, k=window.k)
+    if optimism is not None and is_real:
+        console.print(Text(f"  optimism, measured on resampled targets, {optimism:.3f} nats"))
 
 
 def _bar(name: str, loss: float, *, scale: float, style: str) -> Text:

@@ -18,11 +18,11 @@ from olmo_sparsity.wording.units import unit_words
 Measured = Union[Measurement, Summary]
 
 
-def luck_warning(subject: ComparedSubject) -> str:
+def optimism_warning(subject: ComparedSubject) -> str:
     """Return a warning for a subject that is compared by a selector that sees the target, else an empty text."""
     if subject.selector is None or not subject.summary.sees_target(CHOSEN):
         return ""
-    return f"{subject.selector} sees the target: its sparse gain and R(k) include selection luck."
+    return f"{subject.selector} sees the target: its sparse gain and R(k) include optimism."
 
 
 def pairings_words(comparison: Comparison) -> list[str]:
@@ -142,7 +142,7 @@ def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:
     """Return the gains of all windows, and of the first selector that has a headline in nats the rows of its headline."""
     rows = main_rows(comparison)
     gains = [row for row in rows if row.quantity in ("long_gain_nats", "gain_beyond_nats")]
-    for quantity in ("gain_over_random_nats", "real_minus_luck_nats", "gain_sparse_nats"):
+    for quantity in ("gain_over_random_nats", "corrected_gain_nats", "gain_sparse_nats"):
         of_selectors = [row for row in rows if row.quantity == quantity and any(d is not None for d in row.differences)]
         if of_selectors:
             return gains + [row for row in of_selectors if row.selector == of_selectors[0].selector]

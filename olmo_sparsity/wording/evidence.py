@@ -1,4 +1,4 @@
-"""DOC"""
+"""What a measurement says about the paper's claim, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
 CLAIM = "The paper claims that few tokens give back what the long context is worth, and that this explains length generalization."
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
-NO_SEEING = "No selector that sees the target was measured, so there is no luck to take off."
+NO_SEEING = "No selector that sees the target was measured, so there is no optimism to take off."
 NO_EVIDENCE = "D is no evidence that the context helps."
 
 
 def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[str]:
     """Return what a measurement says about the paper's claim: five entries, of one or a few sentences each.
 
-    They are the worth of the long context and of the null context; the headline; real minus luck; D(k); the conclusion, which
+    They are the worth of the long context and of the null context; the headline; corrected gain; D(k); the conclusion, which
     says no more than the intervals do.
 
     Args:
@@ -102,22 +102,23 @@ def random_ones_words(k: int) -> str:
 
 
 def seeing_words(summary: Summary, selector: str) -> str:
-    """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
-    and the largest shown k alike."""
+    """Return what a selector that sees the target gains, and how much of it is optimism, in one sentence that treats the
+    smallest and the largest shown k alike."""
     clauses = []
     for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
         gained = (
             f"{counted_words(summary.unit, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
         )
-        rest = entry.real_minus_luck_nats
-        if rest is None:
-            clauses.append(f"{gained}, of which an unknown part is luck")
-        else:
-            clauses.append(
-                f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
-                f"{interval(rest, 3)} nats, {against_zero(rest)}"
-            )
+        corrected, null = entry.corrected_gain_nats, _entry(summary, selector, "null", k=k)
+        if corrected is None:
+            clauses.append(f"{gained}, of which an unknown part is optimism")
+            continue
+        placebo = "" if null is None else f" (null context: {interval(null.corrected_gain_nats, 3)})"
+        clauses.append(
+            f"{gained}, of which {interval(entry.optimism_nats, 3)} is optimism: a corrected gain of {interval(corrected, 3)} "
+            f"nats{placebo}, {against_zero(corrected)}"
+        )
     return f"Chosen by {selector}, which sees the target, {'; '.join(clauses)}."
 
 
@@ -142,7 +143,7 @@ def prediction_words(summary: Summary, selector: str) -> str:
         company = [f"{name} {interval(value)}" for name, value in beside if value is not None]
         recovered = summary.at(selector, "real", k).recovered_fraction
         if summary.sees_target(selector) and recovered is not None:
-            company.append(f"R({k}) with its luck {recovered_words(summary, recovered)}")
+            company.append(f"R({k}) with its optimism {recovered_words(summary, recovered)}")
         clauses.append(f"D({k}) = {interval(of.real)} ({', '.join(company)})")
     words = [f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}."]
     words += [f"{name} was not measured." for name in _missing_beside(found.values())]

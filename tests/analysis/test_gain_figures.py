@@ -42,15 +42,15 @@ def test_recovered_fraction_shows_the_summary(tables: Path) -> None:
     summary, axes = read(tables).summary, figure.axes
     assert [axis.get_title() for axis in axes] == [
         "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
-        "sparse gain, luck\ntarget seen", "real minus luck\ntarget seen", "real minus null\ntarget seen",
+        "sparse gain, optimism\ntarget seen", "corrected gain\ntarget seen", "real minus null\ntarget seen",
     ]  # fmt: skip
     assert [axis.get_ylabel() for axis in axes] == ["recovered fraction", *["mean, nats"] * 5]
     expected: list[list[tuple[str, str, str]]] = [  # context, quantity and line of each panel
         [("real", "recovered_fraction", "-"), ("null", "recovered_fraction", ":")],
         [("real", "gain_over_random_nats", "-"), ("null", "gain_over_random_nats", ":")],
         [("real", "excess_gain_nats", "-")],
-        [("real", "gain_sparse_nats", "-"), ("real", "luck_nats", "-.")],
-        [("real", "real_minus_luck_nats", "-")],
+        [("real", "gain_sparse_nats", "-"), ("real", "optimism_nats", "-.")],
+        [("real", "corrected_gain_nats", "-"), ("null", "corrected_gain_nats", ":")],
         [("real", "excess_gain_nats", "-")],
     ]
     for axis, group, lines in zip(axes, [BLIND] * 3 + [SEEING] * 3, expected, strict=True):
@@ -160,7 +160,7 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
         fractions = [] if selector == "unmask-one" else [e for e in at if e.recovered_fraction is not None]
         shown = [x for x, _ in points_with(axes[2], LOOKS[selector])]
         assert shown == [round(mean(entry.recovered_fraction), 9) for entry in fractions]
-        controls = [e.real_minus_luck_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
+        controls = [e.corrected_gain_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
         assert [x for x, _ in points_with(axes[3], LOOKS[selector])] == [round(mean(value), 9) for value in controls]
     words = words_on(figure)
     assert "unmask-one (sees the target)" in words
@@ -203,11 +203,11 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
         drawn = read(folders[name], *MAIN_SELECTORS)
         (figure,) = figures_of(sample_size.draw(drawn))
         summaries = by_sample_size(drawn.measurement)
-        (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figure.axes, (2, 3))
+        (gates, fraction, smallest), (first, last, corrected) = np.reshape(figure.axes, (2, 3))
         assert [axis.get_title().split("\n")[0] for axis in figure.axes] == [
-            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "real minus luck",
+            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "corrected gain",
         ]  # fmt: skip
-        assert [axis.get_title().split("\n")[1] for axis in (first, last, minus_luck)] == ["k = 1", "k = 8", "k = 8"]
+        assert [axis.get_title().split("\n")[1] for axis in (first, last, corrected)] == ["k = 1", "k = 8", "k = 8"]
         labels = ["nats", "recovered fraction", "k, long-range tokens", "nats", "nats", "nats"]
         assert [axis.get_ylabel() for axis in figure.axes] == labels
         sizes = [summary.num_windows for summary in summaries]
@@ -228,7 +228,7 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
             (fraction, "recovered_fraction", 8, {"kl", "attention", "random"}),
             (first, "gain_over_random_nats", 1, {"kl", "attention"}),
             (last, "gain_over_random_nats", 8, {"kl", "attention"}),
-            (minus_luck, "real_minus_luck_nats", 8, {"unmask-one"}),
+            (corrected, "corrected_gain_nats", 8, {"unmask-one"}),
         ):
             assert drawn_selectors(axis) == selectors
             for selector in selectors:

@@ -147,7 +147,7 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
     [
         (2, "R(k), target not seen", "recovered_fraction", ["kl", "attention", "random"]),
         (3, "gain over random, target not seen", "gain_over_random_nats", ["kl", "attention"]),
-        (4, "real minus luck, target seen", "real_minus_luck_nats", ["unmask-one"]),
+        (4, "corrected gain, target seen", "corrected_gain_nats", ["unmask-one"]),
     ],
 )
 def test_panels_of_selectors_show_the_smallest_and_the_largest_k_alike(

@@ -27,6 +27,7 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
+    optimism_of_one,
     tokens_under,
 )
 from conftest import write_corpus
@@ -173,12 +174,12 @@ def test_windows(
         p_all_null, p_all = (definition.log_q(row, [range(M)])[0] for row in others)
         p_short = definition.log_q(tokens, [[]])[0]
         p_recent = definition.log_q(tokens, [range(M - (TRAIN_LEN - LOCAL), M)])[0]
-        singles = definition.log_q(tokens, [{j} for j in range(M)])
+        singles = [definition.log_q(row, [{j} for j in range(M)]) for row in (tokens, others[0])]
         draws = [
             np.random.default_rng([SEED, DRAWN_LABELS, w, draw]).standard_exponential(len(p_short)) for draw in (0, 1)
         ]
         labels = [int(np.argmin(race / np.exp(p_short))) for race in draws]
-        luck = float((np.exp(p_short) * (singles.max(axis=0) - p_short)).sum())
+        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         with_target = [*tokens, target]
         expected = {
             "window_id": w,
@@ -208,7 +209,10 @@ def test_windows(
             "resampled_target_ids": labels,
             "resampled_loss_short_nats": -p_short[labels],
             "resampled_loss_long_nats": -p_all[labels],
-            "single_luck_nats": luck if tables.name == "exact" else None,
+            "kl_short_to_long_nats": kl(p_short, p_all),
+            "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
+            "single_optimism_nats": optimisms[0] if tables.name == "exact" else None,
+            "null_single_optimism_nats": optimisms[1] if tables.name == "exact" else None,
         }
         assert_same_row(window, expected)
         null_text = documents[window["null_doc_id"]]
@@ -280,7 +284,8 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
                 "k": KS,
                 "loss_sparse_nats": losses,
                 "gain_sparse_nats": short - losses,
-                "kl_sparse_nats": None if context == "resampled" else choice.divergences(sets),
+                "kl_sparse_nats": None if "resampled" in context else choice.divergences(sets),
+                "kl_short_to_sparse_nats": choice.costs_of_showing(sets) if "resampled" in context else None,
             }
             assert_same_row({**row, "scores": [scores[j] for j in kept]}, expected)
     assert next(rows, None) is None

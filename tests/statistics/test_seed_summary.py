@@ -112,7 +112,7 @@ def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:
     ]  # fmt: skip
     shown = {(row.selector, row.quantity) for row in rows if row.selector is not None}
     for selector in MAIN_SELECTORS:
-        wanted = {"real_minus_luck_nats"} if SEES_TARGET[selector] else {"recovered_fraction", "gain_over_random_nats"}
+        wanted = {"corrected_gain_nats"} if SEES_TARGET[selector] else {"recovered_fraction", "gain_over_random_nats"}
         assert {name for of, name in shown if of == selector} == wanted - (
             {"gain_over_random_nats"} if selector == "random" else set()
         )

@@ -207,15 +207,17 @@ def test_one_k_is_said_once(passed: Summary) -> None:
     assert blind_words(one, "kl").count("4 tokens gain") == seeing_words(one, "unmask-one").count("4 tokens gain") == 1
 
 
-def test_luck_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
+def test_optimism_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
     words = seeing_words(passed, "unmask-one")
     for k in (1, 4):
         entry = passed.at("unmask-one", "real", k)
-        for estimate in (entry.gain_sparse_nats, entry.luck_nats, entry.real_minus_luck_nats):
+        for estimate in (entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats):
             assert interval(estimate, 3) in words
+        placebo = passed.at("unmask-one", "null", k).corrected_gain_nats
+        assert f"(null context: {interval(placebo, 3)})" in words
     assert "R(" not in words
-    unknown = planted(passed, "unmask-one", luck_nats=None, real_minus_luck_nats=None)
-    assert seeing_words(unknown, "unmask-one").count("of which an unknown part is luck") == 2
+    unknown = planted(passed, "unmask-one", optimism_nats=None, corrected_gain_nats=None)
+    assert seeing_words(unknown, "unmask-one").count("of which an unknown part is optimism") == 2
 
 
 def test_a_kind_of_selector_that_was_not_measured_is_named() -> None:
@@ -246,7 +248,7 @@ def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed:
     words = prediction_words(passed, "unmask-one")
     for k in (1, 4):
         recovered = interval(passed.at("unmask-one", "real", k).recovered_fraction)
-        assert f"R({k}) with its luck {recovered})" in words and "mimicry by kl" in words
+        assert f"R({k}) with its optimism {recovered})" in words and "mimicry by kl" in words
     assert "R(1)" not in prediction_words(failed, "unmask-one")
 
 

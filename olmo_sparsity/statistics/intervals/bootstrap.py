@@ -34,7 +34,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by luck
+MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by chance
 MAX_UNITS = 10_000  # units that are drawn: documents, or random groups of documents
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies

@@ -82,7 +82,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
     """Return the rows of a table over the seeds.
 
     These are the numbers of all windows; of selectors that do not see the target R(k) and the gain over random; of selectors that
-    see it real minus luck.
+    see it the corrected gain.
 
     Args:
         numbers: of the model.

@@ -86,13 +86,17 @@ class SelectionSummary:
         all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
-            where the gate failed. Of a selector that sees the target it includes luck.
+            where the gate failed. Of a selector that sees the target it includes optimism.
         gain_over_random_nats: sparse gain minus that of `random`, window by window; real and null context. Of a selector that
             does not see the target it shows whether the selector selects anything. None for `random` itself and where
             `random` was not measured.
         excess_gain_nats: sparse gain minus that of the null context, window by window; real context only.
-        luck_nats: mean sparse gain on resampled targets; real context of selectors that see the target, where it was measured.
-        real_minus_luck_nats: sparse gain minus luck, window by window; where ``luck_nats`` is.
+        optimism_nats: how much the sparse gain of the choice for a target overstates its worth on another one, measured on
+            resampled targets; real and null context, of selectors that see the target, and of `random`, where it must be 0. None
+            where it was not measured, and of the other selectors that do not see the target: theirs is 0, and their gain
+            needs no correction.
+        corrected_gain_nats: sparse gain minus optimism, window by window; where ``optimism_nats`` is. Under the null context it
+            is the placebo, which must not be above 0.
         prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
         figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
     """
@@ -107,8 +111,8 @@ class SelectionSummary:
     recovered_fraction: Annotated[Optional[Estimate], Quantity("R(k)", unit="", digits=2)]
     gain_over_random_nats: Annotated[Optional[Estimate], Quantity("gain over random")]
     excess_gain_nats: Annotated[Optional[Estimate], Quantity("excess gain")]
-    luck_nats: Annotated[Optional[Estimate], Quantity("luck", is_compared=False)]
-    real_minus_luck_nats: Annotated[Optional[Estimate], Quantity("real minus luck")]
+    optimism_nats: Annotated[Optional[Estimate], Quantity("optimism", is_compared=False)]
+    corrected_gain_nats: Annotated[Optional[Estimate], Quantity("corrected gain")]
     prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
     figure4: LineFit
 
@@ -175,6 +179,11 @@ class Summary:
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
         null_kl_short_nats: the same under the null context.
+        optimism_all_nats: optimism of showing all tokens, which selects nothing: it must be 0. None where no labels were drawn.
+        corrected_gain_all_nats: ``long_gain_nats`` minus ``optimism_all_nats``.
+        calibration_nats: mean entropy of the short-context prediction minus ``loss_short_nats``; 0 if it is calibrated, above 0
+            if it is underconfident. None in tables before version 4.
+        tables_version: of the schema of the tables; before version 4 there is no optimism.
         lengths: lengths and positions of the experiment.
         setup: the model, the definition of visible and the first token.
         source, split: the text that was measured, and the part of it.
@@ -211,6 +220,12 @@ class Summary:
     ]
     kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
     null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
+    optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]
+    corrected_gain_all_nats: Annotated[Optional[Estimate], Quantity("corrected gain of all tokens", is_compared=False)]
+    calibration_nats: Annotated[
+        Optional[Estimate], Quantity("calibration", is_compared=False, definition="entropy of p_short - L_short")
+    ]
+    tables_version: str
     lengths: Lengths
     setup: ModelSetup
     source: str
@@ -266,6 +281,11 @@ class Summary:
             selections=tuple(selection.without_recovered_fraction() for selection in self.selections),
             effective_sparsity=tuple(replace(entry, smallest_k=None) for entry in self.effective_sparsity),
         )
+
+    @property
+    def has_optimism(self) -> bool:
+        """True if the tables hold optimism: those before version 4 hold gains on resampled targets alone."""
+        return int(self.tables_version) >= 4
 
     @property
     def gate_passed(self) -> bool:
@@ -392,6 +412,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
         **of_windows,
+        tables_version=measurement.tables_version,
         lengths=measurement.lengths,
         setup=measurement.setup,
         source=manifest["source"],

@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
     OF_ROW,
+    OF_SHORT,
     SHORT_DIVERGENCE,
     Measurement,
     SelectionKey,
@@ -33,6 +34,12 @@ class SelectionNumber:
 
 
 Key = Union[str, SelectionNumber]
+OF_WINDOWS = (
+    *NUMBERS,
+    *OF_SHORT,
+    "optimism_all_nats",
+    "train_overlap",
+)  # columns of ``Measurement.windows`` that are summed
 
 
 def _squared(name: str) -> str:
@@ -45,14 +52,13 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
     Every window counts with its weight.
 
     Args:
-        measurement: the windows, their gains, divergences and lucks.
+        measurement: the windows, their gains, divergences and optimisms.
         units: the units of the windows; None: those of this measurement alone.
 
     Returns:
-        key -> float64 [U]. Of the windows: their ``weight``, each column of ``NUMBERS`` that they have, the long gain of each
-        context squared, and ``train_overlap`` where it is known. Of each selection: its sparse gain (``gain``), its divergence,
-        and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context; of the real context
-        the ``luck``, where it was measured.
+        key -> float64 [U]. Of the windows: their ``weight``, each column of ``OF_WINDOWS`` that they have, and the long gain of
+        each context squared. Of each selection: its sparse gain (``gain``), its divergence, its ``optimism`` where it was
+        measured, and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context.
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -61,7 +67,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         return units.sums(weights_W * np.asarray(values, dtype=np.float64))
 
     sums: dict[Key, np.ndarray] = {"weight": units.sums(weights_W)}
-    for name in (*NUMBERS, "train_overlap"):
+    for name in OF_WINDOWS:
         if name in windows:
             sums[name] = weighted(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
@@ -74,18 +80,18 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         if key.context in long_gains:
             sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
             sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
-        if key.context == "real" and (key.selector, key.k) in measurement.lucks:
-            sums[SelectionNumber(key, "luck")] = weighted(measurement.lucks[key.selector, key.k])
+        if key in measurement.optimisms:
+            sums[SelectionNumber(key, "optimism")] = weighted(measurement.optimisms[key])
     return sums
 
 
 def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
 
-    Those of the training row are missing where none is known.
+    Those of the training row are missing where none is known, and others where they were not measured.
     """
     weight, long_gain = totals["weight"], totals["gain_long_nats"]
-    return {
+    values: dict[Key, np.ndarray] = {
         "loss_short_nats": totals["loss_short_nats"] / weight,
         "loss_long_nats": totals["loss_long_nats"] / weight,
         "long_gain_nats": long_gain / weight,
@@ -93,8 +99,13 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
-        **{name: totals[name] / weight for name in OF_ROW if name in totals},
+        **{name: totals[name] / weight for name in (*OF_ROW, "optimism_all_nats") if name in totals},
     }
+    if "optimism_all_nats" in totals:
+        values["corrected_gain_all_nats"] = (long_gain - totals["optimism_all_nats"]) / weight
+    if "entropy_short_nats" in totals:
+        values["calibration_nats"] = (totals["entropy_short_nats"] - totals["loss_short_nats"]) / weight
+    return values
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, np.ndarray]:
@@ -122,10 +133,10 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
     if context == "real":
         null_gain = totals[SelectionNumber(SelectionKey(selector, "null", k), "gain")]
         values["excess_gain_nats"] = (gain - null_gain) / weight
-        luck = totals.get(SelectionNumber(key, "luck"))
-        if luck is not None:
-            values["luck_nats"] = luck / weight
-            values["real_minus_luck_nats"] = (gain - luck) / weight
+    optimism = totals.get(SelectionNumber(key, "optimism"))
+    if optimism is not None:
+        values["optimism_nats"] = optimism / weight
+        values["corrected_gain_nats"] = (gain - optimism) / weight
     return values
 
 
