@@ -341,9 +341,11 @@ def test_the_measurement_and_its_controls_agree_on_every_path(
     )
     assert compact.loss_train_len_W is None
     pairs = [(compact.contexts[c].outcomes, masked.contexts[c].outcomes) for c in ("real", "null")]
-    pairs += [(a.outcomes, b.outcomes) for a, b in zip(compact.resampled, masked.resampled, strict=True)]
+    for context in ("real", "null"):
+        drawn = zip(compact.contexts[context].resampled, masked.contexts[context].resampled, strict=True)
+        pairs += [(a.outcomes, b.outcomes) for a, b in drawn]
     pairs.append((compact.mimicry, masked.mimicry))
-    assert sum(len(outcomes) for outcomes, _ in pairs) == 4 + 4 + 2 + 2 + 1
+    assert sum(len(outcomes) for outcomes, _ in pairs) == 4 + 4 + 2 * 3 + 1 * 3 + 1
     for outcomes, expected in pairs:
         for name, outcome in outcomes.items():
             assert outcome.scores_WI == pytest.approx(expected[name].scores_WI, abs=2e-4, nan_ok=True)
