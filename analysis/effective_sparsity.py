@@ -154,8 +154,8 @@ def _constant_share_words(model: SparsityOfModel) -> str:
 
 
 def _failed_lengths(model: SparsityOfModel) -> list[str]:
-    """Return the full lengths at which the windows show no long gain: its gate failed."""
-    return [f"{length:,}" for length, gain in model.long_gains_nats.items() if gate_of(gain) == "failed"]
+    """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
+    return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
 
 
 def _gate_words(model: SparsityOfModel) -> str:
@@ -208,7 +208,7 @@ def table(found: SparsityByLength) -> pd.DataFrame:
             rows.append(
                 {
                     "model": model.name, "selector": key.line.selector, "context": key.line.context, "share": key.share,
-                    "full_len": key.full_len, "gate": gate_of(model.long_gains_nats[key.full_len]),
+                    "full_len": key.full_len, "gate": gate_of(model.gate_gains_nats[key.full_len]),
                     "num_long_range": num_long_range, "max_k": point.max_k, "k": point.value,
                     "k_low": None, "k_high": None, **ends, "has_interval": point.has_interval,
                     "k_share": None if point.value is None else point.value / num_long_range,

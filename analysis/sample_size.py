@@ -32,7 +32,7 @@ from .style import (
 
 FRACTION = 0.8
 GATE_LOOKS: dict[str, dict[str, Any]] = {
-    "long_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
+    "gate_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
     "gain_beyond_nats": {
         "color": FAILED_COLOUR,
         "marker": "v",
@@ -45,7 +45,8 @@ WORDS = (
     "depend on how many windows are measured. Its weight may; here it is that of the whole measurement, so that the numbers of "
     "few windows are only nearly those of a measurement of so many. Enough windows were measured if the numbers no longer change "
     "and the intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do "
-    "not see the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
+    "not see the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond. Long gain and gain beyond "
+    "the row are what the gates judge, without the cost of the gap in the position IDs."
 )
 
 
@@ -76,7 +77,8 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
 
 
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
-    """Draw the means that the gates test: the long gain, and the gain beyond the training row where that is another."""
+    """Draw the means that the gates test: the long gain, without what the gap costs, and the gain beyond the training row where
+    that is another."""
     sizes, looks = [summary.num_windows for summary in summaries], _gate_looks(summaries[-1])
     bars_side_by_side(
         axis, sizes, [(look, [summary.of_windows(name) for summary in summaries]) for name, look in looks.items()]
@@ -90,7 +92,7 @@ def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
 def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return the gains that the gates test, with their looks; one, where no row is known or it has only the local tokens."""
     has_longer_rows = summary.lengths.len_before_gain != summary.lengths.local_len
-    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "long_gain_nats"}
+    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "gate_gain_nats"}
 
 
 def _draw_gains(

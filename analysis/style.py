@@ -163,7 +163,7 @@ def signed_log(axis: Axes, which: str) -> None:
 
 def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed into a panel that has nothing to show for that reason."""
-    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22)))
+    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 22)))
 
 
 def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:

@@ -265,7 +265,9 @@ def _added_window_columns(windows: InventedWindows) -> dict[str, Any]:
     nulls_W = pa.nulls(num_windows, pa.float32())
     return {
         "null_target_class": _repeated("other", num_windows),
+        "loss_short_no_gap_nats": loss_short_W,
         "loss_train_len_nats": nulls_W if no_row else loss_short_W,
+        "loss_train_len_no_gap_nats": nulls_W if no_row else loss_short_W,
         "gain_beyond_nats": nulls_W if no_row else windows.gain_long_W["real"],
         "kl_short_nats": kl_W,
         "null_kl_short_nats": kl_W,

@@ -74,6 +74,7 @@ def made_up_tables(
     words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
     gain_beyond: Optional[float] = None,
+    gap_cost: float = 0.01,
     setup: Optional[dict[str, Any]] = None,
     selectors: Sequence[str] = tuple(SEES_TARGET),
 ) -> Path:
@@ -86,7 +87,8 @@ def made_up_tables(
 
     Under ``resampled`` the sparse gain of a selector that sees the target is its luck and noise. Of KL(p_all, p_{}) the share
     ``kl_share`` is recovered, under mimicry 0.4 times as much. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
-    None: training rows have as many tokens as the local context, so that it is the long gain. ``setup``: entries of the manifest
+    None: training rows have as many tokens as the local context, so that it is the long gain without the cost of the gap.
+    ``gap_cost``: what the gap in front of the recent tokens costs; mean, in nats. ``setup``: entries of the manifest
     about the model (such as ``PRETRAINED``); where it names a model, no training row is known, nor what the model saw.
     ``selectors``: those that are written; their numbers and their order are the same without the others.
     """
@@ -94,6 +96,7 @@ def made_up_tables(
     is_pretrained = "model" in setup
     rng = np.random.default_rng(seed)
     added_rng = np.random.default_rng([seed, 1])  # for what tables have since version 3
+    gap_rng = np.random.default_rng([seed, 2])  # for what tables have since version 4
     document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
     rng.shuffle(document)
     num = len(document)
@@ -102,7 +105,8 @@ def made_up_tables(
     factor = np.select([classes == "repeat", classes == "function-word"], [2.0, 0.0], 1.0)
     gain = {"real": long_gain * factor + shift + rng.normal(0, 0.3, num), "null": rng.normal(-0.1, 0.3, num)}
     short = 4.0 + rng.normal(0, 0.5, num)
-    beyond = gain["real"] if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
+    cost = gap_rng.normal(gap_cost, 0.02, num)
+    beyond = gain["real"] - cost if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
     kl_short = {context: added_rng.gamma(2.0, 0.1, num) for context in ("real", "null")}
     drawn_short = 3.0 + added_rng.normal(0, 0.5, (num, DRAWS))
     windows: list[dict[str, Any]] = []
@@ -131,7 +135,9 @@ def made_up_tables(
                 "null_loss_long_nats": short[w] - gain["null"][w],
                 "null_gain_long_nats": gain["null"][w],
                 "null_target_class": added_rng.choice(CLASSES),
-                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
+                "loss_short_no_gap_nats": short[w] - cost[w],
+                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w] + cost[w],
+                "loss_train_len_no_gap_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
                 "gain_beyond_nats": None if is_pretrained else beyond[w],
                 "kl_short_nats": kl_short["real"][w],
                 "null_kl_short_nats": kl_short["null"][w],

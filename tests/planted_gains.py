@@ -14,10 +14,13 @@ from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInf
 SELECTORS = {"unmask-one": True, "kl": False, "random": False}
 
 
-def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
+def made_up(
+    num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2, gap_cost: float = 0.01
+) -> Measurement:
     """Return windows with known gains: sparse gain = luck * k (+ signal under the real context), each with noise.
 
     `random` gains nothing in the real context and loses 0.05 in the null one; `kl` gains only the signal. Windows weigh 1 to 3.
+    ``gap_cost``: what the gap in front of the recent tokens costs; mean, in nats.
     """
     rng = np.random.default_rng(seed)
     document = np.repeat(np.arange(num_documents), rng.integers(1, 4, num_documents))
@@ -32,8 +35,10 @@ def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0
     windows["loss_long_nats"] = windows["loss_short_nats"] - gain
     windows["gain_long_nats"] = gain
     windows["null_gain_long_nats"] = -0.1 + rng.normal(0, 0.5, num)
-    windows["gain_beyond_nats"] = gain / 2 + rng.normal(0, 0.2, num)
-    windows["loss_train_len_nats"] = windows["loss_long_nats"] + windows["gain_beyond_nats"]
+    cost = np.random.default_rng([seed, 1]).normal(gap_cost, 0.02, num)
+    windows["loss_short_no_gap_nats"] = windows["loss_short_nats"] - cost
+    windows["loss_train_len_nats"] = windows["loss_long_nats"] + gain / 2 + rng.normal(0, 0.2, num)
+    windows["loss_train_len_no_gap_nats"] = windows["loss_train_len_nats"] - cost
     windows["kl_short_nats"], windows["null_kl_short_nats"] = rng.gamma(2, 0.1, num), rng.gamma(2, 0.15, num)
     gains = {}
     for selector, sees_target in SELECTORS.items():

@@ -229,7 +229,7 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
     """Return the columns of ``windows`` that hold losses and divergences."""
     real, null = part.contexts["real"], part.contexts["null"]
     num_windows = len(part.loss_short_W)
-    resampled, train_len_W = part.resampled, part.loss_train_len_W
+    resampled, train_len_W, row_W = part.resampled, part.loss_train_len_W, part.loss_train_len_no_gap_W
     unknown = [None] * num_windows
     return {
         "loss_short_nats": part.loss_short_W,
@@ -237,8 +237,10 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
         "gain_long_nats": part.loss_short_W - real.loss_long_W,
         "null_loss_long_nats": null.loss_long_W,
         "null_gain_long_nats": part.loss_short_W - null.loss_long_W,
+        "loss_short_no_gap_nats": part.loss_short_no_gap_W,
         "loss_train_len_nats": unknown if train_len_W is None else train_len_W,
-        "gain_beyond_nats": unknown if train_len_W is None else train_len_W - real.loss_long_W,
+        "loss_train_len_no_gap_nats": unknown if row_W is None else row_W,
+        "gain_beyond_nats": unknown if row_W is None else row_W - real.loss_long_W,
         "kl_short_nats": real.kl_short_W,
         "null_kl_short_nats": null.kl_short_W,
         "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),

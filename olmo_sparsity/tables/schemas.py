@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("null_group_first", _INT32S, "The same for the tokens of the null context.", only_of_groups=True),
         _LOSS_SHORT,
+        Column(
+            "loss_short_no_gap_nats",
+            pa.float32(),
+            "Loss with the local tokens directly behind the anchor, where a row of training begins (position IDs from 1 on; "
+            "without an anchor from 0 on). In L_short they keep their positions at the end of the window, behind a gap.",
+        ),
         _LOSS_LONG,
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
         Column("null_loss_long_nats", pa.float32(), "L_long under the null context."),
@@ -114,12 +120,19 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "loss_train_len_nats",
             pa.float32(),
-            "Loss with the last train_len tokens visible, as many as a training row has; null for a pretrained model.",
+            "Loss with the last train_len tokens visible, as many as a training row has, at their positions at the end of the "
+            "window; null where no training row is known.",
+        ),
+        Column(
+            "loss_train_len_no_gap_nats",
+            pa.float32(),
+            "Loss with the last train_len tokens directly behind the anchor, as a row of training has them, or null.",
         ),
         Column(
             "gain_beyond_nats",
             pa.float32(),
-            "Gain beyond the training row: loss_train_len_nats - loss_long_nats, or null.",
+            "Gain beyond the training row: loss_train_len_no_gap_nats - loss_long_nats, or null. The summary takes the lower of "
+            "the mean losses with and without the gap.",
         ),
         Column(
             "kl_short_nats",

@@ -10,7 +10,7 @@ from olmo_sparsity.view import pages
 from olmo_sparsity.view.console import comparison_table
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.comparison import comparison_words, luck_warning, pairings_words
-from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gap_words, gate_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
 from olmo_sparsity.wording.units import units_words
 
@@ -42,6 +42,7 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         pairings=list(zip(comparison.pairings, pairings_words(comparison), strict=True)),
         luck_warning=luck_warning,
         verdicts=comparison_words(comparison),
+        gap_words=gap_words,
         gate_words=gate_words,
         beyond_gate_words=beyond_gate_words,
         fragile_words=fragile_words,

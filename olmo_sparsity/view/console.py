@@ -53,7 +53,7 @@ from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.comparison import luck_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words
-from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words, gates_words
+from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.setup import (
     anchor_warning,
@@ -150,9 +150,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     items.append(loss_table(summary))
     gates = (
         anchor_warning(summary.setup),
-        gate_words(summary),
-        beyond_gate_words(summary),
-        fragile_words(summary),
+        *gate_sentences(summary),
         harm_words(summary) if summary.blind_selectors else "",
     )
     items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]

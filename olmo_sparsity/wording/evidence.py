@@ -9,7 +9,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
-from olmo_sparsity.wording.gates import SELECTION_ONLY
+from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
 from olmo_sparsity.wording.setup import null_words
 from olmo_sparsity.wording.units import counted_words, unit_words
@@ -45,14 +45,15 @@ def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[st
 
 
 def value_words(summary: Summary) -> str:
-    """Return what the long context is worth, and what that of the null context, in one sentence."""
+    """Return what the long context is worth, what that of the null context, and what the gap costs, in one or two sentences."""
     gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
     harm = ", so it does harm" if null_gain.is_below_zero else ""
-    return (
+    worth = (
         f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
         f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
         f"{interval(null_gain, 3)} nats{harm}."
     )
+    return " ".join(filter(None, (worth, gap_words(summary))))
 
 
 def blind_words(summary: Summary, selector: str) -> str:
@@ -173,6 +174,8 @@ def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
     """Return whether few tokens give back the long gain, as far as one selector that does not see the target shows it."""
     if not summary.long_gain_nats.has_interval:
         return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that few tokens could give back."
+    if summary.may_be_gap:
+        return f"Here {MAY_BE_GAP}, so it is not shown that there is one that few tokens could give back."
     if not summary.gate_passed:
         return "These windows do not show a long gain that few tokens could give back, which is no proof that there is none."
     if selector is None:
@@ -290,11 +293,12 @@ def _generalization_words(summary: Summary) -> str:
     if summary.beyond_gate == "not-applicable":
         return f"A training row has all {full} tokens: {SELECTION_ONLY}."
     worth = (
-        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
+        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has "
+        f"({EITHER_WAY})"
     )
     if summary.beyond_gate_passed:
         return (
             f"{worth}: the model generalizes in length, but whether it does so because few {unit_words(summary.unit)} are enough "
             "is not shown."
         )
-    return f"{worth} ({against_zero(gain)}): {SELECTION_ONLY}."
+    return f"{worth}, {against_zero(gain)}: {SELECTION_ONLY}."

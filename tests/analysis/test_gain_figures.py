@@ -217,7 +217,7 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
             assert [segment[0][0] for segment in bars.get_segments()] == pytest.approx([size * side for size in sizes])
         gains = [
             tuple(summary.of_windows(which).mean for summary in summaries)
-            for which in ("long_gain_nats", "gain_beyond_nats")
+            for which in ("gate_gain_nats", "gain_beyond_nats")
         ]
         assert heights(gates)[0] == gains[0]
         if name == "passed":  # training rows are as long as the local context: both gains are the same

@@ -20,10 +20,11 @@ from tiny_windows import windows as tiny_windows
 
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.selection import window_influence
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import PartInfluence, draw_labels, measure_windows
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import log_probs, read_singles, short_log_probs
+from olmo_sparsity.measure.visible.losses import log_probs, read_singles, recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -79,7 +80,26 @@ def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context
     changed = dataclasses.replace(config, influence=influence, context=context)
     for window in rows_of(measure(changed, tiny_run, out=tmp_path / "t"), "windows"):
         assert window["loss_train_len_nats"] == window["loss_short_nats" if train_len == LOCAL else "loss_long_nats"]
-        assert window["gain_beyond_nats"] == (window["gain_long_nats"] if train_len == LOCAL else 0.0)
+        row, no_gap = window["loss_train_len_no_gap_nats"], window["loss_short_no_gap_nats"]
+        assert row == (no_gap if train_len == LOCAL else window["loss_long_nats"])
+        assert window["gain_beyond_nats"] == np.float32(row) - np.float32(window["loss_long_nats"])
+
+
+@pytest.mark.parametrize(("train_len", "expected"), [(None, 1), (TINY_LOCAL, 1), (TINY_LOCAL + 1, 3), (TINY_FULL, 1)])
+def test_recent_tokens_are_run_once_for_each_arrangement(
+    monkeypatch: pytest.MonkeyPatch, train_len: int | None, expected: int
+) -> None:
+    """L_short and L_long are known; directly behind the anchor the local tokens are run always, those of a row where it is
+    longer than they are, and shorter than the window."""
+    ran = []
+
+    def counted(*values: Any, num_visible: int, in_place: bool, **named: Any) -> torch.Tensor:
+        ran.append((num_visible, in_place))
+        return recent_losses(*values, num_visible=num_visible, in_place=in_place, **named)
+
+    monkeypatch.setattr(window_influence, "recent_losses", counted)
+    measured(build(NORMED).eval(), 2, path="compact", k=[1], selectors=["kl"], train_len=train_len)
+    assert len(ran) == len(set(ran)) == expected
 
 
 # --- drawn labels -----------------------------------------------------------------------------------------------------
@@ -189,7 +209,15 @@ class Counted:
         return call
 
 
-def measured(model: object, num: int, *, path: str = "compact", targets_W: Any = None, **changes: Any) -> PartInfluence:
+def measured(
+    model: object,
+    num: int,
+    *,
+    path: str = "compact",
+    targets_W: Any = None,
+    train_len: int | None = TINY_LOCAL,
+    **changes: Any,
+) -> PartInfluence:
     """Measure windows of random tokens; the null context holds the same tokens in reverse order."""
     tokens_WT, own_targets_W = tiny_windows(num)
     null_WT = tokens_WT.clone()
@@ -203,7 +231,7 @@ def measured(model: object, num: int, *, path: str = "compact", targets_W: Any =
         Evaluator(model, TINY_LOCAL, path=path),  # type: ignore[arg-type]
         batches,
         settings=InfluenceConfig(**changes),
-        train_len=TINY_LOCAL,
+        train_len=train_len,
         screening=None,
     )
 

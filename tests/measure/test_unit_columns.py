@@ -134,6 +134,7 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
             "group_first": [positions[0] for positions in real],
             "null_group_first": [positions[0] for positions in null],
             "loss_short_nats": -p_short[target],
+            "loss_short_no_gap_nats": -p_short[target],  # without an anchor the gap makes no difference
             "loss_long_nats": -p_all[target],
             "gain_long_nats": p_all[target] - p_short[target],
             "null_loss_long_nats": -p_all_null[target],

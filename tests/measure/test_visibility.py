@@ -372,6 +372,28 @@ def test_the_loss_of_a_training_row_of_any_length(model: OLMoWithPositions, defi
 
 
 @DEFINITIONS
+@pytest.mark.parametrize("path", ["compact", "plain", "masked"])
+def test_the_losses_directly_behind_the_anchor(model: OLMoWithPositions, definition: Definition, path: str) -> None:
+    """They are those of a row that holds the anchor and these tokens, at the positions of a training row, by a plain pass."""
+    for train_len in (2, LOCAL, LOCAL + 3, FULL - 1, FULL, FULL + 5):
+        part = measured(definition.evaluator(model, path), train_len=train_len)
+        assert part.loss_train_len_no_gap_W is not None
+        for found_W, num_visible in ((part.loss_short_no_gap_W, LOCAL), (part.loss_train_len_no_gap_W, train_len)):
+            for w in range(W):
+                tokens, target = windows(6)[0][w, -num_visible:].tolist(), int(windows(6)[1][w])
+                row = [*([] if definition.anchor_id is None else [ANCHOR]), *tokens]
+                expected = reference.target_loss(model, row, list(range(len(row))), set(range(len(row))), target)
+                assert found_W[w] == pytest.approx(expected, abs=1e-5)
+        if train_len == LOCAL:
+            assert (part.loss_train_len_no_gap_W == part.loss_short_no_gap_W).all()
+        if train_len >= FULL:
+            assert (part.loss_train_len_no_gap_W == part.contexts["real"].loss_long_W).all()
+        is_moved = np.abs(part.loss_short_no_gap_W - part.loss_short_W).max() > 1e-3
+        assert is_moved == (definition.anchor_id is not None)  # rotary attention sees relative positions only
+    assert measured(definition.evaluator(model, path)).loss_train_len_no_gap_W is None
+
+
+@DEFINITIONS
 def test_the_context_curve_has_the_anchor_too(model: OLMoWithPositions, definition: Definition) -> None:
     tokens_WT, targets_W = windows()
     rows_WT = torch.cat([tokens_WT, targets_W[:, None]], dim=1)

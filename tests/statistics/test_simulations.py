@@ -17,7 +17,7 @@ import pytest
 import scipy.stats
 from made_up import LENGTHS
 
-from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, estimates
+from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, IntervalMethod, Units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import NUMBERS, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, gate_of, summarize
@@ -59,6 +59,7 @@ def simulate(
     quantities: Callable[[Any], Mapping[Any, np.ndarray]],
     *,
     wanted: Sequence[str],
+    method: IntervalMethod = "percentile",
 ) -> list[dict[str, Optional[Estimate]]]:
     """Return the wanted estimates of every experiment. ``values``: sum key -> value of every window, [E, W]; others are 0."""
     units = Units(text.document_W, text.num_documents)
@@ -75,7 +76,7 @@ def simulate(
         found = {name: value for name, value in quantities(of_experiments).items() if name in wanted}
         return {(name, e): value[e] for name, value in found.items() for e in range(AT_ONCE)}
 
-    found = estimates(sums, of_all, num_resamples=NUM_RESAMPLES)
+    found = estimates(sums, of_all, num_resamples=NUM_RESAMPLES, method=method)
     return [{name: found[name, e] for name in wanted} for e in range(AT_ONCE)]
 
 
@@ -85,22 +86,65 @@ def false_pass_rate(num_documents: int) -> float:
     return float(scipy.stats.t.sf(1.96 * np.sqrt((num_documents - 1) / num_documents), num_documents - 1))
 
 
-@pytest.mark.parametrize("num_documents", [MIN_DOCUMENTS, 300])
-def test_gates_pass_without_any_gain_as_rarely_as_they_should(num_documents: int) -> None:
-    """Unequal documents count as fewer of equal weight, so the rate is that of between half as many documents and infinity."""
-    rng, num, passes = np.random.default_rng(20), 8 * AT_ONCE, {"long_gain_nats": 0, "gain_beyond_nats": 0}
+GATED = ("gate_gain_nats", "gain_beyond_nats")  # what the two gates judge
+ARRANGEMENTS = {"gate_gain_nats": "short", "gain_beyond_nats": "train_len"}
+
+
+def passes_without_any_gain(
+    num_documents: int, num: int, *, gap_cost: float, seed: int, method: IntervalMethod = "percentile"
+) -> dict[str, int]:
+    """Return how many of ``num`` experiments pass each gate where the long context is worth nothing, and in place, where only the
+    long gain itself is judged, for comparison.
+
+    The loss of the same tokens in place and without the gap differs by noise, and in the mean by what the gap costs.
+    """
+    rng, passes = np.random.default_rng(seed), dict.fromkeys((*GATED, "long_gain_nats"), 0)
     for _ in range(num // AT_ONCE):
         text = Text(num_documents, rng)
-        values = {"gain_long_nats": text.clustered(0.5), "gain_beyond_nats": text.clustered(0.2)}
-        for numbers in simulate(text, values, window_quantities, wanted=list(passes)):
+        values = {"loss_long_nats": 4 + text.clustered(1.0)}
+        for which in ARRANGEMENTS.values():
+            common = text.clustered(0.4)
+            costs = {"": max(gap_cost, 0), "_no_gap": max(-gap_cost, 0)}
+            for end, cost in costs.items():
+                values[f"loss_{which}{end}_nats"] = values["loss_long_nats"] + common + cost + text.clustered(0.2)
+        values["gain_long_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
+        for numbers in simulate(text, values, window_quantities, wanted=list(passes), method=method):
             for name in passes:
                 estimate = numbers[name]
                 assert estimate is not None
                 passes[name] += gate_of(estimate) == "passed"
+    return passes
+
+
+@pytest.mark.parametrize("gap_cost", [0.3, -0.3])
+@pytest.mark.parametrize("num_documents", [MIN_DOCUMENTS, 300])
+def test_gates_pass_without_any_gain_as_rarely_as_they_should(num_documents: int, gap_cost: float) -> None:
+    """One arrangement is clearly worse, so the other decides. Where the gap costs, the long gain alone passes nearly always.
+
+    Unequal documents count as fewer of equal weight, so the rate is that of between half as many documents and infinity.
+    """
+    num = 8 * AT_ONCE
+    passes = passes_without_any_gain(num_documents, num, gap_cost=gap_cost, seed=20)
     low = scipy.stats.binom.ppf(0.001, num, 0.025)
     high = scipy.stats.binom.ppf(0.999, num, false_pass_rate(num_documents // 2))
-    for name, count in passes.items():
-        assert low <= count <= high, (name, count)
+    for name in GATED:
+        assert low <= passes[name] <= high, (name, passes)
+    assert passes["long_gain_nats"] > 0.9 * num if gap_cost > 0 else low <= passes["long_gain_nats"] <= high
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+@pytest.mark.parametrize("num_documents", [MIN_DOCUMENTS, 300])
+def test_gates_pass_still_more_rarely_where_both_arrangements_are_alike(
+    num_documents: int, method: IntervalMethod
+) -> None:
+    """Both must leave a gain. The intervals of classes are BCa, which corrects part of the bias of the lower of two means."""
+    num = 4 * AT_ONCE
+    passes = passes_without_any_gain(num_documents, num, gap_cost=0.0, seed=25, method=method)
+    high = scipy.stats.binom.ppf(0.999, num, false_pass_rate(num_documents // 2))
+    for name in GATED:
+        assert passes[name] <= (passes["long_gain_nats"] if method == "percentile" and name == GATED[0] else high), (
+            passes
+        )
 
 
 TRUE_R, TRUE_D, TRUE_REST = 0.4, 0.6, 0.05

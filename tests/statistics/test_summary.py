@@ -24,6 +24,7 @@ from olmo_sparsity.statistics.several.differences import paired_difference
 from olmo_sparsity.statistics.single.measurement import (
     CLASS_COLUMNS,
     NUMBERS,
+    OF_ROW,
     Lengths,
     SelectionKey,
     SelectorInfo,
@@ -168,7 +169,15 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
     long_gain, null = weighted(windows["gain_long_nats"]), weighted(windows["null_gain_long_nats"])
     assert (summary.num_windows, summary.num_documents, summary.estimand) == (len(windows), 300, "targets")
     assert summary.overlap_percent == pytest.approx(100 * weighted(windows["train_overlap"]))
+    losses = {name: weighted(windows[name]) for name in NUMBERS if name.startswith("loss_")}
+    shorts, rows = (
+        [losses[f"loss_{which}_nats"], losses[f"loss_{which}_no_gap_nats"]] for which in ("short", "train_len")
+    )
+    assert shorts[0] > shorts[1] and rows[0] > rows[1]  # the gap costs
     expected_of_windows = {
+        "gap_cost_nats": shorts[0] - shorts[1],
+        "gate_gain_nats": min(shorts) - losses["loss_long_nats"],
+        "gain_beyond_nats": min(rows) - losses["loss_long_nats"],
         "long_gain_nats": long_gain,
         "null_long_gain_nats": null,
         "content_gain_nats": long_gain - null,
@@ -296,7 +305,8 @@ def test_gate_of(low: float | None, gate: str) -> None:
 def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> None:
     measurement = made_up(60, long_gain=0.5)
     lengths = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
-    windows = measurement.windows.assign(gain_beyond_nats=np.float32(0))
+    same = {name: measurement.windows["loss_long_nats"] for name in OF_ROW}
+    windows = measurement.windows.assign(**same)
     manifest = {**measurement.manifest, "context": lengths}
     summary = summarize(dataclasses.replace(measurement, windows=windows, manifest=manifest))
     assert summary.beyond_gate == summary_json(summary)["beyond_gate"] == "not-applicable"

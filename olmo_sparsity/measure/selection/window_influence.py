@@ -23,7 +23,7 @@ from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.losses import recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
 from olmo_sparsity.records.selectors import NO_GROUP, SCREENED, SELECTORS, any_needs_attention, names_where, rank
 from olmo_sparsity.text.null_contexts import NullContexts
@@ -114,8 +114,10 @@ class PartInfluence:
 
     Attributes:
         loss_short_W: the same under both contexts, which differ only in the long-range tokens.
+        loss_short_no_gap_W: loss with the local tokens directly behind the anchor, where a training row begins.
         loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context; None where no training row
             is known.
+        loss_train_len_no_gap_W: the same with these tokens directly behind the anchor.
         single_luck_W: selection luck of ``unmask-one`` at k = 1; None where that is not measured or candidates are screened.
         contexts: real and null.
         resampled: one entry for each draw.
@@ -125,7 +127,9 @@ class PartInfluence:
     """
 
     loss_short_W: np.ndarray
+    loss_short_no_gap_W: np.ndarray
     loss_train_len_W: Optional[np.ndarray]
+    loss_train_len_no_gap_W: Optional[np.ndarray]
     single_luck_W: Optional[np.ndarray]
     contexts: dict[str, WindowInfluence]
     resampled: list[ResampledInfluence]
@@ -307,20 +311,40 @@ def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label:
     )
 
 
-def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
+def loss_of_recent_tokens(scores: WindowScores, num_visible: int, *, in_place: bool) -> np.ndarray:
     """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W].
 
-    Nothing but these tokens is there, under both definitions of visible: what lies before them must not reach the target by way
-    of the keys and values of the prefix.
+    What is known already is not run again: L_short in place, and L_long, where all tokens are visible and no gap is left.
+
+    Args:
+        scores: the windows under the real context.
+        num_visible: how many of the most recent tokens are visible.
+        in_place: whether they keep their position IDs at the end of the window (``recent_losses``).
     """
     num_recent = num_visible - scores.evaluator.local_len
-    if num_recent == 0:
+    if num_recent == 0 and in_place:
         return scores.loss_short_W
     if num_recent >= scores.num_long_range:
         return scores.loss_long_W
-    alone = dataclasses.replace(scores.evaluator, local_len=num_visible)
-    log_p_WV = short_log_probs(alone, scores.windows.tokens_WT)
-    return surprisal(log_p_WV, scores.labels_W).cpu().numpy()
+    losses_W = recent_losses(
+        scores.evaluator,
+        scores.windows.tokens_WT,
+        targets_W=scores.labels_W,
+        num_visible=num_visible,
+        in_place=in_place,
+    )
+    return losses_W.cpu().numpy()
+
+
+def _train_len_no_gap(
+    scores: WindowScores, train_len: Optional[int], *, short_no_gap_W: np.ndarray
+) -> Optional[np.ndarray]:
+    """Return the loss of the tokens of a training row directly behind the anchor; None where no row is known."""
+    if train_len is None:
+        return None
+    if train_len == scores.evaluator.local_len:
+        return short_no_gap_W
+    return loss_of_recent_tokens(scores, train_len, in_place=False)
 
 
 def _mimics(settings: InfluenceConfig) -> list[str]:
@@ -388,9 +412,12 @@ def measure_windows(
     checks = {}
     if screening is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
+    short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
-        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len),
+        loss_short_no_gap_W=short_no_gap_W,
+        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len, in_place=True),
+        loss_train_len_no_gap_W=_train_len_no_gap(real, train_len, short_no_gap_W=short_no_gap_W),
         single_luck_W=real.predictions.singles(evaluator).luck_W if real.predictions.with_luck else None,
         contexts=contexts,
         resampled=[measure_resampled(real, settings, label=draw + 1) for draw in range(settings.resampled_draws)],

@@ -103,6 +103,26 @@ def short_log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tens
     return log_probs(evaluator, tokens_WT, visible_WS=nothing_WS)
 
 
+def recent_losses(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, targets_W: torch.Tensor, num_visible: int, in_place: bool
+) -> torch.Tensor:
+    """Return the loss of the target with only the last ``num_visible`` tokens visible, nats, fp32 [W].
+
+    Nothing but these tokens and the anchor is there, under both definitions of visible: what lies before them must not reach the
+    target by way of the keys and values of the prefix.
+
+    Args:
+        evaluator: the model; ``num_visible`` replaces its ``local_len``.
+        tokens_WT: int64, the windows, without their targets.
+        targets_W: int64.
+        num_visible: at least 1, at most T.
+        in_place: the tokens keep their position IDs at the end of the window, behind a gap. Else they begin directly behind the
+            anchor, with position IDs 1 .. n, or 0 .. n-1 without an anchor, as rows of training do.
+    """
+    alone = dataclasses.replace(evaluator, local_len=num_visible)
+    return surprisal(short_log_probs(alone, tokens_WT if in_place else tokens_WT[:, -num_visible:]), targets_W)
+
+
 @dataclass(frozen=True)
 class RowReadout:
     """What is read from the predictions of R rows; nats, fp32."""

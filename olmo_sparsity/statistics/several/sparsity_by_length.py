@@ -23,6 +23,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimat
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
+from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)
@@ -108,6 +109,7 @@ class SparsityOfModel:
         slopes: of log k against log full_len by least squares, for each line and share; None where there is one length, or some
             length does not reach the share. It has no interval where some resample does not.
         long_gains_nats: mean long gain at each length.
+        gate_gains_nats: what the first gate judges at each length.
     """
 
     name: str
@@ -117,6 +119,7 @@ class SparsityOfModel:
     points: dict[PointKey, ReachingK]
     slopes: dict[tuple[LineKey, float], Optional[Estimate]]
     long_gains_nats: dict[int, Estimate]
+    gate_gains_nats: dict[int, Estimate]
 
     @property
     def growth_of_constant_share(self) -> float:
@@ -214,8 +217,12 @@ def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[Line
         for key, estimate in numbers.items()
         if isinstance(key, PointKey) and estimate is not None
     }
-    long_gains = {length: numbers["long gain", length] for length in lengths}
     first = measured[0]
+
+    def at_lengths(name: str) -> dict[int, Estimate]:
+        found = {length: numbers[name, length] for length in lengths}
+        return {length: gain for length, gain in found.items() if gain is not None}
+
     return SparsityOfModel(
         name,
         first.measurement.manifest["run"],
@@ -223,18 +230,26 @@ def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[Line
         measurements,
         points,
         {(line, share): numbers.get(("slope", line, share)) for line in lines for share in SHARES},
-        {length: gain for length, gain in long_gains.items() if gain is not None},
+        at_lengths("long gain"),
+        at_lengths("gate gain"),
     )
 
 
 def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) -> dict[Any, np.ndarray]:
-    """Return weights, long gains and divergences of every length, summed over each document."""
+    """Return weights, long gains, costs of the gap and divergences of every length, summed over each document.
+
+    Where the loss without the gap was not measured, the cost counts as 0, so that the gate judges the long gain.
+    """
     first = next(iter(measurements.values()))
     units = document_units(first.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"weight": units.sums(first.weights_W)}
     for length, measurement in measurements.items():
         windows, weights_W = measurement.windows, measurement.weights_W
         sums["long gain", length] = units.sums(weights_W * windows["gain_long_nats"].to_numpy(np.float64))
+        sums["gap cost", length] = units.zeros()
+        if "loss_short_no_gap_nats" in windows:
+            cost_W = windows["loss_short_nats"].to_numpy(np.float64) - windows["loss_short_no_gap_nats"]
+            sums["gap cost", length] = units.sums(weights_W * cost_W.to_numpy())
         for line in lines:
             short_W = windows[SHORT_DIVERGENCE[line.context]].to_numpy(np.float64)
             sums["short", line.context, length] = units.sums(weights_W * short_W)
@@ -247,10 +262,12 @@ def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) 
 def _quantities(
     totals: Mapping[Any, np.ndarray], measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]
 ) -> dict[Any, np.ndarray]:
-    """Return log k of every point, slopes and long gains, from the totals of ``_sums``."""
+    """Return log k of every point, slopes, and gains with and without the cost of the gap, from the totals of ``_sums``."""
     values: dict[Any, np.ndarray] = {}
     for length in measurements:
-        values["long gain", length] = totals["long gain", length] / totals["weight"]
+        long_gain, gap_cost = totals["long gain", length], totals["gap cost", length]
+        values["long gain", length] = long_gain / totals["weight"]
+        values["gate gain", length] = gate_gain(long_gain, gap_cost) / totals["weight"]
     for line in lines:
         logs: dict[float, list[np.ndarray]] = {share: [] for share in SHARES}
         for length, measurement in measurements.items():

@@ -21,8 +21,9 @@ MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate 
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
-OF_ROW = ("loss_train_len_nats", "gain_beyond_nats")  # null where no training row is known
-NUMBERS = ("loss_short_nats", "loss_long_nats", *OF_ROW, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
+OF_ROW = ("loss_train_len_nats", "loss_train_len_no_gap_nats")  # null where no training row is known
+OPTIONAL = ("loss_short_no_gap_nats", *OF_ROW)  # columns that are null in some measurements
+NUMBERS = ("loss_short_nats", "loss_long_nats", *OPTIONAL, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
 CLASS_COLUMNS = ("target_class", "null_target_class")
 AT_EVERY_K = ("gain_sparse_nats", "kl_sparse_nats")
 SELECTION_COLUMNS = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations", "k", *AT_EVERY_K]
@@ -109,7 +110,7 @@ class Measurement:
     Attributes:
         windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, null_target_class, losses,
             gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known. The columns
-            ``OF_ROW`` are there where a training row is known.
+            ``OPTIONAL`` are there where they were measured, those of ``OF_ROW`` where a training row is known.
         gains: sparse gains in nats, float32; rows as in ``windows``, columns (selector, context, k).
         divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
         lucks: selection luck in nats, float32; rows as in ``windows``, columns (selector, k), of selectors that see the target.
@@ -255,8 +256,7 @@ def load(folder: Path) -> Measurement:
     manifest = read_manifest(folder)
     has_groups = unit_of(manifest) != "token"
     windows = _load_windows(folder, has_groups=has_groups)
-    if Lengths.from_manifest(manifest).train_len is None:
-        windows = windows.drop(columns=list(OF_ROW))
+    windows = windows.drop(columns=[name for name in OPTIONAL if windows[name].isna().all()])
     single_luck_W = windows.pop("single_luck_nats")
     of_groups = ("num_tokens",) if has_groups else ()
     gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *of_groups))

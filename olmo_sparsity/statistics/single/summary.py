@@ -152,7 +152,7 @@ class Summary:
     """The numbers of one measurement.
 
     Attributes:
-        gate: ``passed`` where the 95% interval of the mean long gain lies above 0: the model uses the long context. Where it
+        gate: ``passed`` where the 95% interval of ``gate_gain_nats`` lies above 0: the model uses the long context. Where it
             failed, there are no recovered fractions and no effective sparsity.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
             from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
@@ -167,10 +167,18 @@ class Summary:
         num_windows, num_documents: number of windows, and of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
-        loss_train_len_nats: mean loss with as many recent tokens as a training row has; None where no row is known.
+        loss_short_no_gap_nats: mean loss with the local tokens directly behind the anchor, where a training row begins; None
+            where tables are too old to have it, and so are the next two.
+        gap_cost_nats: ``loss_short_nats`` minus ``loss_short_no_gap_nats``: what the gap of position IDs in front of the local
+            tokens costs.
+        gate_gain_nats: the lower of these two losses minus ``loss_long_nats``: what the first gate judges. A long gain that is
+            the cost of the gap does not pass.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known.
+        loss_train_len_no_gap_nats: the same with these tokens directly behind the anchor.
         loss_long_nats: mean loss with all tokens.
         long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
-        gain_beyond_nats: ``loss_train_len_nats`` minus ``loss_long_nats``; None where no row is known.
+        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where no row is
+            known.
         null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
@@ -195,15 +203,38 @@ class Summary:
     num_documents: int
     overlap_percent: Optional[float]
     loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True)]
+    loss_short_no_gap_nats: Annotated[
+        Optional[Estimate], Quantity("L_short without the gap", is_compared=False, is_loss=True)
+    ]
+    gap_cost_nats: Annotated[
+        Optional[Estimate],
+        Quantity("cost of the gap", is_compared=False, is_loss=True, definition="L_short - L_short without the gap"),
+    ]
     loss_train_len_nats: Annotated[
         Optional[Estimate],
         Quantity("loss with the last {row} tokens, as many as a training row has", is_compared=False, is_loss=True),
     ]
+    loss_train_len_no_gap_nats: Annotated[
+        Optional[Estimate], Quantity("loss with the last {row} tokens without the gap", is_compared=False, is_loss=True)
+    ]
     loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True)]
     long_gain_nats: Annotated[Estimate, Quantity("long gain", is_loss=True, definition="L_short - L_long")]
+    gate_gain_nats: Annotated[
+        Optional[Estimate],
+        Quantity(
+            "gain at the gate",
+            is_compared=False,
+            is_loss=True,
+            definition="L_short with or without the gap, whichever is lower, - L_long",
+        ),
+    ]
     gain_beyond_nats: Annotated[
         Optional[Estimate],
-        Quantity("gain beyond the training row", is_loss=True, definition="loss with the last {row} tokens - L_long"),
+        Quantity(
+            "gain beyond the training row",
+            is_loss=True,
+            definition="loss with the last {row} tokens, with or without the gap, whichever is lower, - L_long",
+        ),
     ]
     null_long_gain_nats: Annotated[Estimate, Quantity("long gain, null context", is_loss=True)]
     content_gain_nats: Annotated[
@@ -266,6 +297,11 @@ class Summary:
             selections=tuple(selection.without_recovered_fraction() for selection in self.selections),
             effective_sparsity=tuple(replace(entry, smallest_k=None) for entry in self.effective_sparsity),
         )
+
+    @property
+    def may_be_gap(self) -> bool:
+        """True if the long gain lies above 0, but not the gain at the gate: the long gain may be the cost of the gap."""
+        return self.gate == "failed" and self.long_gain_nats.is_above_zero
 
     @property
     def gate_passed(self) -> bool:
@@ -373,7 +409,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
 
     long_gain = numbers["long_gain_nats"]
     assert long_gain is not None  # a mean over one window or more
-    gate = gate_of(long_gain)
+    gate = gate_of(numbers.get("gate_gain_nats") or long_gain)
     selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
     if gate == "failed":
         selections = [selection.without_recovered_fraction() for selection in selections]
@@ -382,7 +418,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
     return Summary(
         gate=gate,
         beyond_gate=beyond_gate_of(numbers.get("gain_beyond_nats"), measurement.lengths),
-        is_fragile=is_fragile(long_gain),
+        is_fragile=gate == "passed" and is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
         null_contexts=measurement.manifest.get("null_contexts") or {},

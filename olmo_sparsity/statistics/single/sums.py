@@ -18,6 +18,7 @@ from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
     OF_ROW,
+    OPTIONAL,
     SHORT_DIVERGENCE,
     Measurement,
     SelectionKey,
@@ -82,10 +83,15 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
 def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
 
-    Those of the training row are missing where none is known.
+    Those of the training row are missing where none is known, those without a gap where they were not measured.
+
+    A model reads the same recent tokens better or worse in place, behind a gap of position IDs, than directly behind the anchor.
+    Both gates take the arrangement with the lower mean loss, in each resample anew. That is conservative: in every resample
+    the lower baseline leaves no more gain than either one, so the lower end of its percentile interval lies above 0 only where
+    both baselines' lower ends do. A gate that must pass twice passes by chance no more often than once.
     """
     weight, long_gain = totals["weight"], totals["gain_long_nats"]
-    return {
+    values: dict[Key, np.ndarray] = {
         "loss_short_nats": totals["loss_short_nats"] / weight,
         "loss_long_nats": totals["loss_long_nats"] / weight,
         "long_gain_nats": long_gain / weight,
@@ -93,8 +99,21 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
-        **{name: totals[name] / weight for name in OF_ROW if name in totals},
+        **{name: totals[name] / weight for name in OPTIONAL if name in totals},
     }
+    if "loss_short_no_gap_nats" in totals:
+        gap_cost = totals["loss_short_nats"] - totals["loss_short_no_gap_nats"]
+        values["gap_cost_nats"] = gap_cost / weight
+        values["gate_gain_nats"] = gate_gain(long_gain, gap_cost) / weight
+    rows = [totals[name] for name in OF_ROW if name in totals]
+    if rows:
+        values["gain_beyond_nats"] = (np.min(rows, axis=0) - totals["loss_long_nats"]) / weight
+    return values
+
+
+def gate_gain(long_gain: np.ndarray, gap_cost: np.ndarray) -> np.ndarray:
+    """Return the gain that the first gate judges: the long gain from the lower of the losses with and without the gap."""
+    return long_gain - np.maximum(gap_cost, 0)
 
 
 def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, np.ndarray]:
