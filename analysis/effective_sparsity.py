@@ -31,6 +31,7 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
+from olmo_sparsity.wording.units import entry_words, unit_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, caption_text, write_above
@@ -180,7 +181,8 @@ def _words(found: SparsityByLength) -> str:
     return (
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
-        "The k of a selector is an upper bound of what suffices: another choice may need fewer. "
+        f"The k of a selector is an upper bound of the {unit_words('token', first.setup.visibility)} that suffice: another "
+        f"choice may need fewer. {entry_words(first.setup.visibility)} "
         f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: 95% intervals by bootstrap over "
         "documents; the slopes, by least squares, are paired over the lengths. D(k) alone is no evidence that the context helps: "
         f"compare random, and the null context ({null}). "
@@ -231,7 +233,8 @@ def draw_found(found: SparsityByLength) -> Drawn:
             _set_ticks(axes[row, number], found.lengths, is_relative=is_relative)
         axes[0, number].set_title(f"D(k) of at least {share:.0%}")
         axes[1, number].set_xlabel("full context, tokens")
-    axes[0, 0].set_ylabel("smallest k\n(interpolated in log k)")
+    units = unit_words("token", found.first.setup.visibility)
+    axes[0, 0].set_ylabel(f"smallest k, {units}\n(interpolated in log k)")
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
     above = [

@@ -30,7 +30,7 @@ from olmo_sparsity.wording.setup import (
     measured_words,
     short_anchor_warning,
 )
-from olmo_sparsity.wording.units import unit_words, units_words
+from olmo_sparsity.wording.units import k_counts_words, units_words
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -117,7 +117,7 @@ def _measured_in_short(summary: Summary) -> str:
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({summary.setup.label})"
     warning = short_anchor_warning(summary.setup)
-    unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    unit = f"; {counts}" if (counts := k_counts_words(summary)) else ""
     return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()
 
 

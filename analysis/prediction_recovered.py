@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.units import units_of
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
@@ -106,7 +106,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
     handles = [legend_entry(name) for name in selectors]
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
-    caption(figure, summary, words=WORDS.format(units=unit_words(summary.unit)), handles=handles)
+    caption(figure, summary, words=WORDS.format(units=units_of(summary)), handles=handles)
     yield Drawn(figure, "prediction-recovered")
 
 

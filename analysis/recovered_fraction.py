@@ -154,7 +154,7 @@ def set_axis_of_k(axis: Axes, summary: Summary) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(summary.ks, [str(k) for k in summary.ks])
     axis.minorticks_off()
-    axis.set_xlabel(k_words(summary.unit))
+    axis.set_xlabel(k_words(summary.unit, summary.setup.visibility))
     axis.axhline(0, color="grey", linewidth=0.5)
 
 

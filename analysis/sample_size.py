@@ -73,7 +73,7 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
-    axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit)}")
+    axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit, summaries[-1].setup.visibility)}")
 
 
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:

@@ -96,7 +96,16 @@ def explain(
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(
             ShownWindow(
-                excerpt, name, SELECTORS[name].sees_target, "real", ks[-1], ks, unit, lengths.local_len, measured
+                excerpt,
+                name,
+                SELECTORS[name].sees_target,
+                "real",
+                ks[-1],
+                ks,
+                unit,
+                setup.visibility,
+                lengths.local_len,
+                measured,
             )
             for name in dict.fromkeys(selectors)
         ),

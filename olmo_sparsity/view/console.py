@@ -64,7 +64,7 @@ from olmo_sparsity.wording.setup import (
     setup_words,
     short_anchor_warning,
 )
-from olmo_sparsity.wording.units import unit_words, units_words
+from olmo_sparsity.wording.units import k_counts_words, units_words
 
 QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 INTERVALS = "means [95% interval by bootstrap over documents]"
@@ -103,7 +103,7 @@ def print_in(form: Form, items: Sequence[Item], *, summary: Summary) -> None:
 def _note(summary: Summary) -> str:
     """Return what the caption of a table in a paper ends with: of which model and by which definition it is, and both gates."""
     setup = summary.setup
-    units = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    units = f"; {counts}" if (counts := k_counts_words(summary)) else ""
     lengths = length_words(summary.lengths).partition(";")[0]
     measured = f"{subject_name(summary.run, setup)}: visibility {setup.label}{units}; {lengths}."
     return " ".join(filter(None, (measured, short_anchor_warning(setup), gates_words(summary))))

@@ -22,7 +22,6 @@ from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
-from olmo_sparsity.wording.units import unit_words
 
 HEAT_STEPS = 9  # shades of a score
 FRAME_HEIGHT = 640  # of the page in a notebook, in pixels
@@ -131,7 +130,7 @@ class Explanation:
             excerpt=self.excerpt,
             facts=_facts(self),
             gate=GATE_WORDS,
-            gains_caption=gains_caption(self.unit),
+            gains_caption=gains_caption(self.unit, self.setup.visibility),
             sees=SEES_TARGET,
             tokens=_tokens,
             local=lambda window: [printable(text) for text in window.local_texts],
@@ -139,7 +138,6 @@ class Explanation:
             gains_of=gains_of,
             ranking=ranking,
             nats=_nats,
-            unit_words=unit_words,
         )
 
     def save_html(self, out: str | Path, *, overwrite: bool = False) -> Path:
@@ -179,7 +177,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    console.print(Text(gains_caption(explanation.unit), style="italic"))
+    console.print(Text(gains_caption(explanation.unit, explanation.setup.visibility), style="italic"))
 
 
 def _gains_table(window: ShownWindow) -> Table:

@@ -28,7 +28,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of
 from olmo_sparsity.wording.gates import no_fraction_words
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.units import units_of
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10
@@ -108,7 +108,10 @@ def numbers_csv(measured: Measured) -> str:
 def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
     measurement, summary = report.measured.measurement, report.measured.summary
-    one, units = unit_words(summary.unit, 1), unit_words(summary.unit)
+    one, units = (
+        units_of(summary, 1),
+        units_of(summary),
+    )
     weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
     windows = [
         {

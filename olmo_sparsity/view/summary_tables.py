@@ -32,7 +32,7 @@ from olmo_sparsity.view.result_table import (
     words,
 )
 from olmo_sparsity.wording.captions import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption
-from olmo_sparsity.wording.units import all_tokens_words, unit_words, units_words
+from olmo_sparsity.wording.units import all_tokens_words, units_of, units_words
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 
@@ -239,7 +239,8 @@ def effective_sparsity_table(summary: Summary) -> ResultTable:
         (*words(entry.selector, f"{entry.fraction:.0%}"), smallest(entry.smallest_k, entry.max_k))
         for entry in summary.effective_sparsity
     )
-    of_units = "" if summary.unit == "token" else f", {unit_words(summary.unit)}"
+    units = units_of(summary)
+    of_units = "" if units == "tokens" else f", {units}"
     return ResultTable(
         "effective sparsity",
         (*keys("selector", "fraction"), *plain(f"smallest k{of_units}")),

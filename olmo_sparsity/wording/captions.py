@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
+from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import multiplicity_words
 from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words
+from olmo_sparsity.wording.units import all_tokens_words, entry_words, shown_ks_words, unit_words, units_of, units_words
 
 SEEING_CAPTION = (
     "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
@@ -20,7 +21,7 @@ EVERY_CAPTION = (
 
 def blind_caption(summary: Summary) -> str:
     """Return what a reader of the table of selectors that do not see the target must know."""
-    units, notes = unit_words(summary.unit), (units_words(summary), all_tokens_words(summary))
+    units, notes = units_of(summary), (units_words(summary), all_tokens_words(summary))
     return (
         f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
         "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
@@ -55,9 +56,10 @@ def contrast_words(entry: ClassSummary) -> str:
     )
 
 
-def gains_caption(unit: str) -> str:
-    """Return what the columns of gains are; ``unit`` says what k counts."""
-    return (
-        f"Gain over random: sparse gain minus that of as many random {unit_words(unit)}, one draw of them. Luck: mean sparse "
-        "gain on resampled targets, of selectors that see the target; real minus luck is what is left."
+def gains_caption(unit: str, visibility: Visibility) -> str:
+    """Return what the columns of gains are; ``unit`` and ``visibility`` say what k counts."""
+    words = (
+        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, one draw of them. Luck: "
+        "mean sparse gain on resampled targets, of selectors that see the target; real minus luck is what is left."
     )
+    return " ".join(filter(None, (words, entry_words(visibility))))

@@ -12,7 +12,7 @@ from olmo_sparsity.statistics.single.summary import PredictionRecovered, Selecti
 from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
 from olmo_sparsity.wording.setup import null_words
-from olmo_sparsity.wording.units import counted_words, unit_words
+from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
@@ -61,7 +61,7 @@ def blind_words(summary: Summary, selector: str) -> str:
     shown k alike: gain over random, also under the null context, and R(k), also of random, where the gate passed."""
     clauses = []
     for k in summary.end_ks:
-        entry, chosen = summary.at(selector, "real", k), counted_words(summary.unit, k)
+        entry, chosen = summary.at(selector, "real", k), counted_of(summary, k)
         over, gain = entry.gain_over_random_nats, f"{chosen} gain{'s' if k == 1 else ''}"
         null, random = _entry(summary, selector, "null", k=k), _entry(summary, "random", "real", k=k)
         gained = (
@@ -108,9 +108,7 @@ def seeing_words(summary: Summary, selector: str) -> str:
     clauses = []
     for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
-        gained = (
-            f"{counted_words(summary.unit, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
-        )
+        gained = f"{counted_of(summary, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
         rest = entry.real_minus_luck_nats
         if rest is None:
             clauses.append(f"{gained}, of which an unknown part is luck")
@@ -127,9 +125,7 @@ def prediction_words(summary: Summary, selector: str) -> str:
 
     R(k) is one of them; of a selector that does not see the target, ``blind_words`` has it. Without `random` there is no D(k).
     """
-    no_prediction = (
-        f"D(k), the share of the model's reaction that k {unit_words(summary.unit)} reproduce, is not shown:"
-    )
+    no_prediction = f"D(k), the share of the model's reaction that k {units_of(summary)} reproduce, is not shown:"
     if selector == "random":
         return f"{no_prediction} only random was measured."
     if "random" not in summary.selectors:
@@ -171,15 +167,18 @@ def _entry(summary: Summary, selector: str, context: str, *, k: int) -> Optional
 
 
 def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
-    """Return whether few tokens give back the long gain, as far as one selector that does not see the target shows it."""
+    """Return whether few tokens, or entries, give back the long gain, as far as one selector blind to the target shows it."""
+    few = f"few {units_of(summary)}"
     if not summary.long_gain_nats.has_interval:
-        return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that few tokens could give back."
+        return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that {few} could give back."
     if summary.may_be_gap:
-        return f"Here {MAY_BE_GAP}, so it is not shown that there is one that few tokens could give back."
+        return f"Here {MAY_BE_GAP}, so it is not shown that there is one that {few} could give back."
     if not summary.gate_passed:
-        return "These windows do not show a long gain that few tokens could give back, which is no proof that there is none."
+        return (
+            f"These windows do not show a long gain that {few} could give back, which is no proof that there is none."
+        )
     if selector is None:
-        return "Without a selector that does not see the target, it is not shown whether few tokens do so."
+        return f"Without a selector that does not see the target, it is not shown whether {few} do so."
     clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.end_ks]
     said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
     return f"{said} {_verdict_words(summary, selector)}"
@@ -187,10 +186,13 @@ def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
 
 def _share_words(summary: Summary, entry: SelectionSummary) -> str:
     """Return how much of the long gain a choice gives back, and whether more than a random one, as a clause."""
-    chosen, num_long_range = counted_words(summary.unit, entry.k), summary.lengths.num_long_range
+    chosen, num_long_range = (
+        counted_of(summary, entry.k),
+        summary.lengths.num_long_range,
+    )
     of_all = "one" if entry.k == 1 else str(entry.k)
     if entry.k == summary.end_ks[0]:
-        of_all += f" of the {num_long_range} long-range tokens"
+        of_all += f" of the {num_long_range} long-range {units_of(summary)}"
     if summary.unit != "token":
         of_all = f"{chosen} ({entry.mean_tokens:.1f} of the {num_long_range} long-range tokens on average)"
     amount = _amount_words(entry.recovered_fraction, is_fragile=summary.is_fragile)
@@ -240,7 +242,7 @@ def _verdict_words(summary: Summary, selector: str) -> str:
     }
     reached = max(supports[selector].values())
     ks = [k for k, support in supports[selector].items() if support == reached]
-    few = f"Few {unit_words(summary.unit)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
+    few = f"Few {units_of(summary)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
     if reached == 0:
         words = [_nothing_shown_words(summary, selector)]
     elif reached == 1:
@@ -257,7 +259,10 @@ def _verdict_words(summary: Summary, selector: str) -> str:
 
 def _nothing_shown_words(summary: Summary, selector: str) -> str:
     """Return why no choice of a selector shows that few tokens give back some of the long gain."""
-    entries, units = [summary.at(selector, "real", k) for k in summary.end_ks], unit_words(summary.unit)
+    entries, units = (
+        [summary.at(selector, "real", k) for k in summary.end_ks],
+        units_of(summary),
+    )
     if not any(_are_few(summary, entry) for entry in entries):
         return f"These are not few {units} ({FEW_WORDS}), so nothing is shown about few."
     if any(entry.gain_over_random_nats is None for entry in entries):
@@ -298,7 +303,7 @@ def _generalization_words(summary: Summary) -> str:
     )
     if summary.beyond_gate_passed:
         return (
-            f"{worth}: the model generalizes in length, but whether it does so because few {unit_words(summary.unit)} are enough "
+            f"{worth}: the model generalizes in length, but whether it does so because few {units_of(summary)} are enough "
             "is not shown."
         )
     return f"{worth}, {against_zero(gain)}: {SELECTION_ONLY}."

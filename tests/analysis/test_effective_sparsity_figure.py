@@ -98,7 +98,7 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "Growth of k of someone/Made-Up-2M, attention, null context: full_len^0.20 [0.20, 0.20] for 50%,",
         "Growth of k of someone/Made-Up-2M, random: full_len^1.00 [1.00, 1.00] for 50%,",
         "Growth of k of someone/Smaller, random: none for 50% (some length does not reach it),",
-        "The k of a selector is an upper bound of what suffices: another choice may need fewer.",
+        "The k of a selector is an upper bound of the entries that suffice: another choice may need fewer. An entry: ",
         "the local context fixed at 64 tokens",
         "D(k) alone is no evidence that the context helps",
         "the gate passed at every length",

@@ -115,7 +115,8 @@ def test_csv_tells_what_was_measured_and_how_in_every_row(
 @pytest.mark.parametrize(
     ("setup", "words"),
     [
-        (CONTEXTUAL, ["2M: visibility contextual, anchor; local 8 +", "WARNING: not of the better first token. Gate "]),
+        (CONTEXTUAL, ["2M: visibility contextual, anchor; k counts entries; local 8 +",
+                      "WARNING: not of the better first token. Gate "]),
         (PRETRAINED, ["2M: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
         (None, ["made-up: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
     ],
