@@ -179,7 +179,7 @@ def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
         )
     if selector is None:
         return f"Without a selector that does not see the target, it is not shown whether {few} do so."
-    clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.end_ks]
+    clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few]
     said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
     return f"{said} {_verdict_words(summary, selector)}"
 
@@ -191,7 +191,7 @@ def _share_words(summary: Summary, entry: SelectionSummary) -> str:
         summary.lengths.num_long_range,
     )
     of_all = "one" if entry.k == 1 else str(entry.k)
-    if entry.k == summary.end_ks[0]:
+    if entry.k == summary.ks_of_few[0]:
         of_all += f" of the {num_long_range} long-range {units_of(summary)}"
     if summary.unit != "token":
         of_all = f"{chosen} ({entry.mean_tokens:.1f} of the {num_long_range} long-range tokens on average)"
@@ -237,7 +237,7 @@ def _are_few(summary: Summary, entry: SelectionSummary) -> bool:
 def _verdict_words(summary: Summary, selector: str) -> str:
     """Return what follows from the choices of one selector, whether the text matters, and which other selectors show more."""
     supports = {
-        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.end_ks}
+        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.ks_of_few}
         for name in summary.blind_selectors
     }
     reached = max(supports[selector].values())
@@ -260,7 +260,7 @@ def _verdict_words(summary: Summary, selector: str) -> str:
 def _nothing_shown_words(summary: Summary, selector: str) -> str:
     """Return why no choice of a selector shows that few tokens give back some of the long gain."""
     entries, units = (
-        [summary.at(selector, "real", k) for k in summary.end_ks],
+        [summary.at(selector, "real", k) for k in summary.ks_of_few],
         units_of(summary),
     )
     if not any(_are_few(summary, entry) for entry in entries):

@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.single.measurement import (
     SelectorInfo,
 )
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.single.shown_ks import shown_ks
+from olmo_sparsity.statistics.single.shown_ks import quarter_ks, shown_ks
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
@@ -351,6 +351,12 @@ class Summary:
     def end_ks(self) -> list[int]:
         """The smallest and the largest of ``shown_ks``, once if they are the same: the k of sentences and headlines."""
         return sorted({self.shown_ks[0], self.shown_ks[-1]})
+
+    @property
+    def ks_of_few(self) -> list[int]:
+        """The smallest and the largest of ``shown_ks`` up to a quarter of all: the k of conclusions about few."""
+        quarter = quarter_ks(self.shown_ks, self.num_units)
+        return sorted({quarter[0], quarter[-1]})
 
 
 WINDOW_QUANTITIES = _quantities(Summary)
