@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import (
+    MIN_SLOPE_DOCUMENTS,
     SHARES,
     LineKey,
     PointKey,
@@ -29,7 +30,7 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.summary import gate_of
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
@@ -139,13 +140,22 @@ def slope_lines(found: SparsityByLength) -> list[str]:
         for model in found.models
         for line in found.lines
     ]
-    return [*growths, *(_constant_share_words(model) for model in found.models)]
+    few = [line for model in found.models for line in _few_lines(model)]
+    return [*growths, *(_constant_share_words(model) for model in found.models), *few]
 
 
 def _slope_words(slope: Optional[Estimate], share: float) -> str:
     if slope is None:
         return f"none for {share:.0%} (some length does not reach it)"
     return f"full_len^{interval(slope)}{'' if slope.has_interval else ' (no interval)'} for {share:.0%}"
+
+
+def _few_lines(model: SparsityOfModel) -> list[str]:
+    """Return why the numbers of tokens of a model, or their growth, have no intervals; none where they have."""
+    num_documents = next(iter(model.measurements.values())).num_documents
+    of_k = no_interval_words(f"k of {model.name}", num_documents)
+    of_growth = no_interval_words(f"Growth of k of {model.name}", num_documents, at_least=MIN_SLOPE_DOCUMENTS)
+    return [words.rstrip(".") for words in (of_k, of_growth) if words]
 
 
 def _constant_share_words(model: SparsityOfModel) -> str:
@@ -181,8 +191,9 @@ def _words(found: SparsityByLength) -> str:
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
         "The k of a selector is an upper bound of what suffices: another choice may need fewer. "
-        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: 95% intervals by bootstrap over "
-        "documents; the slopes, by least squares, are paired over the lengths. D(k) alone is no evidence that the context helps: "
+        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: every k at which the 95% "
+        "interval of D(k), by bootstrap over documents, holds the share; the slopes, by least squares, are paired over the "
+        "lengths. D(k) alone is no evidence that the context helps: "
         f"compare random, and the null context ({null}). "
         f"{' '.join(_gate_words(model) for model in found.models)} {subjects}; {definition_words(found.models[0].setup)}. {data}."
     )

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.numbers import no_interval_words
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
@@ -106,7 +107,10 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
     handles = [legend_entry(name) for name in selectors]
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
-    caption(figure, summary, words=WORDS.format(units=unit_words(summary.unit)), handles=handles)
+    words = (
+        f"{WORDS.format(units=unit_words(summary.unit))} {no_interval_words('D(k)', summary.num_documents)}".rstrip()
+    )
+    caption(figure, summary, words=words, handles=handles)
     yield Drawn(figure, "prediction-recovered")
 
 

@@ -31,8 +31,8 @@ from olmo_sparsity.view.result_table import (
     smallest,
     words,
 )
-from olmo_sparsity.wording.captions import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption
-from olmo_sparsity.wording.units import all_tokens_words, unit_words, units_words
+from olmo_sparsity.wording.captions import SEEING_CAPTION, blind_caption, classes_caption, every_caption
+from olmo_sparsity.wording.units import all_tokens_words, unit_words
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 
@@ -205,9 +205,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
         )
         for selection in summary.selections
     ]
-    return ResultTable(
-        "every k", columns, tuple(rows), "every k", " ".join(filter(None, (EVERY_CAPTION, units_words(summary))))
-    )
+    return ResultTable("every k", columns, tuple(rows), "every k", every_caption(summary))
 
 
 def every_table(measured: Measured) -> list[ResultTable]:

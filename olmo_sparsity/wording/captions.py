@@ -5,22 +5,28 @@ from __future__ import annotations
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import multiplicity_words
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words
 
 SEEING_CAPTION = (
     "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
     "the selector chooses again for each."
 )
-EVERY_CAPTION = (
+EVERY = (
     "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
     "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
 )
 
 
+def every_caption(summary: Summary) -> str:
+    """Return what a reader of the table of every k must know."""
+    return " ".join(filter(None, (EVERY, no_interval_words("D(k)", summary.num_documents), units_words(summary))))
+
+
 def blind_caption(summary: Summary) -> str:
     """Return what a reader of the table of selectors that do not see the target must know."""
-    units, notes = unit_words(summary.unit), (units_words(summary), all_tokens_words(summary))
+    units, few = unit_words(summary.unit), no_interval_words("D(k)", summary.num_documents)
+    notes = (few, units_words(summary), all_tokens_words(summary))
     return (
         f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
         "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "

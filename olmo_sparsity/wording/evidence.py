@@ -10,7 +10,7 @@ from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
 from olmo_sparsity.wording.gates import SELECTION_ONLY
-from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
+from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, no_interval_words, recovered_words
 from olmo_sparsity.wording.setup import null_words
 from olmo_sparsity.wording.units import counted_words, unit_words
 
@@ -148,7 +148,8 @@ def prediction_words(summary: Summary, selector: str) -> str:
     words += [f"{name} was not measured." for name in _missing_beside(found.values())]
     if not summary.gate_passed:
         words.append("The gate failed, so no R(k) stands beside it.")
-    return " ".join([*words, NO_EVIDENCE])
+    words.append(no_interval_words("D(k)", summary.num_documents))
+    return " ".join(sentence for sentence in [*words, NO_EVIDENCE] if sentence)
 
 
 def _missing_beside(found: Iterable[PredictionRecovered]) -> list[str]:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
 from analysis.style import LOOKS, dodges
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.breakdowns import by_class, by_sample_size
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import Summary
@@ -114,6 +115,22 @@ def test_the_prediction_is_never_shown_without_its_company(tables: Path) -> None
         assert alphas == {prediction_recovered.PALE if SEES_TARGET[selector] else 1.0}
     assert len({axis.get_ylim() for axis in (real, null, mimicry)}) == 1
     assert "no evidence that the context helps" in words_on(figure)
+
+
+@pytest.mark.parametrize("num_documents", [MIN_RATIO_DOCUMENTS - 1, MIN_RATIO_DOCUMENTS])
+def test_bars_of_d_stand_only_where_there_are_documents_enough(num_documents: int, tmp_path: Path) -> None:
+    """R(k), of the same windows, has bars with fewer."""
+    drawn = read(made_up_tables(tmp_path / "tables", num_documents, selectors=["kl", "random"]))
+    (figure,) = figures_of(prediction_recovered.draw(drawn))
+    for axis, quantity in ((figure.axes[0], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
+        found = [drawn.summary.at(name, "real", k).estimate(quantity) for name in ("kl", "random") for k in KS]
+        expected = sorted(estimate.bounds for estimate in found if estimate is not None and estimate.bounds is not None)
+        bars = sorted(tuple(segment[:, 1]) for bars in axis.collections for segment in bars.get_segments())
+        has_few = quantity == "prediction_recovered" and num_documents < MIN_RATIO_DOCUMENTS
+        assert len(bars) == (0 if has_few else len(found))
+        assert np.array(bars) == pytest.approx(np.array(expected))
+    words = f"D(k): too few documents for an interval ({num_documents}; it takes {MIN_RATIO_DOCUMENTS})."
+    assert (words in words_on(figure)) == (num_documents < MIN_RATIO_DOCUMENTS)
 
 
 def test_what_was_not_measured_is_said(tables: Path) -> None:

@@ -173,6 +173,9 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     drawn = [heights for heights in drawn if heights]
     for wanted in ("real", "null", "mimicry", "random"):
         assert [mean(getattr(of, wanted)) for of in recovered] in drawn
+    assert not any(of.real.has_interval for of in recovered if of.real)
+    assert not [segment for bars in axis.collections for segment in bars.get_segments() if np.isfinite(segment).all()]
+    assert "D(k): too few documents for an interval (80; it takes 300)." in str(figure.get_label())
 
 
 def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:

@@ -16,6 +16,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.differences import paired_difference, unpaired_difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
@@ -200,6 +201,24 @@ def test_few_documents_on_either_side_have_no_interval(folders: dict[str, str]) 
     differences = unpaired_difference(a, b.restrict(b.windows["doc_id"].isin(few).to_numpy()))
     assert not any(value.has_interval for value in differences.numbers.values() if value is not None)
     assert verdict(differences.of_windows("long_gain_nats")) == "fewer than 50 documents"
+
+
+def test_a_difference_of_d_is_paired_and_takes_documents_enough_on_both_sides(tmp_path: Path) -> None:
+    num = MIN_RATIO_DOCUMENTS
+    first = load(made_up_tables(tmp_path / "tables", num, selectors=["kl", "random"]))
+    key = SelectionKey("kl", "real", 1)
+    divergences = first.divergences.copy()
+    divergences[tuple(key)] = 0.9 * divergences[tuple(key)] + 0.002 * (np.arange(len(divergences)) % 3)
+    second = dataclasses.replace(first, divergences=divergences)
+    of_d = paired_difference(first, second).of_selection(key, "prediction_recovered")
+    both = [summarize(one).at(*key).prediction_recovered for one in (first, second)]
+    assert of_d is not None and of_d.mean == pytest.approx(both[1].mean - both[0].mean)
+    assert width(of_d) < 0.5 * np.hypot(width(both[0]), width(both[1]))
+    few = second.restrict((second.windows["doc_id"] != second.windows["doc_id"][0]).to_numpy())
+    assert few.num_documents == num - 1
+    fewer = unpaired_difference(first, few)
+    assert not fewer.of_selection(key, "prediction_recovered").has_interval
+    assert fewer.of_selection(key, "gain_sparse_nats").has_interval
 
 
 def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from made_up import LENGTHS
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Ratio, Ratios, Value
 from olmo_sparsity.statistics.single.measurement import NUMBERS, Measurement, SelectionKey, SelectorInfo
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, gate_of, summarize
 from olmo_sparsity.statistics.single.sums import SelectionNumber, selection_quantities, window_quantities
@@ -53,10 +54,18 @@ class Text:
         return float(scale * np.sqrt((of_document**2).sum() + (self.weight_W**2).sum()) / self.weight_W.sum())
 
 
+def of_experiment(value: Value, e: int) -> Value:
+    """Return a quantity of one experiment of all, [E, ...]."""
+    if isinstance(value, np.ndarray):
+        return value[e]
+    terms = (Ratio(term.coefficient, term.numerator[e], term.denominator[e]) for term in value.terms)
+    return Ratios(value.constant, tuple(terms))
+
+
 def simulate(
     text: Text,
     values: Mapping[Any, np.ndarray],
-    quantities: Callable[[Any], Mapping[Any, np.ndarray]],
+    quantities: Callable[[Any], Mapping[Any, Value]],
     *,
     wanted: Sequence[str],
 ) -> list[dict[str, Optional[Estimate]]]:
@@ -67,13 +76,13 @@ def simulate(
         for e in range(AT_ONCE):
             sums[name, e] = units.sums(text.weight_W * values_EW[e])
 
-    def of_all(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+    def of_all(totals: Mapping[Any, np.ndarray]) -> dict[Any, Value]:
         unused = (*NUMBERS, "gain_long_nats squared", "null_gain_long_nats squared")
         of_experiments = dict.fromkeys(unused, totals["none"]) | {"weight": totals["weight"]}
         for name in values:
             of_experiments[name] = np.stack([totals[name, e] for e in range(AT_ONCE)])
         found = {name: value for name, value in quantities(of_experiments).items() if name in wanted}
-        return {(name, e): value[e] for name, value in found.items() for e in range(AT_ONCE)}
+        return {(name, e): of_experiment(value, e) for name, value in found.items() for e in range(AT_ONCE)}
 
     found = estimates(sums, of_all, num_resamples=NUM_RESAMPLES)
     return [{name: found[name, e] for name in wanted} for e in range(AT_ONCE)]
@@ -133,7 +142,7 @@ def experiments(
             SelectionNumber(NULL, "gain"): np.zeros_like(gain),
         }
 
-        def quantities(totals: Any) -> dict[Any, np.ndarray]:
+        def quantities(totals: Any) -> dict[Any, Value]:
             return {**window_quantities(totals), **selection_quantities(totals, KEY)}
 
         found += simulate(text, values, quantities, wanted=("long_gain_nats", *wanted))

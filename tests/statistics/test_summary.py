@@ -20,6 +20,7 @@ from olmo_sparsity.statistics.intervals import bootstrap
 from olmo_sparsity.statistics.intervals.bootstrap import estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.differences import paired_difference
 from olmo_sparsity.statistics.single.measurement import (
     CLASS_COLUMNS,
@@ -314,6 +315,17 @@ def test_few_documents_have_no_interval_and_fail(num_documents: int) -> None:
     assert summary.gate == "failed"
     assert summary.beyond_gate == "failed"
     assert "fewer than 50 documents" in gate_words(summary) and "fewer than 50 documents" in beyond_gate_words(summary)
+
+
+@pytest.mark.parametrize("num_documents", [MIN_RATIO_DOCUMENTS - 1, MIN_RATIO_DOCUMENTS])
+def test_d_has_an_interval_only_where_there_are_documents_enough(num_documents: int) -> None:
+    shown = summary_json(summarize(made_up(num_documents, long_gain=0.5)))
+    for selection in shown["selections"]:
+        recovered = selection["prediction_recovered"]
+        has_interval = num_documents >= MIN_RATIO_DOCUMENTS
+        assert recovered["mean"] is not None
+        assert [recovered[name] is not None for name in ("low", "high", "standard_error")] == [has_interval] * 3
+        assert selection["gain_sparse_nats"]["low"] is not None
 
 
 def test_the_gate_of_a_model_without_long_gain_passes_as_rarely_as_it_should() -> None:

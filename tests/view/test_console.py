@@ -275,8 +275,8 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     for row in shown.itertuples():
         name, unit = expected[row.number]
         estimate = summary.at(row.selector, row.context, int(row.k)).estimate(name)
-        wanted = ("", "", "") if estimate is None else (estimate.mean, estimate.low, estimate.high)
-        assert tuple(value if value == "" else float(value) for value in (row.value, row.low, row.high)) == wanted
+        wanted = (None,) * 3 if estimate is None else (estimate.mean, estimate.low, estimate.high)
+        assert tuple(None if value == "" else float(value) for value in (row.value, row.low, row.high)) == wanted
         assert row.unit == unit
     slopes = {(r.selector, r.context, r.k, r.number): r.value for r in rows[rows["table"] == "figure 4"].itertuples()}
     fit = summary.at("kl", "null", KS[-1]).figure4

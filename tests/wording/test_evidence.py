@@ -10,9 +10,11 @@ from made_up import CONTEXTUAL
 from planted_gains import made_up
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.measurement import NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, beyond_gate_of, summarize
+from olmo_sparsity.wording.captions import blind_caption, every_caption
 from olmo_sparsity.wording.evidence import (
     CLAIM,
     NO_EVIDENCE,
@@ -239,6 +241,14 @@ def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> Non
     assert words.endswith(NO_EVIDENCE) and "not measured" not in words and "gate" not in words
     assert passed.prediction_recovered("kl", 1).mimicry == passed.at("kl", "mimicry", 1).prediction_recovered
     assert "The gate failed, so no R(k) stands beside it." in prediction_words(failed, "kl")
+
+
+def test_d_of_too_few_documents_says_why_it_has_no_interval(passed: Summary) -> None:
+    assert passed.num_documents < MIN_RATIO_DOCUMENTS
+    words = f"D(k): too few documents for an interval ({passed.num_documents}; it takes 300)."
+    enough = dataclasses.replace(passed, num_documents=MIN_RATIO_DOCUMENTS)
+    for written in (lambda summary: prediction_words(summary, "kl"), blind_caption, every_caption):
+        assert words in written(passed) and "too few documents" not in written(enough)
 
 
 def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed: Summary, failed: Summary) -> None:

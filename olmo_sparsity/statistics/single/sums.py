@@ -14,6 +14,7 @@ import numpy as np
 
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units
 from olmo_sparsity.statistics.intervals.lines import line_of_sums
+from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
@@ -79,7 +80,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
     return sums
 
 
-def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
+def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
 
     Those of the training row are missing where none is known.
@@ -97,13 +98,16 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]
     }
 
 
-def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, np.ndarray]:
+def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, Value]:
     """Return the quantities of one selection that ``SelectionSummary`` holds, as far as they are defined for it."""
     selector, context, k = key
     weight = totals["weight"]
     gain = totals[SelectionNumber(key, "gain")]
     divergence, from_short = totals[SelectionNumber(key, "divergence")], totals[SHORT_DIVERGENCE[context]]
-    values = {"gain_sparse_nats": gain / weight, "prediction_recovered": 1 - divergence / from_short}
+    values: dict[str, Value] = {
+        "gain_sparse_nats": gain / weight,
+        "prediction_recovered": share_without(divergence, from_short),
+    }
     if context not in LONG_GAIN:
         return values
     name = LONG_GAIN[context]
@@ -129,7 +133,7 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
     return values
 
 
-def quantities_of(totals: Mapping[Any, np.ndarray], keys: Iterable[SelectionKey]) -> dict[Key, np.ndarray]:
+def quantities_of(totals: Mapping[Any, np.ndarray], keys: Iterable[SelectionKey]) -> dict[Key, Value]:
     """Return all quantities of a measurement with these selections, from the totals of ``sums_by_unit``."""
     values = window_quantities(totals)
     for key in keys:
