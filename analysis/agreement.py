@@ -81,7 +81,7 @@ def _words(pairs: list[Agreement], names: list[str], *, k: int, screened: bool) 
 def draw(measured: Measured) -> Iterator[Drawn]:
     """Draw ``agreement``; nothing if only one selector was measured."""
     measurement = measured.measurement
-    names, k, unit = ordered(measurement), measured.summary.end_ks[-1], measurement.unit
+    names, k = ordered(measurement), measured.summary.end_ks[-1]
     pairs = agreement(measured.tables, measurement)
     if not pairs:
         return
@@ -90,7 +90,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     figure, axes = plt.subplots(1, 2, figsize=(2 * size + 2.4, size + 0.6), layout="constrained")
     chance = pairs[0].overlap_at(k).chance
     _heatmap(figure, axes[0], names=names, values=overlap, low=0.0, cmap="viridis")
-    what = "positions" if unit == "token" else unit_words(unit)
+    what = "positions" if measurement.unit == "token" else unit_words(measurement.unit, measurement.setup.visibility)
     axes[0].set_title(f"common {what} among the {k} chosen\n(share; two random choices: {chance:.2f})")
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")

@@ -30,7 +30,7 @@ WORDS = (
     "Targets by class, the highest mean long gain on top; means with 95% intervals (BCa) over the documents that hold such "
     "targets. Grey: the interval of the class's own mean long gain reaches 0, or the class has too few documents, and no R(k) is "
     "shown. {multiplicity} R(k): of selectors that do not see the target; linear up to 1, logarithmic beyond. Gain minus "
-    "control: sparse gain minus that of random, of a selector that sees the target minus its luck."
+    "control: sparse gain minus that of random, of a selector that sees the target minus its optimism."
 )
 CONTRAST_WORDS = (
     "Red: the contrast of the classes that ask for the target in the long-range text. The same rule is applied to the null "
@@ -72,8 +72,8 @@ def _mark_fragile(axis: Axes, classes: list[ClassSummary]) -> None:
 
 
 def minus_control(selection: SelectionSummary) -> Optional[Estimate]:
-    """Return the sparse gain minus that of the selection's control: its luck where it sees the target, else `random`."""
-    return selection.real_minus_luck_nats if selection.info.sees_target else selection.gain_over_random_nats
+    """Return the sparse gain minus that of the selection's control: its optimism where it sees the target, else `random`."""
+    return selection.corrected_gain_nats if selection.info.sees_target else selection.gain_over_random_nats
 
 
 def _draw_points(axes: np.ndarray, classes: list[ClassSummary], *, selectors: list[str], k: int) -> None:

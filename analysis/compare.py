@@ -17,8 +17,9 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
+from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from olmo_sparsity.wording.units import units_words
 
@@ -29,10 +30,10 @@ from .style import error_bars, looks_of_runs, write_nothing_measured
 
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. Gain over random: of selectors that do not see the "
-    "target (of one that does it would hold luck); real minus luck: of the others. R(k): only where the validity gate passed."
+    "target (of one that does it would hold optimism); corrected gain: of the others. R(k): only where the validity gate passed."
 )
 TITLE_CHARS = 30  # of a line of a panel's title
-CONTROLLED = ("gain_over_random_nats", "real_minus_luck_nats")  # gains of selections from which a control is taken off
+CONTROLLED = ("gain_over_random_nats", "corrected_gain_nats")  # gains of selections from which a control is taken off
 
 
 def _panel(axis: Axes, rows: list[Sequence[Optional[Estimate]]], *, looks: Sequence[dict[str, Any]], unit: str) -> None:
@@ -60,7 +61,7 @@ def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows of gains that the figure shows.
 
     These are the gains of all windows, and at the smallest and the largest shown k alike the gain over `random` of selectors that
-    do not see the target, and real minus luck of those that do.
+    do not see the target, and the corrected gain of those that do.
     """
     return [
         row
@@ -95,7 +96,11 @@ def _words(comparison: Comparison) -> str:
     warnings = "".join(
         f"{subject.label}: {words} "
         for subject in comparison.subjects
-        for words in (luck_warning(subject), anchor_warning(subject.summary.setup))
+        for words in (
+            optimism_warning(subject),
+            anchor_warning(subject.summary.setup),
+            earlier_words(subject.summary),
+        )
         if words
     )
     units = units_words(comparison.subjects[0].summary)

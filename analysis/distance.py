@@ -72,8 +72,9 @@ def draw(measured: Measured) -> Iterator[Drawn]:
             _make_logarithmic(axis, bins_of[selector, "real"])
         axis.set_title(f"{selector}, k = {k}")
     axes[0, 0].set_ylim(bottom=0)
-    units, of_units = unit_words(measurement.unit), "" if measurement.unit == "token" else "the tokens of "
-    share_words = f"share of {of_units or 'the '}" + (f"\n{units}" if of_units else "influential tokens")
+    units = unit_words(measurement.unit, measurement.setup.visibility)
+    of_units = "" if measurement.unit == "token" else "the tokens of "
+    share_words = f"share of {of_units or 'the '}" + (f"\n{units}" if of_units else f"influential {units}")
     for axis in axes[:, 0]:
         axis.set_ylabel(share_words + ("\nover that of a random choice" if is_log else ""))
     handles = [context_entry(context) for context in CONTEXTS]
@@ -85,7 +86,9 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if is_log:
         words += " Bins have about the same width on the logarithmic axis; their shares are divided by those of a random choice."
     if seeing(measurement, selectors):
-        words += " Of what a selector that sees the target chooses, part is luck, which lies anywhere."
+        words += (
+            " Of what a selector that sees the target chooses, part is chosen for this target alone, and lies anywhere."
+        )
     caption(figure, measured.summary, words=words, handles=handles)
     yield Drawn(figure, "distance")
 

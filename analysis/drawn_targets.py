@@ -1,5 +1,4 @@
-"""The resampled targets of a measurement: labels drawn from the short-context prediction, for which the long context cannot
-matter. What a selector that sees the target gains on them is exactly selection luck."""
+"""The resampled targets of a measurement: labels drawn from the short-context prediction, which no long-range token informs."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def read_drawn_targets(folder: Path, measurement: Measurement) -> DrawnTargets:
         rows_R, draws_R = window_rows(measurement.windows, part["window_id"]), part["draw"].to_numpy()
         gains_RK = list_rows(part["gain_sparse_nats"])
         for selector, _, rows_r in rows_by_choice(part, contexts=("resampled",)):
-            if selector not in measurement.selectors:
+            if selector not in measurement.selectors or not measurement.selectors[selector].sees_target:
                 continue
             if selector not in gains_of:
                 gains_of[selector] = np.full((num_ks, *long_gain_WD.shape), np.nan, np.float32)

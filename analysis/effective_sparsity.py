@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import (
+    MIN_SLOPE_DOCUMENTS,
     SHARES,
     LineKey,
     PointKey,
@@ -29,8 +30,9 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.summary import gate_of
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
+from olmo_sparsity.wording.units import entry_words, unit_words
 
 from .drawing import WidthOption, mistakes_in_one_line, print_pictures
 from .output import Drawn, caption_text, write_above
@@ -139,7 +141,8 @@ def slope_lines(found: SparsityByLength) -> list[str]:
         for model in found.models
         for line in found.lines
     ]
-    return [*growths, *(_constant_share_words(model) for model in found.models)]
+    few = [line for model in found.models for line in _few_lines(model)]
+    return [*growths, *(_constant_share_words(model) for model in found.models), *few]
 
 
 def _slope_words(slope: Optional[Estimate], share: float) -> str:
@@ -148,14 +151,22 @@ def _slope_words(slope: Optional[Estimate], share: float) -> str:
     return f"full_len^{interval(slope)}{'' if slope.has_interval else ' (no interval)'} for {share:.0%}"
 
 
+def _few_lines(model: SparsityOfModel) -> list[str]:
+    """Return why the numbers of tokens of a model, or their growth, have no intervals; none where they have."""
+    num_documents = next(iter(model.measurements.values())).num_documents
+    of_k = no_interval_words(f"k of {model.name}", num_documents)
+    of_growth = no_interval_words(f"Growth of k of {model.name}", num_documents, at_least=MIN_SLOPE_DOCUMENTS)
+    return [words.rstrip(".") for words in (of_k, of_growth) if words]
+
+
 def _constant_share_words(model: SparsityOfModel) -> str:
     growth = model.growth_of_constant_share
     return f"A constant share of the long-range tokens of {model.name} would grow as full_len^{growth:.2f}"
 
 
 def _failed_lengths(model: SparsityOfModel) -> list[str]:
-    """Return the full lengths at which the windows show no long gain: its gate failed."""
-    return [f"{length:,}" for length, gain in model.long_gains_nats.items() if gate_of(gain) == "failed"]
+    """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
+    return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
 
 
 def _gate_words(model: SparsityOfModel) -> str:
@@ -180,9 +191,11 @@ def _words(found: SparsityByLength) -> str:
     return (
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
-        "The k of a selector is an upper bound of what suffices: another choice may need fewer. "
-        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: 95% intervals by bootstrap over "
-        "documents; the slopes, by least squares, are paired over the lengths. D(k) alone is no evidence that the context helps: "
+        f"The k of a selector is an upper bound of the {unit_words('token', first.setup.visibility)} that suffice: another "
+        f"choice may need fewer. {entry_words(first.setup.visibility)} "
+        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: every k at which the 95% "
+        "interval of D(k), by bootstrap over documents, holds the share; the slopes, by least squares, are paired over the "
+        "lengths. D(k) alone is no evidence that the context helps: "
         f"compare random, and the null context ({null}). "
         f"{' '.join(_gate_words(model) for model in found.models)} {subjects}; {definition_words(found.models[0].setup)}. {data}."
     )
@@ -208,7 +221,7 @@ def table(found: SparsityByLength) -> pd.DataFrame:
             rows.append(
                 {
                     "model": model.name, "selector": key.line.selector, "context": key.line.context, "share": key.share,
-                    "full_len": key.full_len, "gate": gate_of(model.long_gains_nats[key.full_len]),
+                    "full_len": key.full_len, "gate": gate_of(model.gate_gains_nats[key.full_len]),
                     "num_long_range": num_long_range, "max_k": point.max_k, "k": point.value,
                     "k_low": None, "k_high": None, **ends, "has_interval": point.has_interval,
                     "k_share": None if point.value is None else point.value / num_long_range,
@@ -231,7 +244,8 @@ def draw_found(found: SparsityByLength) -> Drawn:
             _set_ticks(axes[row, number], found.lengths, is_relative=is_relative)
         axes[0, number].set_title(f"D(k) of at least {share:.0%}")
         axes[1, number].set_xlabel("full context, tokens")
-    axes[0, 0].set_ylabel("smallest k\n(interpolated in log k)")
+    units = unit_words("token", found.first.setup.visibility)
+    axes[0, 0].set_ylabel(f"smallest k, {units}\n(interpolated in log k)")
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
     above = [

@@ -1,7 +1,7 @@
 """Figure 4: sparse gain against long gain, window by window; a panel for each k (``few_ks``), controls below the real context.
 
-The control of a selector that sees the target is the resampled target, a label for which the long context cannot matter: the
-picture of luck. The null context stands below.
+Below the real context of a selector that sees the target stands the resampled target, a label that no token informs: the picture
+of selection, and of what showing a set costs. The null context stands below that.
 
 Both axes of all panels have the same range and scale. With more than ``MAX_POINTS`` points, they would hide one another. Each
 panel then shows how many windows lie in each hexagon. The numbers stand above the panels, where they cover no point.
@@ -55,13 +55,14 @@ WORDS = (
     "gain by ordinary and by total least squares, with 95% intervals over documents. {controls}In the row of the null context "
     "other tokens take the place of the long-range ones: it shows whether their content matters."
 )
-SEEING_WORDS = "This selector sees the target: R(k) holds its luck, and the number to read is real minus luck. "
+SEEING_WORDS = "This selector sees the target: R(k) holds its optimism, and the number to read is the corrected gain. "
 RESAMPLED_WORDS = (
-    "In the row of the resampled target the label is drawn from the short-context prediction, so that the long context cannot "
-    "matter ({draws} draws of each window): what is gained there is exactly luck. The number above is "
-    "their mean; of unmask-one at k = 1 it is the expectation over all labels, unless candidates were screened. "
+    "In the row of the resampled target the label is drawn from the short-context prediction ({draws} draws of each window), so "
+    "that no token informs about it: the cloud shows what selection gains on such a label, less what showing any set costs on "
+    "it. Optimism, above it, is the mean of this gain plus that cost, KL(p_short, p_J); of unmask-one at k = 1 it is exact, over "
+    "all labels, unless candidates were screened. "
 )
-BLIND_WORDS = "This selector does not see the target: its gain over random holds no selection luck. "
+BLIND_WORDS = "This selector does not see the target: its gain over random holds no optimism. "
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, 
     if selection.context == "null":
         title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
     elif selection.info.sees_target:
-        title += [f"real minus luck {interval(selection.real_minus_luck_nats)}", _fraction_of(selection, summary)]
+        title += [f"corrected gain {interval(selection.corrected_gain_nats)}", _fraction_of(selection, summary)]
     else:
         title.append(_fraction_of(selection, summary))
         if selection.gain_over_random_nats is not None:
@@ -130,13 +131,13 @@ def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, 
 
 
 def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, drawn: DrawnTargets) -> Cloud:
-    """Return the draws of all windows: sparse gain and long gain on labels for which the long context cannot matter."""
+    """Return the draws of all windows: sparse gain and long gain on labels that no token informs."""
     x_WD = drawn.sparse_gain_KWD[selection.selector][measurement.ks.index(selection.k)]
     return Cloud(
         x_WD.ravel().astype(np.float64),
         drawn.long_gain_WD.ravel().astype(np.float64),
         np.repeat(measurement.weights_W, x_WD.shape[1]),
-        f"k = {selection.k}, resampled target\nluck {interval(selection.luck_nats)}\n"
+        f"k = {selection.k}, resampled target\noptimism {interval(selection.optimism_nats)}\n"
         f"{_lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD))}",
     )
 

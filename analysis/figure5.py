@@ -156,7 +156,8 @@ def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
         ranks = {last: rank for rank, last in enumerate(chosen["group_last"][:k], start=1)}
     lengths = measured.measurement.lengths
     local = set(range(lengths.num_long_range, lengths.full_len))
-    chosen_words = f"{len(ranks)} most influential {'ones' if unit == 'token' else unit_words(unit, len(ranks))}"
+    units = unit_words(unit, measured.measurement.setup.visibility, len(ranks))
+    chosen_words = f"{len(ranks)} most influential {'ones' if units == 'tokens' else units}"
     sparse = f"L_short,sparse: the local tokens and the {chosen_words} ({selector}, numbered by rank)"
     return [
         Panel("L_short: only the local tokens", window["loss_short_nats"], local, {}),
@@ -190,7 +191,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         "The bar separates long-range from local tokens."
     )
     if measurement.selectors[selector].sees_target:
-        text += f" {selector} sees the target: in a single window, choices by luck look like the others."
+        text += f" {selector} sees the target: in a single window, choices that fit this target by chance look like the others."
     caption(figure, measured.summary, words=text)
     yield Drawn(figure, "figure5", one_column=None)
 

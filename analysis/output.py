@@ -23,6 +23,7 @@ from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 from olmo_sparsity.wording.gates import failed_gates, gates_words
+from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -30,7 +31,7 @@ from olmo_sparsity.wording.setup import (
     measured_words,
     short_anchor_warning,
 )
-from olmo_sparsity.wording.units import unit_words, units_words
+from olmo_sparsity.wording.units import k_counts_words, units_words
 
 from .paper import INCHES, Width, fit, legend_below, width_in_force
 
@@ -117,7 +118,7 @@ def _measured_in_short(summary: Summary) -> str:
         gates = f"validity gate {summary.gate}, gate beyond the training row {beyond}"
     subject = f"{subject_name(summary.run, summary.setup)} ({summary.setup.label})"
     warning = short_anchor_warning(summary.setup)
-    unit = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    unit = f"; {counts}" if (counts := k_counts_words(summary)) else ""
     return f"{warning} Data: {subject}; {gates}{unit}; {data_words(summary)}; {lengths}.".lstrip()
 
 
@@ -139,7 +140,7 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
             write_above(figure, failed)
         return
     data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    sentences = (words, units_words(summary), data, anchor_warning(summary.setup))
+    sentences = (words, units_words(summary), data, anchor_warning(summary.setup), earlier_words(summary))
     text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):

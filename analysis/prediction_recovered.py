@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.numbers import no_interval_words
+from olmo_sparsity.wording.units import units_of
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
@@ -31,7 +32,7 @@ WORDS = (
     "useful or not, and is no evidence that the context helps. Compare it with random, with D under the null context, and with "
     "the mimicry floor: {units} of the null context, chosen to imitate the prediction of the real context (pale: the same "
     "selectors on the real context). R(k) says what the {units} are worth; pale: selectors that see the "
-    "target, whose R(k) holds their luck. "
+    "target, whose R(k) holds their optimism. "
     "Means over windows with 95% intervals by bootstrap over documents; vertical axes linear up to 1, logarithmic beyond."
 )
 PALE = 0.3
@@ -106,7 +107,8 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     _draw_recovered_fraction(of_gain, summary, selectors=selectors, unseen=blind(measured.measurement, selectors))
     handles = [legend_entry(name) for name in selectors]
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
-    caption(figure, summary, words=WORDS.format(units=unit_words(summary.unit)), handles=handles)
+    words = f"{WORDS.format(units=units_of(summary))} {no_interval_words('D(k)', summary.num_documents)}".rstrip()
+    caption(figure, summary, words=words, handles=handles)
     yield Drawn(figure, "prediction-recovered")
 
 

@@ -1,7 +1,7 @@
 """Figure of what k tokens are worth, for every selector, with 95% intervals.
 
 Of selectors that do not see the target: R(k), the gain over random, and the excess over the null context. Of selectors that
-see it: sparse gain and luck, real minus luck, and the excess over the null context.
+see it: sparse gain and optimism, corrected gain, and the excess over the null context.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from .style import (
 BLIND_WORDS = (
     "Target unseen: selectors that do not see the target, and the controls nearest and random; R(k) is mean sparse gain over "
     "mean long gain (null context: over the long gain of the real one); the gain over random, sparse gain minus that of random "
-    "window by window, holds no selection luck."
+    "window by window, holds no optimism."
 )
 SEEING_WORDS = (
-    "Target seen: part of what these selectors gain is luck. Luck: their sparse gain on labels drawn from the short-context "
-    "prediction (of unmask-one at k = 1 its expectation over all labels, unless candidates were screened), for which the long "
-    "context cannot matter; real minus luck is what remains."
+    "Target seen: part of what these selectors gain is optimism, how much more a choice gains on the label that it was made for "
+    "than on another one, of labels drawn from the short-context prediction (of unmask-one at k = 1 exact, over all labels, "
+    "unless candidates were screened); corrected gain is sparse gain minus optimism, and dotted, under the null context, the "
+    "placebo, which must not be above 0."
 )
 WORDS = (
     "Means over windows with 95% intervals by bootstrap over documents. {groups} Real minus null: sparse gain minus that under "
-    "other long-range tokens, window by window; it shows whether the content matters, and it is no estimate of real minus luck, "
+    "other long-range tokens, window by window; it shows whether the content matters, and is no estimate of the corrected gain, "
     "since other tokens mislead blind choices as well. Black dashed lines: 1, or the mean long gain. Fractions: linear up to 1, "
     "logarithmic beyond."
 )
@@ -108,12 +109,17 @@ BLIND_PANELS = (
 )
 SEEING_PANELS = (
     Panel(
-        "sparse gain, luck",
+        "sparse gain, optimism",
         "mean, nats",
-        (Line("gain_sparse_nats"), Line("luck_nats", "real", "resampled")),
+        (Line("gain_sparse_nats"), Line("optimism_nats", "real", "resampled")),
         beside_long_gain=True,
     ),
-    Panel("real minus luck", "mean, nats", (Line("real_minus_luck_nats"),), beside_long_gain=True),
+    Panel(
+        "corrected gain",
+        "mean, nats",
+        (Line("corrected_gain_nats"), Line("corrected_gain_nats", "null", "null")),
+        beside_long_gain=True,
+    ),
     NULL_PANEL,
 )
 
@@ -154,7 +160,7 @@ def set_axis_of_k(axis: Axes, summary: Summary) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(summary.ks, [str(k) for k in summary.ks])
     axis.minorticks_off()
-    axis.set_xlabel(k_words(summary.unit))
+    axis.set_xlabel(k_words(summary.unit, summary.setup.visibility))
     axis.axhline(0, color="grey", linewidth=0.5)
 
 

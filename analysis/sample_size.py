@@ -32,7 +32,7 @@ from .style import (
 
 FRACTION = 0.8
 GATE_LOOKS: dict[str, dict[str, Any]] = {
-    "long_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
+    "gate_gain_nats": {"color": "black", "marker": "o", "label": "long gain"},
     "gain_beyond_nats": {
         "color": FAILED_COLOUR,
         "marker": "v",
@@ -45,7 +45,8 @@ WORDS = (
     "depend on how many windows are measured. Its weight may; here it is that of the whole measurement, so that the numbers of "
     "few windows are only nearly those of a measurement of so many. Enough windows were measured if the numbers no longer change "
     "and the intervals are as narrow as the question requires. R(k), smallest k and gain over random are of selectors that do "
-    "not see the target, real minus luck of those that do. R(k): linear up to 1, logarithmic beyond."
+    "not see the target, corrected gain of those that do. R(k): linear up to 1, logarithmic beyond. Long gain and gain beyond "
+    "the row are what the gates judge, without the cost of the gap in the position IDs."
 )
 
 
@@ -72,11 +73,12 @@ def _draw_smallest(axis: Axes, summaries: Sequence[Summary], *, selectors: list[
     axis.set_yticks(range(len(ks) + 1), [*(str(k) for k in ks), f">{ks[-1]}"])
     axis.set_ylim(-0.5, len(ks) + 0.5)
     axis.set_title(f"smallest k with R(k) at least {FRACTION}")
-    axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit)}")
+    axis.set_ylabel(f"k, long-range {unit_words(summaries[-1].unit, summaries[-1].setup.visibility)}")
 
 
 def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
-    """Draw the means that the gates test: the long gain, and the gain beyond the training row where that is another."""
+    """Draw the means that the gates test: the long gain, without what the gap costs, and the gain beyond the training row where
+    that is another."""
     sizes, looks = [summary.num_windows for summary in summaries], _gate_looks(summaries[-1])
     bars_side_by_side(
         axis, sizes, [(look, [summary.of_windows(name) for summary in summaries]) for name, look in looks.items()]
@@ -90,7 +92,7 @@ def _draw_gates(axis: Axes, summaries: Sequence[Summary]) -> None:
 def _gate_looks(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return the gains that the gates test, with their looks; one, where no row is known or it has only the local tokens."""
     has_longer_rows = summary.lengths.len_before_gain != summary.lengths.local_len
-    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "long_gain_nats"}
+    return {name: look for name, look in GATE_LOOKS.items() if has_longer_rows or name == "gate_gain_nats"}
 
 
 def _draw_gains(
@@ -141,14 +143,14 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     unseen, seen = blind(measurement, selectors), seeing(measurement, selectors)
     sizes, ks = [summary.num_windows for summary in summaries], summaries[-1].end_ks
     figure, axes = plt.subplots(2, 3, figsize=(10.8, 6.2), sharex=True, layout="constrained")
-    (gates, fraction, smallest), (first, last, minus_luck) = axes
+    (gates, fraction, smallest), (first, last, corrected) = axes
     _draw_gates(gates, summaries)
     _draw_recovered_fraction(fraction, summaries, selectors=unseen)
     _draw_smallest(smallest, summaries, selectors=unseen)
     for axis, quantity, k, names, words in (
         (first, "gain_over_random_nats", ks[0], unseen, "gain over random"),
         (last, "gain_over_random_nats", ks[-1], unseen, "gain over random"),
-        (minus_luck, "real_minus_luck_nats", ks[-1], seen, "real minus luck"),
+        (corrected, "corrected_gain_nats", ks[-1], seen, "corrected gain"),
     ):
         _draw_gains(axis, summaries, quantity=quantity, k=k, selectors=names, title=f"{words}\nk = {k}")
     for axis in axes.flat:

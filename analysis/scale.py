@@ -26,7 +26,7 @@ from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.curves import seed_intervals_words
 from olmo_sparsity.wording.gates import gates_of_models_words
-from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.setup import data_words, definition_words, length_words, subject_words
 from olmo_sparsity.wording.units import units_words
 
@@ -234,9 +234,11 @@ def _words(rungs: list[Rung]) -> str:
     if most > 1:
         bars = f"Points: {seed_intervals_words(most)}. Dots: single seeds."
     means = [rung.numbers.mean for rung in rungs]
+    few = no_interval_words("D(k)", min(mean.num_documents for mean in means))
+    few = f"{few} " if few else ""
     models = "".join(f"{subject_words(mean.run, mean.setup)}; " for mean in means if mean.setup.model is not None)
     return (
-        f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} "
+        f"{gates_of_models_words({rung.name: rung.numbers.mean for rung in rungs})} {_differences_words(rungs)} {bars} {few}"
         "D(k) alone is no evidence that the context helps: compare the null context. "
         f"R(k): linear up to 1, logarithmic beyond. {models}{definition_words(summary.setup)}. {data_words(summary)}; "
         f"{length_words(summary.lengths)} {units_words(summary)}".rstrip()
@@ -260,8 +262,8 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     over_random = [name for name in blind if name != "random"]
     title = "gain over random, target not seen"
     _draw_selectors(axes[1, 0], rungs, name="gain_over_random_nats", selectors=over_random, title=title)
-    title = "real minus luck, target seen"
-    _draw_selectors(axes[1, 1], rungs, name="real_minus_luck_nats", selectors=seeing, title=title)
+    title = "corrected gain, target seen"
+    _draw_selectors(axes[1, 1], rungs, name="corrected_gain_nats", selectors=seeing, title=title)
     reacting = next((name for name in ("greedy-kl", "kl", *over_random) if name in blind), None)
     if reacting is None:
         axes[1, 2].axis("off")

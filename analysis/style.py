@@ -31,7 +31,7 @@ LINE_LOOKS: dict[str, dict[str, Any]] = {
 CONTEXT_WORDS = {
     "real": "real context",
     "null": "null context (other long-range tokens)",
-    "resampled": "resampled target (luck)",
+    "resampled": "resampled target (optimism)",
     "mimicry": "mimicry (null tokens that imitate)",
 }
 RUN_LOOKS: tuple[dict[str, Any], ...] = (
@@ -71,7 +71,7 @@ def main_selectors(measurement: Measurement) -> list[str]:
 
 
 def seeing(measurement: Measurement, selectors: Sequence[str]) -> list[str]:
-    """Return the selectors among these that see the target: part of their gain is luck."""
+    """Return the selectors among these that see the target: part of their gain is optimism."""
     return [name for name in selectors if measurement.selectors[name].sees_target]
 
 
@@ -144,7 +144,7 @@ def bars_side_by_side(
 def signed_log(axis: Axes, which: str) -> None:
     """Make the axis ``x`` or ``y`` linear from -1 to 1 and logarithmic beyond.
 
-    It is for R(k), where selection luck may be worth ten times the long gain.
+    It is for R(k), where optimism may be worth ten times the long gain.
     """
     if which == "x":
         axis.set_xscale("symlog", linthresh=1)
@@ -163,7 +163,7 @@ def signed_log(axis: Axes, which: str) -> None:
 
 def write_gate_failed(axis: Axes, summary: Summary) -> None:
     """Write why the gate failed into a panel that has nothing to show for that reason."""
-    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary.long_gain_nats), 22)))
+    write_nothing_measured(axis, "gate failed:\n" + "\n".join(textwrap.wrap(gate_reason(summary), 22)))
 
 
 def write_nothing_measured(axis: Axes, words: str = "not measured") -> None:

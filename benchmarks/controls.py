@@ -70,7 +70,7 @@ def stages(
     return {
         "real context, without random and nearest": partial(real_context, without_blind),
         "+ random and nearest": partial(real_context, settings),
-        "+ null context, mimicry floor, expected luck at k = 1": partial(with_null_context, 0),
+        "+ null context, mimicry floor, exact optimism at k = 1": partial(with_null_context, 0),
         **{f"+ resampled target, {i} of {draws}": partial(with_null_context, i) for i in range(1, draws + 1)},
     }
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.storage.folders import make_folder
 from olmo_sparsity.tables.parts import part_path, write_part
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 
 
 @dataclass(frozen=True)
@@ -108,22 +108,22 @@ class InventedSelector:
         sees_target: whether it uses the target.
         num_evaluations: its cost in forward passes.
         share: share of the long gain that one token recovers.
-        luck: sparse gain in nats at k = 1 that is selection luck.
+        optimism: how many nats of the sparse gain at k = 1 are optimism.
     """
 
     sees_target: bool
     num_evaluations: int
     share: float
-    luck: float
+    optimism: float
 
 
 SELECTORS = {
-    "unmask-one": InventedSelector(sees_target=True, num_evaluations=M + 1, share=0.4, luck=0.12),
-    "kl": InventedSelector(sees_target=False, num_evaluations=M + 2, share=0.4, luck=0.0),
-    "gradient": InventedSelector(sees_target=True, num_evaluations=3, share=0.35, luck=0.1),
-    "attention": InventedSelector(sees_target=False, num_evaluations=1, share=0.3, luck=0.0),
-    "random": InventedSelector(sees_target=False, num_evaluations=0, share=0.05, luck=0.0),
-    "nearest": InventedSelector(sees_target=False, num_evaluations=0, share=0.1, luck=0.0),
+    "unmask-one": InventedSelector(sees_target=True, num_evaluations=M + 1, share=0.4, optimism=0.12),
+    "kl": InventedSelector(sees_target=False, num_evaluations=M + 2, share=0.4, optimism=0.0),
+    "gradient": InventedSelector(sees_target=True, num_evaluations=3, share=0.35, optimism=0.1),
+    "attention": InventedSelector(sees_target=False, num_evaluations=1, share=0.3, optimism=0.0),
+    "random": InventedSelector(sees_target=False, num_evaluations=0, share=0.05, optimism=0.0),
+    "nearest": InventedSelector(sees_target=False, num_evaluations=0, share=0.1, optimism=0.0),
 }
 CLASSES = np.array(["induction", "repeat", "closing", "number", "continues-word", "name", "function-word", "other"])
 WINDOWS_PER_PART = 4096
@@ -145,13 +145,13 @@ def _repeated(value: str, num_rows: int) -> pa.Array:
 def gains(gain_long_W: np.ndarray, selector: str, *, ks: list[int], rng: np.random.Generator) -> np.ndarray:
     """Return invented sparse gains in nats, float32 [W, K].
 
-    They are a share of the long gain that grows with k up to all of it, luck that grows with the square root of k, and noise.
+    They are a share of the long gain that grows with k up to all of it, optimism that grows with the square root of k, and noise.
     """
     invented = SELECTORS[selector]
     k_K = np.array(ks)
     noise_WK = rng.normal(0, 0.1, (len(gain_long_W), len(k_K)))
     recovered_WK = gain_long_W[:, None] * np.minimum(1, invented.share * k_K**0.5)
-    return (recovered_WK + invented.luck * k_K**0.5 + noise_WK).astype(np.float32)
+    return (recovered_WK + invented.optimism * k_K**0.5 + noise_WK).astype(np.float32)
 
 
 def write_tables(
@@ -265,14 +265,19 @@ def _added_window_columns(windows: InventedWindows) -> dict[str, Any]:
     nulls_W = pa.nulls(num_windows, pa.float32())
     return {
         "null_target_class": _repeated("other", num_windows),
+        "loss_short_no_gap_nats": loss_short_W,
         "loss_train_len_nats": nulls_W if no_row else loss_short_W,
+        "loss_train_len_no_gap_nats": nulls_W if no_row else loss_short_W,
         "gain_beyond_nats": nulls_W if no_row else windows.gain_long_W["real"],
         "kl_short_nats": kl_W,
         "null_kl_short_nats": kl_W,
         "resampled_target_ids": _lists(np.ones((num_windows, DRAWS), np.int32)),
         "resampled_loss_short_nats": _lists(np.stack([loss_short_W] * DRAWS, axis=1)),
         "resampled_loss_long_nats": _lists(np.stack([loss_short_W + KL_SHORT] * DRAWS, axis=1)),
-        "single_luck_nats": np.full(num_windows, SELECTORS["unmask-one"].luck, np.float32),
+        "kl_short_to_long_nats": kl_W,
+        "entropy_short_nats": loss_short_W,
+        "single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
+        "null_single_optimism_nats": np.full(num_windows, SELECTORS["unmask-one"].optimism, np.float32),
     }
 
 
@@ -283,15 +288,20 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
     common_WM = rng.integers(0, 64, (num_windows, num_long_range), dtype=np.int16)
     choices = []
     no_gain_W = np.zeros(num_windows, np.float32)
+    newest_rng = np.random.default_rng(len(windows.window_ids_W))  # for the rows that tables have since version 4
     for selector, invented in SELECTORS.items():
         contexts = [("real", 0), ("null", 0)]
-        contexts += [("resampled", draw) for draw in range(DRAWS if invented.sees_target else 0)]
+        has_draws = invented.sees_target or selector == "random"
+        contexts += [(RESAMPLED["real"], draw) for draw in range(DRAWS if has_draws else 0)]
+        contexts += [(RESAMPLED["null"], 0)] if has_draws else []
         contexts += [("mimicry", 0)] if selector == "kl" else []
         for context, draw in contexts:
-            scores_WM = common_WM + rng.integers(0, 64, (num_windows, num_long_range), dtype=np.int16)
+            is_new = context == RESAMPLED["null"] or (context == RESAMPLED["real"] and not invented.sees_target)
+            of_context = newest_rng if is_new else rng
+            scores_WM = common_WM + of_context.integers(0, 64, (num_windows, num_long_range), dtype=np.int16)
             order_WM = np.argsort(-(scores_WM * num_long_range + np.arange(num_long_range, dtype=np.int16)), axis=1)
             positions_WS = order_WM[:, : ks[-1]].astype(np.int32)
-            gain_WK = gains(windows.gain_long_W.get(context, no_gain_W), selector, ks=ks, rng=rng)
+            gain_WK = gains(windows.gain_long_W.get(context, no_gain_W), selector, ks=ks, rng=of_context)
             kl_WK = np.tile(KL_SHORT / (1 + np.array(ks, np.float32)), (num_windows, 1))
             choices.append(
                 {
@@ -311,8 +321,11 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
                     "loss_sparse_nats": _lists(windows.loss_short_W[:, None] - gain_WK),
                     "gain_sparse_nats": _lists(gain_WK),
                     "kl_sparse_nats": pa.nulls(num_windows, pa.list_(pa.float32()))
-                    if context == "resampled"
+                    if context in RESAMPLED.values()
                     else _lists(kl_WK),
+                    "kl_short_to_sparse_nats": _lists(np.zeros_like(gain_WK))
+                    if context in RESAMPLED.values()
+                    else pa.nulls(num_windows, pa.list_(pa.float32())),
                 }
             )
     return {name: pa.concat_arrays([pa.array(columns[name]) for columns in choices]) for name in choices[0]}

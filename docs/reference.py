@@ -61,10 +61,11 @@ def configuration_reference() -> str:
 
 def columns_reference() -> str:
     """Return every table with its columns, their types and meanings."""
-    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS
+    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, columns_of
 
     blocks = []
-    for table, columns in COLUMNS.items():
+    for table in COLUMNS:
+        columns = columns_of(table)
         lines = [
             f"### {table}",
             "",

@@ -37,6 +37,25 @@ def kl(log_p_V: np.ndarray, log_q_V: np.ndarray) -> float:
     return float((np.exp(log_p_V) * (log_p_V - log_q_V)).sum())
 
 
+def optimism_of_one(log_p_short_V: np.ndarray, singles: np.ndarray) -> float:
+    """Return the optimism of `unmask-one` at k = 1, label by label, as it is defined.
+
+    For every label y' the candidate that gains most is chosen, of equal ones the last. Optimism is the mean gain of this choice
+    on y' minus its mean gain on another label y'', both drawn from the short-context prediction.
+
+    Args:
+        log_p_short_V: log-probabilities of the short-context prediction.
+        singles: log-probabilities with one candidate visible, for each, the nearest last; [candidates, V].
+    """
+    labels, total = range(len(log_p_short_V)), 0.0
+    for label in labels:
+        gains = singles[:, label] - log_p_short_V[label]
+        chosen = max(range(len(singles)), key=lambda j, gains=gains: (gains[j], j))  # type: ignore[misc]
+        on_another = sum(np.exp(log_p_short_V[y]) * (singles[chosen, y] - log_p_short_V[y]) for y in labels)
+        total += np.exp(log_p_short_V[label]) * (gains[chosen] - on_another)
+    return float(total)
+
+
 class Definition:
     """What a model predicts after windows of which it sees the last ``local_len`` tokens and some of the others."""
 
@@ -115,6 +134,11 @@ class Choice:
     def log_q(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
         return self.definition.log_q(self.tokens, [{j for i in chosen for j in self.members[i]} for chosen in sets])
 
+    def costs_of_showing(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
+        """Return KL(p_{}, p_S) of each set: minus its mean gain on a label drawn from the short-context prediction."""
+        log_p_short_V = self.log_q([[]])[0]
+        return np.array([kl(log_p_short_V, log_q_V) for log_q_V in self.log_q(sets)])
+
     def losses(self, sets: Iterable[Iterable[int]]) -> np.ndarray:
         return -self.log_q(sets)[:, self.label]
 
@@ -158,12 +182,12 @@ def choices(
     p_all = {context: definition.log_q(tokens_under(window, context), [everything])[0] for context in CONTEXTS}
 
     def choice(context: str, label: int) -> Choice:
-        foreign = context in ("null", "mimicry")
+        foreign = context in ("null", "null-resampled", "mimicry")
         return Choice(
             definition,
             tokens_under(window, context),
             label,
-            p_all["null" if context == "null" else "real"],
+            p_all["null" if context in ("null", "null-resampled") else "real"],
             [seed, 0, window["window_id"], int(foreign)],
             groups and groups["null" if foreign else "real"],
         )
@@ -171,8 +195,9 @@ def choices(
     for name in selectors:
         for context in CONTEXTS:
             yield name, context, 0, choice(context, window["target_id"])
-        for draw, label in enumerate(window["resampled_target_ids"] if SEES_TARGET[name] else []):
-            yield name, "resampled", draw, choice("resampled", label)
+        for context in ("resampled", "null-resampled") if SEES_TARGET[name] or name == "random" else ():
+            for draw, label in enumerate(window["resampled_target_ids"][: None if context == "resampled" else 1]):
+                yield name, context, draw, choice(context, label)
         if name in IMITATES:
             yield name, "mimicry", 0, choice("mimicry", window["target_id"])
 

@@ -8,12 +8,15 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from olmo_sparsity.statistics.several.subjects import pairing_of
 from olmo_sparsity.statistics.single.measurement import Measurement
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.tables.schemas import schemas, schemas_of
 from olmo_sparsity.wording.comparison import pairing_words
 
 LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
@@ -59,10 +62,12 @@ CONTEXTUAL: dict[str, Any] = {
     "anchor": {"id": 7, "text": "<bos>"},
     "fit": {"checks": [], "anchor": ANCHOR_CHECK},
 }
-DRAWS = 2  # drawn labels of each window
+DRAWS, NULL_DRAWS = 2, 1  # drawn labels of each window, and under its null context
 MIMICRY = ("kl", "greedy-kl")
-LUCK = 0.1  # nats: sparse gain at k = 1, and the same times sqrt(k) at other k, of a selector that sees the target
-ROWS_PER_WINDOW = 2 * len(SEES_TARGET) + DRAWS * sum(SEES_TARGET.values()) + len(MIMICRY)  # of ``selections``
+OPTIMISM = 0.1  # nats: of a selector that sees the target, at k = 1, and the same times sqrt(k) at other k
+COST = 0.04  # nats: KL(p_{}, p_J) likewise
+SEEING = sum(SEES_TARGET.values())
+ROWS_PER_WINDOW = 2 * len(SEES_TARGET) + (DRAWS + NULL_DRAWS) * (SEEING + 1) + len(MIMICRY)  # of ``selections``
 CLASSES = ("induction", "repeat", "function-word", "other")
 
 
@@ -74,19 +79,22 @@ def made_up_tables(
     words: Optional[list[str]] = None,
     part_sizes: Sequence[int] | None = None,
     gain_beyond: Optional[float] = None,
+    gap_cost: float = 0.01,
     setup: Optional[dict[str, Any]] = None,
     selectors: Sequence[str] = tuple(SEES_TARGET),
 ) -> Path:
     """Write an influence folder of two equal parts, or of parts of these sizes; windows are shuffled within a part.
 
     Long gain: ``long_gain`` (twice in class ``repeat``, none in ``function-word``) + what the document adds + noise. Sparse
-    gain: part of the long gain of the same context, the more the larger k, + luck where the selector sees the target.
+    gain: part of the long gain of the same context, the more the larger k, + optimism where the selector sees the target.
     ``words``: the texts of the first tokens of window 0, and of its target.
     Scores: whole numbers, so with ties; every seventh window of `lasso` has all equal.
 
-    Under ``resampled`` the sparse gain of a selector that sees the target is its luck and noise. Of KL(p_all, p_{}) the share
+    With a drawn label the sparse gain of a selector that sees the target is its optimism minus the cost of showing a set, and
+    noise; of `random` it is minus that cost, and noise. Of KL(p_all, p_{}) the share
     ``kl_share`` is recovered, under mimicry 0.4 times as much. ``gain_beyond``: mean gain beyond training rows of 14 tokens;
-    None: training rows have as many tokens as the local context, so that it is the long gain. ``setup``: entries of the manifest
+    None: training rows have as many tokens as the local context, so that it is the long gain without the cost of the gap.
+    ``gap_cost``: what the gap in front of the recent tokens costs; mean, in nats. ``setup``: entries of the manifest
     about the model (such as ``PRETRAINED``); where it names a model, no training row is known, nor what the model saw.
     ``selectors``: those that are written; their numbers and their order are the same without the others.
     """
@@ -94,6 +102,8 @@ def made_up_tables(
     is_pretrained = "model" in setup
     rng = np.random.default_rng(seed)
     added_rng = np.random.default_rng([seed, 1])  # for what tables have since version 3
+    newest_rng = np.random.default_rng([seed, 2])  # for what tables have since version 4
+    gap_rng = np.random.default_rng([seed, 3])
     document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
     rng.shuffle(document)
     num = len(document)
@@ -102,7 +112,8 @@ def made_up_tables(
     factor = np.select([classes == "repeat", classes == "function-word"], [2.0, 0.0], 1.0)
     gain = {"real": long_gain * factor + shift + rng.normal(0, 0.3, num), "null": rng.normal(-0.1, 0.3, num)}
     short = 4.0 + rng.normal(0, 0.5, num)
-    beyond = gain["real"] if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
+    gap = gap_rng.normal(gap_cost, 0.02, num)
+    beyond = gain["real"] - gap if gain_beyond is None else added_rng.normal(gain_beyond, 0.2, num)
     kl_short = {context: added_rng.gamma(2.0, 0.1, num) for context in ("real", "null")}
     drawn_short = 3.0 + added_rng.normal(0, 0.5, (num, DRAWS))
     windows: list[dict[str, Any]] = []
@@ -131,14 +142,19 @@ def made_up_tables(
                 "null_loss_long_nats": short[w] - gain["null"][w],
                 "null_gain_long_nats": gain["null"][w],
                 "null_target_class": added_rng.choice(CLASSES),
-                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
+                "loss_short_no_gap_nats": short[w] - gap[w],
+                "loss_train_len_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w] + gap[w],
+                "loss_train_len_no_gap_nats": None if is_pretrained else short[w] - gain["real"][w] + beyond[w],
                 "gain_beyond_nats": None if is_pretrained else beyond[w],
                 "kl_short_nats": kl_short["real"][w],
                 "null_kl_short_nats": kl_short["null"][w],
                 "resampled_target_ids": added_rng.integers(0, 100, DRAWS),
                 "resampled_loss_short_nats": drawn_short[w],
                 "resampled_loss_long_nats": drawn_short[w] + added_rng.normal(kl_short["real"][w], 0.2, DRAWS),
-                "single_luck_nats": added_rng.normal(LUCK, 0.02),
+                "single_optimism_nats": added_rng.normal(OPTIMISM, 0.02),
+                "null_single_optimism_nats": newest_rng.normal(OPTIMISM, 0.02),
+                "kl_short_to_long_nats": newest_rng.gamma(9.0, kl_short["real"][w] / 9),
+                "entropy_short_nats": short[w] + newest_rng.normal(0.05, 0.2),
             }
         )
         for number, (selector, sees_target) in enumerate(SEES_TARGET.items()):
@@ -148,7 +164,9 @@ def made_up_tables(
                     scores[:] = 0
                 positions = M - 1 - np.argsort(-scores[::-1], kind="stable")[: KS[-1]]
                 sparse = [
-                    gain[context][w] * k / 8 * (0.4 + 0.07 * number) + LUCK * sees_target * k**0.5 + rng.normal(0, 0.1)
+                    gain[context][w] * k / 8 * (0.4 + 0.07 * number)
+                    + OPTIMISM * sees_target * k**0.5
+                    + rng.normal(0, 0.1)
                     for k in KS
                 ]
                 selections.append(
@@ -170,11 +188,20 @@ def made_up_tables(
                     }
                 )
             real = selections[-2]
-            for draw in range(DRAWS if sees_target else 0):
-                luck = LUCK * np.sqrt(KS) + added_rng.normal(0, 0.1, len(KS))
-                of_draw = {"context": "resampled", "draw": draw, "kl_sparse_nats": None}
-                gains = {"loss_sparse_nats": drawn_short[w, draw] - luck, "gain_sparse_nats": luck}
-                selections.append({**real, **_chosen_by(added_rng), **of_draw, **gains})
+            for context in ("resampled", "null-resampled") if sees_target or selector == "random" else ():
+                of_context = added_rng if sees_target and context == "resampled" else newest_rng
+                for draw in range(DRAWS if context == "resampled" else NULL_DRAWS):
+                    cost = COST * np.sqrt(KS)
+                    drawn_gain = OPTIMISM * sees_target * np.sqrt(KS) - cost + of_context.normal(0, 0.1, len(KS))
+                    of_draw = {
+                        "context": context,
+                        "draw": draw,
+                        "kl_sparse_nats": None,
+                        "kl_short_to_sparse_nats": cost,
+                    }
+                    gains = {"loss_sparse_nats": drawn_short[w, draw] - drawn_gain, "gain_sparse_nats": drawn_gain}
+                    chosen = _chosen_by(of_context) if sees_target else {}
+                    selections.append({**real, **chosen, **of_draw, **gains})
             if selector in MIMICRY:
                 imitated = _kl_sparse(kl_short["real"][w], 0.4 * kl_share(selector), rng=added_rng)
                 gains = {"gain_sparse_nats": added_rng.normal(-0.05, 0.1, len(KS))}
@@ -189,7 +216,10 @@ def made_up_tables(
     for part, members in enumerate(set(chosen.tolist()) for chosen in parts):
         for table, rows in (("windows", windows), ("selections", selections)):
             of = [row for row in rows if row["window_id"] in members]
-            of = [of[i] for i in rng.permutation(len(of)) if of[i].get("selector") in (None, *selectors)]
+            since_3, since_4 = ([row for row in of if _is_new(row) == is_new] for is_new in (False, True))
+            of = [since_3[i] for i in rng.permutation(len(since_3))]
+            of += [since_4[i] for i in newest_rng.permutation(len(since_4))]
+            of = [row for row in of if row.get("selector") in (None, *selectors)]
             content = pa.Table.from_pylist(of, schema=schemas(M)[table])
             write_part(folder, table, part=part, content=content, metadata={"run_id": "0"})
     manifest: dict[str, Any] = {
@@ -204,6 +234,29 @@ def made_up_tables(
         lengths = {**LENGTHS_OF_PRETRAINED}
     manifest |= {"split": "validation", "num_parts": len(parts), "context": lengths, **setup}
     write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+def _is_new(row: dict[str, Any]) -> bool:
+    """Return True for rows that tables have since version 4."""
+    context = row.get("context")
+    return context == "null-resampled" or (context == "resampled" and row["selector"] == "random")
+
+
+def as_version_3(folder: Path) -> Path:
+    """Turn tables into what version 3 wrote: other columns, and drawn labels for seeing selectors under the real context."""
+    manifest = read_json(folder / "manifest.json")
+    for table, schema in schemas_of(manifest, version="3").items():
+        for path in (folder / table).glob("*.parquet"):
+            part = pq.read_table(path)
+            if table == "selections":
+                is_drawn = pc.field("context").isin(["resampled", "null-resampled"])
+                was_measured = (pc.field("context") == "resampled") & pc.field("sees_target")
+                part = part.filter(~is_drawn | was_measured)
+            if table == "windows":
+                part = part.append_column("single_luck_nats", part["single_optimism_nats"])
+            metadata = {**part.schema.metadata, b"schema_version": b"3"}
+            write_parquet(part.select(schema.names).replace_schema_metadata(metadata), path)
     return folder
 
 

@@ -14,10 +14,18 @@ from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInf
 SELECTORS = {"unmask-one": True, "kl": False, "random": False}
 
 
-def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0.3, signal: float = 0.2) -> Measurement:
-    """Return windows with known gains: sparse gain = luck * k (+ signal under the real context), each with noise.
+def made_up(
+    num_documents: int,
+    long_gain: float,
+    seed: int = 0,
+    optimism: float = 0.3,
+    signal: float = 0.2,
+    gap_cost: float = 0.01,
+) -> Measurement:
+    """Return windows with known gains: sparse gain = optimism * k (+ signal under the real context), each with noise.
 
     `random` gains nothing in the real context and loses 0.05 in the null one; `kl` gains only the signal. Windows weigh 1 to 3.
+    ``gap_cost``: what the gap in front of the recent tokens costs; mean, in nats.
     """
     rng = np.random.default_rng(seed)
     document = np.repeat(np.arange(num_documents), rng.integers(1, 4, num_documents))
@@ -32,14 +40,16 @@ def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0
     windows["loss_long_nats"] = windows["loss_short_nats"] - gain
     windows["gain_long_nats"] = gain
     windows["null_gain_long_nats"] = -0.1 + rng.normal(0, 0.5, num)
-    windows["gain_beyond_nats"] = gain / 2 + rng.normal(0, 0.2, num)
-    windows["loss_train_len_nats"] = windows["loss_long_nats"] + windows["gain_beyond_nats"]
+    cost = np.random.default_rng([seed, 1]).normal(gap_cost, 0.02, num)
+    windows["loss_short_no_gap_nats"] = windows["loss_short_nats"] - cost
+    windows["loss_train_len_nats"] = windows["loss_long_nats"] + gain / 2 + rng.normal(0, 0.2, num)
+    windows["loss_train_len_no_gap_nats"] = windows["loss_train_len_nats"] - cost
     windows["kl_short_nats"], windows["null_kl_short_nats"] = rng.gamma(2, 0.1, num), rng.gamma(2, 0.15, num)
     gains = {}
     for selector, sees_target in SELECTORS.items():
         for context in ("real", "null"):
             for k in (1, 4):
-                mean = luck * k * sees_target
+                mean = optimism * k * sees_target
                 if selector == "random":
                     mean -= 0.05 * (context == "null")
                 else:
@@ -49,12 +59,20 @@ def made_up(num_documents: int, long_gain: float, seed: int = 0, luck: float = 0
     frame["kl", "mimicry", 1], frame["kl", "mimicry", 4] = rng.normal(0, 0.1, num), rng.normal(0, 0.1, num)
     frame.columns.names = ["selector", "context", "k"]
     divergences = pd.DataFrame(rng.gamma(1, 0.05, frame.shape), columns=frame.columns)
-    lucks = pd.DataFrame({("unmask-one", k): luck * k + shift + rng.normal(0, 0.1, num) for k in (1, 4)})
-    lucks.columns.names = ["selector", "k"]
+    optimisms = {
+        (selector, context, k): optimism * k * (selector == "unmask-one") + shift + rng.normal(0, 0.1, num)
+        for context in ("real", "null")
+        for selector in ("unmask-one", "random")
+        for k in (1, 4)
+    }
+    windows["entropy_short_nats"] = windows["loss_short_nats"] + 0.1 + rng.normal(0, 0.1, num)
+    windows["optimism_all_nats"] = rng.normal(0, 0.2, num)
+    optimism_frame = pd.DataFrame(optimisms)
+    optimism_frame.columns.names = frame.columns.names
     manifest: dict[str, Any] = {"context": LENGTHS, "source": "s", "split": "validation", "run": "r", "run_id": "0"}
     manifest["influence"] = {"sampling": "targets"}
     selectors = {name: SelectorInfo(sees, num_evaluations=7) for name, sees in SELECTORS.items()}
-    return Measurement(windows, frame, divergences, lucks, selectors, manifest)
+    return Measurement(windows, frame, divergences, optimism_frame, selectors, manifest)
 
 
 def width(estimate: Estimate | None) -> float:

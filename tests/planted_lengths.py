@@ -28,7 +28,7 @@ def k_of_share(line: LineKey, share: float, full_len: int) -> float:
 def planted_length(
     full_len: int,
     *,
-    num_documents: int = 60,
+    num_documents: int = 1000,
     spread: float = 0.0,
     ks: Optional[Sequence[int]] = None,
     model: Optional[Mapping[str, Any]] = None,

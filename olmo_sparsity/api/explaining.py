@@ -36,10 +36,10 @@ def explain(
     """Measure the one window before a place of a text, with the numbers that ``measure`` gives for ``window_at`` alone.
 
     Among many windows it has the same losses, scores and choices. What is drawn by the seed and the number of the window, which
-    is 0 here, is another draw there: `random`, the visible sets of `lasso`, and resampled targets with their luck.
+    is 0 here, is another draw there: `random`, the visible sets of `lasso`, and resampled targets with the optimism.
 
     The null context is text from elsewhere in the document where it fits beside the window; otherwise the long-range tokens in
-    random order. Resampled targets give the luck of selectors that see the target. Candidates are never screened.
+    random order. Resampled targets give the optimism of selectors that see the target. Candidates are never screened.
 
     Args:
         model: the model; its lengths are those of the window.
@@ -96,7 +96,16 @@ def explain(
         null_context=windows.null_contexts.kinds[0],
         windows=tuple(
             ShownWindow(
-                excerpt, name, SELECTORS[name].sees_target, "real", ks[-1], ks, unit, lengths.local_len, measured
+                excerpt,
+                name,
+                SELECTORS[name].sees_target,
+                "real",
+                ks[-1],
+                ks,
+                unit,
+                setup.visibility,
+                lengths.local_len,
+                measured,
             )
             for name in dict.fromkeys(selectors)
         ),

@@ -84,7 +84,7 @@ class InfluenceConfig:
     )
     k: list[int] = key(
         [1, 2, 4, 8],
-        "Numbers of influential tokens (or other units) to unmask.",
+        "Numbers of influential tokens (or other units; under contextual visibility entries) to unmask.",
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag(
@@ -105,7 +105,7 @@ class InfluenceConfig:
     resampled_draws: int = key(
         2,
         "Labels to draw from the short-context prediction of each window. Selectors that see the target choose again for each; "
-        "what they gain is selection luck. 0: none.",
+        "their optimism is measured with them. 0: none.",
         least=0,
         most=1000,
     )
@@ -153,7 +153,8 @@ class InfluenceConfig:
         "hidden",
         "Who sees a visible long-range token, and what it sees. hidden: hidden tokens are seen by no token, so that a visible "
         "one stands alone, in front of gaps. contextual: the long-range tokens see one another as always, and only the local "
-        "tokens, with the target, are kept from the hidden ones, as where entries of a key-value cache are evicted.",
+        "tokens, with the target, are kept from the hidden ones, as where entries of a key-value cache are evicted. k then "
+        "counts entries: the keys and values of one token, which has read all before it; k entries bound no number of tokens.",
         flag=Flag(
             "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
             EVERY_MEASUREMENT,

@@ -8,7 +8,6 @@ model is measured up to the positions that it was trained on.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from pathlib import Path
 from typing import Optional
@@ -23,7 +22,7 @@ from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasureme
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import OpenedModel, identity, open_model, settings_identity
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.losses import recent_losses
 from olmo_sparsity.measure.work import WHOLE, Share, part_size
 from olmo_sparsity.records.measured import MeasuredLengths
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
@@ -80,11 +79,11 @@ def losses_by_length(evaluator: Evaluator, rows_WT: torch.Tensor, *, lengths: li
     Returns:
         nats, fp32 [W, number of lengths].
     """
-    losses = []
-    for length in lengths:
-        tokens_WT, targets_W = rows_WT[:, -1 - length : -1], rows_WT[:, -1]
-        log_p_WV = short_log_probs(dataclasses.replace(evaluator, local_len=length), tokens_WT)
-        losses.append(surprisal(log_p_WV, targets_W))
+    tokens_WT, targets_W = rows_WT[:, :-1], rows_WT[:, -1]
+    losses = [
+        recent_losses(evaluator, tokens_WT, targets_W=targets_W, num_visible=length, in_place=False)
+        for length in lengths
+    ]
     return torch.stack(losses, dim=1).cpu().numpy()
 
 

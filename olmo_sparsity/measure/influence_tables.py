@@ -15,7 +15,7 @@ from olmo_sparsity.measure.selection.window_influence import PartInfluence, Sele
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.measure.work import num_evaluations
 from olmo_sparsity.records.selectors import NO_GROUP, SELECTORS
-from olmo_sparsity.tables.schemas import schemas
+from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.target_classes import target_class
 from olmo_sparsity.text.vocabulary import token_texts
@@ -140,7 +140,8 @@ class InfluenceTables:
                         **self._selected_groups(choice.groups, w, groups_S),
                         "loss_sparse_nats": loss_sparse_K,
                         "gain_sparse_nats": choice.loss_short_W[w] - loss_sparse_K,
-                        "kl_sparse_nats": None if outcome.kl_sparse_WK is None else outcome.kl_sparse_WK[w],
+                        "kl_sparse_nats": _of_window(outcome.kl_sparse_WK, w),
+                        "kl_short_to_sparse_nats": _of_window(outcome.kl_short_to_sparse_WK, w),
                     }
                 )
         return pa.Table.from_pylist(rows, schema=self._schema("selections"))
@@ -229,7 +230,7 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
     """Return the columns of ``windows`` that hold losses and divergences."""
     real, null = part.contexts["real"], part.contexts["null"]
     num_windows = len(part.loss_short_W)
-    resampled, train_len_W = part.resampled, part.loss_train_len_W
+    resampled, train_len_W, row_W = real.resampled, part.loss_train_len_W, part.loss_train_len_no_gap_W
     unknown = [None] * num_windows
     return {
         "loss_short_nats": part.loss_short_W,
@@ -237,14 +238,19 @@ def _loss_columns(part: PartInfluence) -> dict[str, Any]:
         "gain_long_nats": part.loss_short_W - real.loss_long_W,
         "null_loss_long_nats": null.loss_long_W,
         "null_gain_long_nats": part.loss_short_W - null.loss_long_W,
+        "loss_short_no_gap_nats": part.loss_short_no_gap_W,
         "loss_train_len_nats": unknown if train_len_W is None else train_len_W,
-        "gain_beyond_nats": unknown if train_len_W is None else train_len_W - real.loss_long_W,
+        "loss_train_len_no_gap_nats": unknown if row_W is None else row_W,
+        "gain_beyond_nats": unknown if row_W is None else row_W - real.loss_long_W,
         "kl_short_nats": real.kl_short_W,
         "null_kl_short_nats": null.kl_short_W,
+        "kl_short_to_long_nats": part.kl_short_to_long_W,
+        "entropy_short_nats": part.entropy_short_W,
         "resampled_target_ids": _stacked([draw.label_ids_W for draw in resampled], num_windows),
         "resampled_loss_short_nats": _stacked([draw.loss_short_W for draw in resampled], num_windows),
         "resampled_loss_long_nats": _stacked([draw.loss_long_W for draw in resampled], num_windows),
-        "single_luck_nats": unknown if part.single_luck_W is None else part.single_luck_W,
+        "single_optimism_nats": unknown if real.single_optimism_W is None else real.single_optimism_W,
+        "null_single_optimism_nats": unknown if null.single_optimism_W is None else null.single_optimism_W,
     }
 
 
@@ -254,15 +260,20 @@ def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
         _Choice(selector, context, 0, part.loss_short_W, influence.outcomes[selector], influence.groups)
         for context, influence in part.contexts.items()
     ]
-    for draw, resampled in enumerate(part.resampled):
-        if selector in resampled.outcomes:
-            outcome = resampled.outcomes[selector]
-            groups = part.contexts["real"].groups
-            choices.append(_Choice(selector, "resampled", draw, resampled.loss_short_W, outcome, groups))
+    for context, influence in part.contexts.items():
+        for draw, resampled in enumerate(influence.resampled):
+            if selector in resampled.outcomes:
+                outcome, name = resampled.outcomes[selector], RESAMPLED[context]
+                choices.append(_Choice(selector, name, draw, resampled.loss_short_W, outcome, influence.groups))
     if selector in part.mimicry:
         groups = part.contexts["null"].groups
         choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector], groups))
     return choices
+
+
+def _of_window(values_WK: Optional[np.ndarray], w: int) -> Optional[np.ndarray]:
+    """Return the values of one window, or None where they were not measured."""
+    return None if values_WK is None else values_WK[w]
 
 
 def _stacked(values: Sequence[np.ndarray], num_windows: int) -> list[np.ndarray]:

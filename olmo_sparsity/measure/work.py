@@ -15,7 +15,14 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.hierarchy import BRANCHES, block_sizes, num_blocks
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import SCREENED, SELECTORS, ScoringSize, names_where, tokens_of_estimates
+from olmo_sparsity.records.selectors import (
+    NULL_DRAWS,
+    SCREENED,
+    SELECTORS,
+    ScoringSize,
+    names_where,
+    tokens_of_estimates,
+)
 from olmo_sparsity.torchrun import current_process
 
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
@@ -84,10 +91,9 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     real = _tokens_of_choices(settings, lengths, settings.selectors)
     prefix = lengths.num_long_range if settings.visibility == "contextual" else 0  # once for all rows of a window
     long = lengths.local_len if prefix else lengths.full_len
-    tokens = 2 * (real + long + prefix) + lengths.local_len
-    tokens += settings.resampled_draws * _tokens_of_choices(
-        settings, lengths, seeing, is_shared=settings.screen is None
-    )
+    tokens = 2 * (real + long + prefix) + 2 * lengths.local_len  # these with and without the gap
+    draws = settings.resampled_draws + min(NULL_DRAWS, settings.resampled_draws)
+    tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=settings.screen is None)
     imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
     tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=settings.screen is None)
     if settings.screen is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 NO_GROUP = -1  # in a list of groups, where a window has no more
+NULL_DRAWS = 1  # of the resampled targets, those that choices are made for under the null context, too: that is a check
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
@@ -108,7 +109,7 @@ class Selector:
     Attributes:
         name: in the configuration, in the tables and on the command line.
         score: returns a score for each group, float [W, I]; NaN where screening left a group out, and where a window has no more.
-        sees_target: whether the scores depend on which token the target is, so that part of the gain is luck.
+        sees_target: whether the scores depend on which token the target is, so that part of the gain is optimism.
         meaning: of the score, in words, with ``{unit}`` and ``{units}`` for what is scored.
         definition: of the score of position j, for the documentation, in Markdown.
         look: how it is drawn.

@@ -15,6 +15,7 @@ import numpy as np
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
 from olmo_sparsity.statistics.several.trained_models import same_model
 from olmo_sparsity.tables.reading import read_manifest, read_table, run_of_tables
@@ -214,7 +215,7 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
     return accuracies
 
 
-def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, Value]:
     return {
         "right": totals["right"] / totals["num"],
         "found": totals["found"] / totals["planted"],
@@ -222,7 +223,7 @@ def _bridge_quantities(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
         "gain_long": totals["gain_long"] / totals["num"],
         "recovered": totals["gain_sparse"] / totals["gain_long"],
         "recovered_by_planted": totals["gain_planted"] / totals["gain_long"],
-        "prediction": 1 - totals["kl_sparse"] / totals["kl_short"],
+        "prediction": share_without(totals["kl_sparse"], totals["kl_short"]),
     }
 
 

@@ -21,7 +21,7 @@ from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of
+from olmo_sparsity.tables.schemas import READABLE_VERSIONS, SCHEMA_VERSION, schemas_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -45,7 +45,22 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     return manifest
 
 
-def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.ParquetFile:
+def version_of(schema: pa.Schema) -> str:
+    """Return the schema version that the metadata of a file name."""
+    return (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+
+
+def folder_version(folder: Path, table: str) -> Optional[str]:
+    """Return the schema version of the first part of a table; None: there is no part that can be read."""
+    for path in sorted((folder / table).glob("part-*.parquet")):
+        try:
+            return version_of(pq.read_schema(path))
+        except DAMAGED:
+            continue
+    return None
+
+
+def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -> pq.ParquetFile:
     """Open a part and check its schema and version. Only the file's footer is read.
 
     Raises:
@@ -62,13 +77,29 @@ def _open_part(path: Path, table: str, *, kind: str, expected: pa.Schema) -> pq.
         ) from None
     except DAMAGED:
         raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
-    version = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
-    if version != SCHEMA_VERSION or not schema.equals(expected, check_metadata=False):
+    version = version_of(schema)
+    if not is_readable(schema, table, manifest=manifest):
         raise UserError(
             f"{path}: schema version {version} and columns {', '.join(schema.names)}; this is olmo-sparsity's "
-            f"{table} table, version {SCHEMA_VERSION}, with {', '.join(expected.names)}; measure again"
+            f"{table} table, version {SCHEMA_VERSION}, with {', '.join(schemas_of(manifest)[table].names)}; measure again"
         )
     return file
+
+
+def is_readable(schema: pa.Schema, table: str, *, manifest: dict[str, Any]) -> bool:
+    """Return True if a file has the columns of a table, of this version or of an older one that is read."""
+    version = version_of(schema)
+    return version in READABLE_VERSIONS and schema.equals(
+        schemas_of(manifest, version=version)[table], check_metadata=False
+    )
+
+
+def _in_this_version(part: pa.Table, *, columns: Optional[list[str]], expected: pa.Schema) -> pa.Table:
+    """Return a part with the columns of this version; those that an older one lacks are null."""
+    for name in expected.names if columns is None else columns:
+        if name not in part.column_names:
+            part = part.append_column(name, pa.nulls(len(part), expected.field(name).type))
+    return part.select(expected.names if columns is None else columns)
 
 
 def check_identity(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], table: str, part: Optional[int]) -> None:
@@ -119,12 +150,19 @@ def _parts(
     expected = schemas_of(manifest)[table]
     check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
     num_rows = 0
+    versions: dict[str, Path] = {}
     for number in range(manifest["num_parts"]):
         if wanted is not None and not wanted:
             return
         path = part_path(folder, table, part=number)
-        with _open_part(path, table, kind=kind, expected=expected) as file:
+        with _open_part(path, table, kind=kind, manifest=manifest) as file:
             check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
+            versions.setdefault(version_of(file.schema_arrow), path)
+            if len(versions) > 1:
+                raise UserError(
+                    f"{path}: schema version {version_of(file.schema_arrow)}, and {next(iter(versions.values()))} has "
+                    f"version {next(iter(versions))}; measure again with --overwrite"
+                )
             try:
                 if wanted is not None:
                     ids = read_verified(file, path, columns=["window_id"])["window_id"]
@@ -132,14 +170,15 @@ def _parts(
                     if not in_part:
                         continue
                     wanted -= in_part
-                part = read_verified(file, path, columns=columns).replace_schema_metadata(None)
+                present = columns and [name for name in columns if name in file.schema_arrow.names]
+                part = read_verified(file, path, columns=present).replace_schema_metadata(None)
             except DAMAGED:
                 raise UserError(
                     f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
                 ) from None
         check_finite(part, where=path)
         num_rows += len(part)
-        yield part
+        yield _in_this_version(part, columns=columns, expected=expected)
     num_windows = manifest.get("num_windows")
     if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(
@@ -151,10 +190,11 @@ def _parts(
 def read_parts(folder: Path, table: str, *, columns: Optional[list[str]] = None) -> Iterator[pa.Table]:
     """Yield the parts of a table of a finished folder, with all columns or some of them.
 
-    Only one part is in memory at a time. All rows of a window are in the same part.
+    Only one part is in memory at a time. All rows of a window are in the same part. Of tables of an older version, columns that
+    they lack are null.
 
     Raises:
-        UserError: raised at the first part that is missing, damaged, or of another schema than this version writes.
+        UserError: raised at the first part that is missing, damaged, or of another schema than this version reads.
     """
     return _parts(folder, table, columns=columns)
 

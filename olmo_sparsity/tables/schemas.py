@@ -14,7 +14,12 @@ import pyarrow as pa
 
 from olmo_sparsity.records.kinds import KINDS
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
+READABLE_VERSIONS = ("3", SCHEMA_VERSION)  # the columns that an older version lacks are null when they are read
+RESAMPLED = {
+    "real": "resampled",
+    "null": "null-resampled",
+}  # contexts of choices for a drawn token, by that of their tokens
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Column:
         False  # lists of length M, one entry for each long-range position; of groups one for each of them
     )
     only_of_groups: bool = False  # is there where ``influence.unit`` is not token
+    since: str = "3"  # the first version whose tables have it
+    last: str = SCHEMA_VERSION  # the last one
 
 
 ROW_MEANINGS = {
@@ -102,6 +109,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ),
         Column("null_group_first", _INT32S, "The same for the tokens of the null context.", only_of_groups=True),
         _LOSS_SHORT,
+        Column(
+            "loss_short_no_gap_nats",
+            pa.float32(),
+            "Loss with the local tokens directly behind the anchor, where a row of training begins (position IDs from 1 on; "
+            "without an anchor from 0 on). In L_short they keep their positions at the end of the window, behind a gap.",
+            since="4",
+        ),
         _LOSS_LONG,
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
         Column("null_loss_long_nats", pa.float32(), "L_long under the null context."),
@@ -114,12 +128,20 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "loss_train_len_nats",
             pa.float32(),
-            "Loss with the last train_len tokens visible, as many as a training row has; null for a pretrained model.",
+            "Loss with the last train_len tokens visible, as many as a training row has, at their positions at the end of the "
+            "window; null where no training row is known.",
+        ),
+        Column(
+            "loss_train_len_no_gap_nats",
+            pa.float32(),
+            "Loss with the last train_len tokens directly behind the anchor, as a row of training has them, or null.",
+            since="4",
         ),
         Column(
             "gain_beyond_nats",
             pa.float32(),
-            "Gain beyond the training row: loss_train_len_nats - loss_long_nats, or null.",
+            "Gain beyond the training row: loss_train_len_no_gap_nats - loss_long_nats, or null. The summary takes the lower of "
+            "the mean losses with and without the gap.",
         ),
         Column(
             "kl_short_nats",
@@ -135,11 +157,27 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("resampled_loss_short_nats", _FLOATS, "L_short of each drawn token."),
         Column("resampled_loss_long_nats", _FLOATS, "L_long of each drawn token."),
         Column(
-            "single_luck_nats",
+            "kl_short_to_long_nats",
             pa.float32(),
-            "Selection luck of `unmask-one` at k = 1: mean of max_j (log q_j(y) - log p_{}(y)) over tokens y drawn from p_{}, "
-            "with q_j the prediction under the visible set {j}; null if `unmask-one` is not measured, or screened.",
+            "KL(p_{}, p_all): what showing all tokens costs on a token drawn from p_{}.",
+            since="4",
         ),
+        Column(
+            "entropy_short_nats",
+            pa.float32(),
+            "Entropy of p_{}; its mean is that of loss_short_nats if p_{} is calibrated.",
+            since="4",
+        ),
+        Column(
+            "single_optimism_nats",
+            pa.float32(),
+            "Optimism of `unmask-one` at k = 1: mean of log q_j(y) - log p_{}(y) + KL(p_{}, q_j) over tokens y drawn from p_{}, "
+            "with q_j the prediction under the visible set {j}, and j the position that is chosen for y; null if `unmask-one` is "
+            "not measured, or screened.",
+            since="4",
+        ),
+        Column("null_single_optimism_nats", pa.float32(), "The same under the null context.", since="4"),
+        Column("single_luck_nats", pa.float32(), "Of version 3: the mean of log q_j(y) - log p_{}(y) alone.", last="3"),
     ),
     "selections": (
         _WINDOW_ID,
@@ -148,8 +186,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "context",
             pa.string(),
-            "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target; "
-            "`mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl` and `greedy-kl`.",
+            "`real`; `null`; `resampled`: real context, with a drawn token as the target, for selectors that see the target, and "
+            "for `random`, whose choice stays the same; `null-resampled`: the same under the null context, for the first drawn "
+            "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl` and `greedy-kl`.",
         ),
         Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts."),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
@@ -187,12 +226,19 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column(
             "gain_sparse_nats",
             _FLOATS,
-            "Sparse gain: loss_short_nats (resampled: resampled_loss_short_nats of the draw) - loss_sparse_nats, for each k.",
+            "Sparse gain: loss_short_nats (of a drawn token: resampled_loss_short_nats) - loss_sparse_nats, for each k.",
         ),
         Column(
             "kl_sparse_nats",
             _FLOATS,
-            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); resampled: null.",
+            "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); null with a drawn token.",
+        ),
+        Column(
+            "kl_short_to_sparse_nats",
+            _FLOATS,
+            "KL(p_{}, p_{J_k}) for each k, what showing J_k costs on a token drawn from p_{}; null in contexts without a drawn "
+            "token.",
+            since="4",
         ),
     ),
     "candidates": (
@@ -274,8 +320,19 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def schemas(num_long_range: int, unit: str = "token") -> dict[str, pa.Schema]:
-    """Return the Arrow schema of every table for M = ``num_long_range`` and groups of this unit (``influence.unit``)."""
+def columns_of(table: str, version: str = SCHEMA_VERSION) -> list[Column]:
+    """Return the columns that a table of a version has."""
+    return [column for column in COLUMNS[table] if int(column.since) <= int(version) <= int(column.last)]
+
+
+def schemas(num_long_range: int, unit: str = "token", *, version: str = SCHEMA_VERSION) -> dict[str, pa.Schema]:
+    """Return the Arrow schema of every table.
+
+    Args:
+        num_long_range: M.
+        unit: of groups (``influence.unit``).
+        version: of the schema, one of ``READABLE_VERSIONS``.
+    """
     has_groups = unit != "token"
 
     def arrow_type(column: Column) -> pa.DataType:
@@ -284,15 +341,20 @@ def schemas(num_long_range: int, unit: str = "token") -> dict[str, pa.Schema]:
 
     return {
         table: pa.schema(
-            [(column.name, arrow_type(column)) for column in columns if has_groups or not column.only_of_groups]
+            [
+                (column.name, arrow_type(column))
+                for column in columns_of(table, version)
+                if has_groups or not column.only_of_groups
+            ]
         )
-        for table, columns in COLUMNS.items()
+        for table in COLUMNS
     }
 
 
-def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
-    """Return the Arrow schema of every table of the folder of a manifest."""
-    return schemas(manifest["context"]["num_long_range"], manifest.get("influence", {}).get("unit", "token"))
+def schemas_of(manifest: dict[str, Any], *, version: str = SCHEMA_VERSION) -> dict[str, pa.Schema]:
+    """Return the Arrow schema of every table of the folder of a manifest, in one of the ``READABLE_VERSIONS``."""
+    unit = manifest.get("influence", {}).get("unit", "token")
+    return schemas(manifest["context"]["num_long_range"], unit, version=version)
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:

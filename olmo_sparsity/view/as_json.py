@@ -16,8 +16,9 @@ from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
-from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
+from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 
 Json = dict[str, Any]
@@ -89,6 +90,8 @@ def summary_json(summary: Summary) -> Json:
         "overlap_percent": summary.overlap_percent,
         "overlap_words": overlap_words(summary),
         **{name: _plain(summary.of_windows(name)) for name in WINDOW_QUANTITIES},
+        "tables_version": summary.tables_version,
+        "earlier_tables": earlier_words(summary) or None,
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,
@@ -160,7 +163,7 @@ def comparison_json(comparison: Comparison) -> Json:
             {
                 **record_json(subject, without=("summary",)),
                 "tables": str(subject.tables),
-                "warning": luck_warning(subject),
+                "warning": optimism_warning(subject),
                 "summary": summary_json(subject.summary),
             }
             for subject in comparison.subjects

@@ -47,14 +47,15 @@ from olmo_sparsity.view.summary_tables import (
     loss_table,
     no_sample_words,
     screening_table,
-    seeing_table,
+    selection_table,
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
-from olmo_sparsity.wording.comparison import luck_warning, pairings_words
+from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words
-from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words, gates_words
+from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
+from olmo_sparsity.wording.selection import earlier_words, selection_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -64,7 +65,7 @@ from olmo_sparsity.wording.setup import (
     setup_words,
     short_anchor_warning,
 )
-from olmo_sparsity.wording.units import unit_words, units_words
+from olmo_sparsity.wording.units import k_counts_words, units_words
 
 QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
 INTERVALS = "means [95% interval by bootstrap over documents]"
@@ -103,7 +104,7 @@ def print_in(form: Form, items: Sequence[Item], *, summary: Summary) -> None:
 def _note(summary: Summary) -> str:
     """Return what the caption of a table in a paper ends with: of which model and by which definition it is, and both gates."""
     setup = summary.setup
-    units = "" if summary.unit == "token" else f"; k counts {unit_words(summary.unit)}"
+    units = f"; {counts}" if (counts := k_counts_words(summary)) else ""
     lengths = length_words(summary.lengths).partition(";")[0]
     measured = f"{subject_name(summary.run, setup)}: visibility {setup.label}{units}; {lengths}."
     return " ".join(filter(None, (measured, short_anchor_warning(setup), gates_words(summary))))
@@ -150,16 +151,17 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     items.append(loss_table(summary))
     gates = (
         anchor_warning(summary.setup),
-        gate_words(summary),
-        beyond_gate_words(summary),
-        fragile_words(summary),
+        *gate_sentences(summary),
+        earlier_words(summary),
         harm_words(summary) if summary.blind_selectors else "",
     )
     items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]
     if summary.blind_selectors:
         items.append(blind_table(summary, pairs))
     if summary.seeing_selectors:
-        items.append(seeing_table(summary, pairs))
+        if not earlier_words(summary):
+            items.append(Sentence(selection_words(summary)))
+        items.append(selection_table(summary, pairs))
     if losses:
         items.append(
             screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)
@@ -271,7 +273,13 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             Sentence(f"  {data_words(summary)}; {length_words(summary.lengths)}"),
             Sentence(f"  {gates_words(summary)}"),
         ]
-        warnings = (units_words(summary), overlap_words(summary), anchor_warning(summary.setup), luck_warning(subject))
+        warnings = (
+            units_words(summary),
+            overlap_words(summary),
+            anchor_warning(summary.setup),
+            optimism_warning(subject),
+            earlier_words(summary),
+        )
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     first, *later = comparison.labels
     for label, words_of_pairing in zip(later, pairings_words(comparison), strict=True):
@@ -296,7 +304,7 @@ def comparison_table(comparison: Comparison, *, every: bool) -> ResultTable:
         )
     caption = (
         "means [95% intervals by bootstrap over documents]. R(k): only where the validity gate passed. Gain over random: of "
-        "selectors that do not see the target. Real minus luck: of those that do."
+        "selectors that do not see the target. Corrected gain: of those that do, and of random."
     )
     columns = (*keys("quantity", "selector", "k"), *plain(first, *later, *differences))
     return ResultTable("comparison", columns, tuple(rows), caption=caption)

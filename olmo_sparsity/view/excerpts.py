@@ -20,6 +20,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
+from olmo_sparsity.tables.schemas import RESAMPLED
 
 SINGLE = "unmask-one"
 GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
@@ -79,7 +80,8 @@ class Excerpt:
     Attributes:
         null_token_texts: texts of the M long-range tokens of the null context; ``#ID`` for an ID that no window holds.
         selections: the choice of each selector and context, real or null.
-        luck_nats: of each selector that sees the target, its mean sparse gain on the resampled targets, one a k.
+        optimism_nats: of each selector that sees the target, the optimism of its choice in the real context, one a k: the mean
+            over the resampled targets of sparse gain + KL(p_{}, p_{J_k}).
     """
 
     window_id: int
@@ -97,18 +99,17 @@ class Excerpt:
     gain_long_nats: float
     null_gain_long_nats: float
     selections: dict[tuple[str, str], Choice]
-    luck_nats: dict[str, list[float]]
+    optimism_nats: dict[str, list[float]]
 
     def loss_at(self, selector: str, context: str, *, k: int) -> Optional[float]:
         """Return the loss with the local tokens and J_k visible; None where this k was not measured."""
         return self.loss_short_nats if k == 0 else self.selections[selector, context].loss_at(k)
 
-    def luck_at(self, selector: str, *, k: int) -> Optional[float]:
-        """Return the mean sparse gain on the resampled targets; None for a selector that does not see the target, and
-        where this k was not measured."""
-        if selector not in self.luck_nats:
+    def optimism_at(self, selector: str, *, k: int) -> Optional[float]:
+        """Return the optimism of a choice; None for a selector that does not see the target, and where it was not measured."""
+        if selector not in self.optimism_nats:
             return None
-        return dict(zip(self.selections[selector, "real"].ks, self.luck_nats[selector], strict=True)).get(k)
+        return dict(zip(self.selections[selector, "real"].ks, self.optimism_nats[selector], strict=True)).get(k)
 
 
 def shown_first(measurement: Measurement) -> str:
@@ -207,22 +208,23 @@ def excerpt_of_rows(row: dict[str, Any], selections: list[dict[str, Any]], *, te
             for choice in selections
             if choice["context"] in LONG_GAIN
         },
-        luck_nats=_luck(selections, row["single_luck_nats"]),
+        optimism_nats=_optimism(selections, row["single_optimism_nats"]),
     )
 
 
-def _luck(selections: list[dict[str, Any]], single_luck_nats: Optional[float]) -> dict[str, list[float]]:
-    """Return the mean sparse gain on the resampled targets, one a k, of each selector that sees the target.
+def _optimism(selections: list[dict[str, Any]], of_single: Optional[float]) -> dict[str, list[float]]:
+    """Return the optimism of each selector that sees the target, one a k; none of tables that do not hold it.
 
-    That of `unmask-one` at k = 1 is ``single_luck_nats``, a mean over many more drawn labels, where the table has it.
+    That of `unmask-one` at k = 1 is ``of_single``, an expectation over all labels, where the table has it.
     """
-    gains: dict[str, list[list[float]]] = {}
+    of_draws: dict[str, list[np.ndarray]] = {}
     ks: list[int] = []
     for row in selections:
-        if row["context"] == "resampled":
-            gains.setdefault(row["selector"], []).append(row["gain_sparse_nats"])
+        costs_K = row["kl_short_to_sparse_nats"]
+        if row["context"] == RESAMPLED["real"] and row["sees_target"] and costs_K is not None:
+            of_draws.setdefault(row["selector"], []).append(np.add(row["gain_sparse_nats"], costs_K))
             ks = row["k"]
-    luck: dict[str, list[float]] = {name: np.mean(of_draws, axis=0).tolist() for name, of_draws in gains.items()}
-    if single_luck_nats is not None and SINGLE in luck and 1 in ks:
-        luck[SINGLE][ks.index(1)] = single_luck_nats
-    return luck
+    optimism: dict[str, list[float]] = {name: np.mean(values, axis=0).tolist() for name, values in of_draws.items()}
+    if of_single is not None and SINGLE in optimism and 1 in ks:
+        optimism[SINGLE][ks.index(1)] = of_single
+    return optimism

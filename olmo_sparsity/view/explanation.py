@@ -22,7 +22,6 @@ from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
-from olmo_sparsity.wording.units import unit_words
 
 HEAT_STEPS = 9  # shades of a score
 FRAME_HEIGHT = 640  # of the page in a notebook, in pixels
@@ -38,8 +37,8 @@ class Gains:
         loss_sparse_nats: L_short,sparse(k).
         gain_sparse_nats: L_short minus that.
         gain_over_random_nats: sparse gain minus that of `random`; None for `random` itself.
-        luck_nats: mean sparse gain on resampled targets, of a selector that sees the target.
-        real_minus_luck_nats: sparse gain minus luck.
+        optimism_nats: how much more the choice gains on its target than on another one, of a selector that sees the target.
+        corrected_gain_nats: sparse gain minus optimism.
     """
 
     selector: str
@@ -47,8 +46,8 @@ class Gains:
     loss_sparse_nats: float
     gain_sparse_nats: float
     gain_over_random_nats: Optional[float]
-    luck_nats: Optional[float]
-    real_minus_luck_nats: Optional[float]
+    optimism_nats: Optional[float]
+    corrected_gain_nats: Optional[float]
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class Explanation:
             excerpt=self.excerpt,
             facts=_facts(self),
             gate=GATE_WORDS,
-            gains_caption=gains_caption(self.unit),
+            gains_caption=gains_caption(self.unit, self.setup.visibility),
             sees=SEES_TARGET,
             tokens=_tokens,
             local=lambda window: [printable(text) for text in window.local_texts],
@@ -139,7 +138,6 @@ class Explanation:
             gains_of=gains_of,
             ranking=ranking,
             nats=_nats,
-            unit_words=unit_words,
         )
 
     def save_html(self, out: str | Path, *, overwrite: bool = False) -> Path:
@@ -162,10 +160,10 @@ def gains_of(window: ShownWindow) -> Iterator[Gains]:
     excerpt, choice = window.excerpt, window.choice
     random = excerpt.selections.get(("random", window.context))
     for index, k in enumerate(choice.ks):
-        gain, luck = choice.gain_sparse_nats[index], excerpt.luck_at(window.selector, k=k)
+        gain, optimism = choice.gain_sparse_nats[index], excerpt.optimism_at(window.selector, k=k)
         over = None if random is None or window.selector == "random" else gain - random.gain_sparse_nats[index]
-        rest = None if luck is None else gain - luck
-        yield Gains(window.selector, k, choice.loss_sparse_nats[index], gain, over, luck, rest)
+        corrected = None if optimism is None else gain - optimism
+        yield Gains(window.selector, k, choice.loss_sparse_nats[index], gain, over, optimism, corrected)
 
 
 def print_explanation(explanation: Explanation, console: Console) -> None:
@@ -179,19 +177,19 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    console.print(Text(gains_caption(explanation.unit), style="italic"))
+    console.print(Text(gains_caption(explanation.unit, explanation.setup.visibility), style="italic"))
 
 
 def _gains_table(window: ShownWindow) -> Table:
-    table = Table("k", "L_short,sparse(k)", "sparse gain", "over random", "luck", "real minus luck", title="nats")
+    table = Table("k", "L_short,sparse(k)", "sparse gain", "over random", "optimism", "corrected gain", title="nats")
     for gains in gains_of(window):
         table.add_row(
             str(gains.k),
             _nats(gains.loss_sparse_nats),
             _nats(gains.gain_sparse_nats),
             _nats(gains.gain_over_random_nats),
-            _nats(gains.luck_nats),
-            _nats(gains.real_minus_luck_nats),
+            _nats(gains.optimism_nats),
+            _nats(gains.corrected_gain_nats),
         )
     return table
 

@@ -16,11 +16,12 @@ from rich.text import Text
 
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts, shown_first
 from olmo_sparsity.view.safe_console import SafeConsole
 from olmo_sparsity.wording.setup import anchor_warning, setup_words
-from olmo_sparsity.wording.units import counted_words, unit_words
+from olmo_sparsity.wording.units import counted_words, entry_words, unit_words
 
 WIDTH = 100
 LONGEST_BAR = 40
@@ -29,7 +30,7 @@ BESIDE_BAR = 42  # columns that the name and the number of a bar take
 INDENT = (0, 0, 0, 2)
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
-    True: "sees the target: part of its gain is selection luck, as its gain on resampled targets shows",
+    True: "sees the target: part of its gain is optimism, which resampled targets show",
     False: "does not see the target",
 }
 
@@ -46,6 +47,7 @@ class ShownWindow:
         k: number of visible long-range tokens, or groups of them.
         ks: the measured k.
         unit: what k counts: ``token``, ``word``, ``sentence`` or ``block:N``.
+        visibility: the definition of visible; under ``contextual`` what is visible is an entry.
         local_len: number of local tokens.
         measured: the run or model, the definition of visible and the anchor, in words.
     """
@@ -57,6 +59,7 @@ class ShownWindow:
     k: int
     ks: list[int]
     unit: str
+    visibility: Visibility
     local_len: int
     measured: str
 
@@ -93,11 +96,18 @@ class ShownWindow:
 
     @property
     def visible_words(self) -> str:
-        """How much is visible, such as ``8``, or ``2 sentences of 31 tokens``."""
+        """How much is visible, such as ``8``, ``8 entries``, or ``2 sentences of 31 tokens``."""
         if self.unit == "token":
-            return str(self.k)
+            return str(self.k) if self.visibility == "hidden" else f"{self.k} {self.units(self.k)}"
         number = len(self.visible_groups)
-        return f"{number} {unit_words(self.unit, number)} of {counted_words('token', len(self.ranks))}"
+        return (
+            f"{number} {unit_words(self.unit, 'hidden', number)} of "
+            f"{counted_words('token', self.visibility, len(self.ranks))}"
+        )
+
+    def units(self, number: int = 2) -> str:
+        """Return what k counts, of this number."""
+        return unit_words(self.unit, self.visibility, number)
 
     def score(self, position: int) -> float:
         """Return the score of a chosen position; screening leaves out only positions that are not chosen."""
@@ -173,7 +183,16 @@ def _read_window(
     measured = setup_words(measurement.manifest["run"], measurement.setup)
     local_len = measurement.lengths.local_len
     return ShownWindow(
-        excerpt, selector, sees_target, context, k, measurement.ks, measurement.unit, local_len, measured
+        excerpt,
+        selector,
+        sees_target,
+        context,
+        k,
+        measurement.ks,
+        measurement.unit,
+        measurement.setup.visibility,
+        local_len,
+        measured,
     )
 
 
@@ -182,6 +201,8 @@ def _print_heading(window: ShownWindow, console: Console) -> None:
     where = f"  class {excerpt.target_class}, document {excerpt.doc_id}, from token {excerpt.start_token}"
     console.print(Text(f"Window {excerpt.window_id}", style="bold").append(where, style="not bold"))
     console.print(Text(f"{window.measured}."))
+    if words := entry_words(window.visibility):
+        console.print(Text(words))
 
 
 def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> None:
@@ -249,9 +270,9 @@ def _print_losses(window: ShownWindow, console: Console) -> None:
     )
     gains = "" if sparse is None else f"sparse gain {short - sparse:.3f}, "
     console.print(Text(f"  {gains}long gain {short - long:.3f} nats"))
-    luck = excerpt.luck_at(window.selector, k=window.k)
-    if luck is not None and is_real:
-        console.print(Text(f"  selection luck, the mean sparse gain on resampled targets, {luck:.3f} nats"))
+    optimism = excerpt.optimism_at(window.selector, k=window.k)
+    if optimism is not None and is_real:
+        console.print(Text(f"  optimism, measured on resampled targets, {optimism:.3f} nats"))
 
 
 def _bar(name: str, loss: float, *, scale: float, style: str) -> Text:
@@ -262,7 +283,7 @@ def _bar(name: str, loss: float, *, scale: float, style: str) -> Text:
 def _print_ranking(window: ShownWindow, console: Console) -> None:
     """Print the visible tokens or groups by rank, with their distances to the target and scores."""
     console.print()
-    name = unit_words(window.unit, 1)
+    name = window.units(1)
     console.print(Text(f"  {'rank':>4}  {'distance':>11}  {'score':>9}  {name}", style="bold"))
     for row in ranking(window):
         console.print(Text(f"  {row.rank:>4}  {row.distance:>11}  {row.score:>9}  {row.text}", overflow="ellipsis"))

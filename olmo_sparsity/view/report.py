@@ -22,7 +22,7 @@ from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json,
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
-from olmo_sparsity.wording.units import unit_definition, unit_words, units_words
+from olmo_sparsity.wording.units import unit_definition, units_of, units_words
 
 STYLES = ("report.css",)
 SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "report.js")
@@ -46,9 +46,9 @@ def render(report: Report) -> str:
         citation=_citation(summary),
         null_words=null_words(summary),
         is_screened=measured.measurement.is_screened,
-        units=unit_words(summary.unit),
+        units=units_of(summary),
         units_words=units_words(summary),
-        unit_definition=unit_definition(summary.unit),
+        unit_definition=unit_definition(summary.unit, summary.setup.visibility),
         subject=subject_name(summary.run, summary.setup),
         definitions=list(VISIBILITY_WORDS.items()),
         anchor=anchor_words(summary.setup.anchor),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from olmo_sparsity.statistics.single.summary import Gate, Summary
 from olmo_sparsity.view.result_table import ResultTable
-from olmo_sparsity.view.summary_tables import blind_table, seeing_table
+from olmo_sparsity.view.summary_tables import blind_table, selection_table
 from olmo_sparsity.wording.evidence import evidence_sentences
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
+from olmo_sparsity.wording.selection import earlier_words, selection_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
 from olmo_sparsity.wording.units import all_tokens_words, units_words
 
@@ -48,6 +49,10 @@ def answer(summary: Summary, first: str) -> Answer:
         data,
         overlap_words(summary),
     ]
+    tables = [blind_table(summary)]
+    if summary.seeing_selectors:
+        tables.append(selection_table(summary))
+        notes.append(earlier_words(summary) or selection_words(summary))
     return Answer(
         gates=[
             (summary.gate, gate_words(summary, short=True)),
@@ -55,6 +60,6 @@ def answer(summary: Summary, first: str) -> Answer:
         ],
         warning=anchor_warning(summary.setup),
         sentences=evidence_sentences(summary, first),
-        tables=[table for table in (blind_table(summary), seeing_table(summary)) if table.rows],
+        tables=[table for table in tables if table.rows],
         notes=[note for note in notes if note],
     )

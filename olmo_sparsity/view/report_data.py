@@ -28,7 +28,7 @@ from olmo_sparsity.view.summary_tables import (
 )
 from olmo_sparsity.view.table_formats import csv_of
 from olmo_sparsity.wording.gates import no_fraction_words
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.units import units_of
 
 NUM_WINDOWS = 200
 NUM_LARGEST = 10
@@ -37,7 +37,7 @@ MAX_SCORES = 1_000_000  # with more numbers than this, the page holds only the s
 SCORE_STEPS = 99
 OF_FIGURE4 = (
     "selector", "context", "k", "sees_target", "gain_sparse_nats", "recovered_fraction", "gain_over_random_nats",
-    "excess_gain_nats", "luck_nats", "real_minus_luck_nats", "figure4",
+    "excess_gain_nats", "optimism_nats", "corrected_gain_nats", "figure4",
 )  # fmt: skip
 
 
@@ -108,7 +108,10 @@ def numbers_csv(measured: Measured) -> str:
 def page_json(report: Report) -> Json:
     """Return the JSON that the page's scripts draw."""
     measurement, summary = report.measured.measurement, report.measured.summary
-    one, units = unit_words(summary.unit, 1), unit_words(summary.unit)
+    one, units = (
+        units_of(summary, 1),
+        units_of(summary),
+    )
     weight_of = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
     windows = [
         {
@@ -172,8 +175,8 @@ def _window_json(excerpt: Excerpt, group: str, *, all_scores: bool) -> Json:
             "gain": _rounded(choice.gain_sparse_nats),
             **_scores_json(choice, all_scores=all_scores),
         }
-    for selector, luck in excerpt.luck_nats.items():
-        selections[selector]["luck"] = _rounded(luck)
+    for selector, optimism in excerpt.optimism_nats.items():
+        selections[selector]["optimism"] = _rounded(optimism)
     losses = ("loss_short_nats", "loss_long_nats", "null_loss_long_nats", "gain_long_nats", "null_gain_long_nats")
     return {
         "id": excerpt.window_id,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
 from olmo_sparsity.statistics.single.measured import Measured
@@ -31,8 +32,9 @@ from olmo_sparsity.view.result_table import (
     smallest,
     words,
 )
-from olmo_sparsity.wording.captions import EVERY_CAPTION, SEEING_CAPTION, blind_caption, classes_caption
-from olmo_sparsity.wording.units import all_tokens_words, unit_words, units_words
+from olmo_sparsity.wording.captions import blind_caption, classes_caption, every_caption
+from olmo_sparsity.wording.selection import ALL_TOKENS, RANDOM, SELECTION_CAPTION
+from olmo_sparsity.wording.units import all_tokens_words, units_of
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
 
@@ -110,40 +112,56 @@ def blind_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTabl
     return ResultTable("blind", columns, tuple(rows), "selectors that do not see the target", blind_caption(summary))
 
 
-def seeing_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
-    """Return the selectors that see the target, at the shown k: what is left after luck.
+def selection_table(summary: Summary, pairs: Sequence[Agreement] = ()) -> ResultTable:
+    """Return what selection does, at the shown k: the selectors that see the target, then what selects nothing.
+
+    Of `random` and of all tokens optimism must be 0.
 
     Args:
         summary: the numbers.
         pairs: the overlap with ``REFERENCE``; none: its column is left out.
     """
-    gains = in_nats("real minus luck", "sparse gain", "luck")
+    gains = in_nats("sparse gain", "optimism", "corrected gain", "placebo")
     columns = (
         *keys("selector", "k"),
         *_token_columns(summary),
         *plain("cost"),
         *gains,
-        *plain("R(k), includes luck"),
         *_overlap_columns(pairs),
     )
     rows = []
-    for name in summary.seeing_selectors:
+    for name in (*summary.seeing_selectors, *(name for name in summary.selectors if name == RANDOM)):
         for k in summary.shown_ks:
-            entry = summary.at(name, "real", k)
+            entry, null = summary.at(name, "real", k), summary.at(name, "null", k)
             rows.append(
                 (
                     *words(name, str(k)),
                     *_token_cells(entry, unit=summary.unit),
                     number(entry.info.num_evaluations),
-                    estimated(entry.real_minus_luck_nats, 3),
-                    estimated(entry.gain_sparse_nats, 3),
-                    estimated(entry.luck_nats, 3),
-                    recovered(summary, entry.recovered_fraction),
+                    *_selection_cells(
+                        entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats, null.corrected_gain_nats
+                    ),
                     *_overlap_cells(name, k=k, pairs=pairs),
                 )
             )
-    caption = " ".join(filter(None, (SEEING_CAPTION, all_tokens_words(summary))))
-    return ResultTable("seeing", columns, tuple(rows), "selectors that see the target", caption)
+    num_long_range = summary.lengths.num_long_range
+    of_all = (summary.long_gain_nats, summary.optimism_all_nats, summary.corrected_gain_all_nats)
+    rows.append(
+        (
+            *words(ALL_TOKENS, "all"),
+            *(() if summary.unit == "token" else (rounded(num_long_range, ".1f"),)),
+            number(0),
+            *_selection_cells(*of_all, summary.null_long_gain_nats),
+            *(estimated(None, 2) for _ in _overlap_columns(pairs)),
+        )
+    )
+    caption = " ".join(filter(None, (SELECTION_CAPTION, all_tokens_words(summary))))
+    return ResultTable("selection", columns, tuple(rows), "what selection does", caption)
+
+
+def _selection_cells(*values: Optional[Estimate]) -> tuple[Cell, ...]:
+    """Return the cells of sparse gain, optimism, corrected gain and placebo."""
+    return tuple(estimated(value, 3) for value in values)
 
 
 def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, shown_k: int, every: bool) -> ResultTable:
@@ -205,9 +223,7 @@ def every_selection_table(summary: Summary) -> ResultTable:
         )
         for selection in summary.selections
     ]
-    return ResultTable(
-        "every k", columns, tuple(rows), "every k", " ".join(filter(None, (EVERY_CAPTION, units_words(summary))))
-    )
+    return ResultTable("every k", columns, tuple(rows), "every k", every_caption(summary))
 
 
 def every_table(measured: Measured) -> list[ResultTable]:
@@ -239,13 +255,14 @@ def effective_sparsity_table(summary: Summary) -> ResultTable:
         (*words(entry.selector, f"{entry.fraction:.0%}"), smallest(entry.smallest_k, entry.max_k))
         for entry in summary.effective_sparsity
     )
-    of_units = "" if summary.unit == "token" else f", {unit_words(summary.unit)}"
+    units = units_of(summary)
+    of_units = "" if units == "tokens" else f", {units}"
     return ResultTable(
         "effective sparsity",
         (*keys("selector", "fraction"), *plain(f"smallest k{of_units}")),
         rows,
         "effective sparsity: the smallest measured k whose R(k) is at least this fraction",
-        "Of a selector that sees the target it includes luck.",
+        "Of a selector that sees the target it includes optimism.",
     )
 
 
@@ -265,7 +282,7 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
         *in_nats("same rule on null context", "other targets, null context"),
         *in_nats(*(f"{name} over random, k = {k}" for name in blind for k in ks)),
         *plain(*(f"{name} R({k})" for name in blind for k in ks)),
-        *in_nats(*(f"{name} real minus luck, k = {k}" for name in seeing for k in ks)),
+        *in_nats(*(f"{name} corrected gain, k = {k}" for name in seeing for k in ks)),
     )
     rows = []
     for entry in classes:
@@ -282,7 +299,7 @@ def class_table(classes: list[ClassSummary], whole: Summary) -> ResultTable:
                 *(estimated(gain, 3) for gain in of_rule),
                 *(estimated(at.gain_over_random_nats, 3) for at in at_blind),
                 *(recovered(summary, at.recovered_fraction) for at in at_blind),
-                *(estimated(at.real_minus_luck_nats, 3) for at in at_seeing),
+                *(estimated(at.corrected_gain_nats, 3) for at in at_seeing),
             )
         )
     return ResultTable("classes", columns, tuple(rows), "kinds of dependency", classes_caption(whole, len(classes)))

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES, ClassSummary
+from olmo_sparsity.statistics.single.model_setup import Visibility
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import multiplicity_words
-from olmo_sparsity.wording.numbers import interval
-from olmo_sparsity.wording.units import all_tokens_words, shown_ks_words, unit_words, units_words
+from olmo_sparsity.wording.numbers import interval, no_interval_words
+from olmo_sparsity.wording.units import all_tokens_words, entry_words, shown_ks_words, unit_words, units_of, units_words
 
-SEEING_CAPTION = (
-    "luck: sparse gain on resampled targets, drawn from the short-context prediction, for which the long context cannot matter; "
-    "the selector chooses again for each."
+EVERY = (
+    "R(k), sparse gain and gain over random of a selector that sees the target include optimism, which corrected gain has not; "
+    "under the null context that is the placebo. excess: real minus null context. D(k) is no evidence that the context helps: "
+    "compare random, the null context and mimicry."
 )
-EVERY_CAPTION = (
-    "R(k), sparse gain and gain over random of a selector that sees the target include luck. excess: real minus null context. "
-    "D(k) is no evidence that the context helps: compare random, the null context and mimicry."
-)
+
+
+def every_caption(summary: Summary) -> str:
+    """Return what a reader of the table of every k must know."""
+    return " ".join(filter(None, (EVERY, no_interval_words("D(k)", summary.num_documents), units_words(summary))))
 
 
 def blind_caption(summary: Summary) -> str:
     """Return what a reader of the table of selectors that do not see the target must know."""
-    units, notes = unit_words(summary.unit), (units_words(summary), all_tokens_words(summary))
+    units, few = units_of(summary), no_interval_words("D(k)", summary.num_documents)
+    notes = (few, units_words(summary), all_tokens_words(summary))
     return (
         f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
-        "no selection luck; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
+        "no optimism; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
         f"the long context that k {units} reproduce, useful or not; no evidence that the context helps. null "
         f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
         "imitate the real prediction. cost: evaluations of the model for the scores of one window."
@@ -55,9 +59,11 @@ def contrast_words(entry: ClassSummary) -> str:
     )
 
 
-def gains_caption(unit: str) -> str:
-    """Return what the columns of gains are; ``unit`` says what k counts."""
-    return (
-        f"Gain over random: sparse gain minus that of as many random {unit_words(unit)}, one draw of them. Luck: mean sparse "
-        "gain on resampled targets, of selectors that see the target; real minus luck is what is left."
+def gains_caption(unit: str, visibility: Visibility) -> str:
+    """Return what the columns of gains are; ``unit`` and ``visibility`` say what k counts."""
+    words = (
+        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, one draw of them. Optimism, "
+        "of selectors that see the target: how much more the choice for a target gains on it than on another one, measured on "
+        "resampled targets; corrected gain is sparse gain minus optimism."
     )
+    return " ".join(filter(None, (words, entry_words(visibility))))

@@ -18,11 +18,11 @@ from olmo_sparsity.wording.units import unit_words
 Measured = Union[Measurement, Summary]
 
 
-def luck_warning(subject: ComparedSubject) -> str:
+def optimism_warning(subject: ComparedSubject) -> str:
     """Return a warning for a subject that is compared by a selector that sees the target, else an empty text."""
     if subject.selector is None or not subject.summary.sees_target(CHOSEN):
         return ""
-    return f"{subject.selector} sees the target: its sparse gain and R(k) include selection luck."
+    return f"{subject.selector} sees the target: its sparse gain and R(k) include optimism."
 
 
 def pairings_words(comparison: Comparison) -> list[str]:
@@ -48,7 +48,7 @@ def pairing_words(first: Measured, second: Measured, pairing: Pairing) -> str:
         if not pairing.same_lengths:
             words.append("the lengths differ, so long gains belong to different contexts")
         words += _different_means(first.estimand, second.estimand)
-    words += _different_units(first.unit, second.unit)
+    words += _different_units(first, second)
     words += setup_differences(first.setup, second.setup)
     words += _different_rows(first.lengths.train_len, second.lengths.train_len)
     if first.null_context != second.null_context:
@@ -78,12 +78,13 @@ def _different_rows(first: Optional[int], second: Optional[int]) -> list[str]:
     return [f"training rows have {first} and {second} tokens, so gains beyond them begin at different lengths"]
 
 
-def _different_units(first: str, second: str) -> list[str]:
-    """Return a warning where k counts different things in two measurements."""
-    if first == second:
+def _different_units(first: Union[Measurement, Summary], second: Union[Measurement, Summary]) -> list[str]:
+    """Return a warning where k counts different groups in two measurements."""
+    if first.unit == second.unit:
         return []
+    one, other = (unit_words(of.unit, of.setup.visibility) for of in (first, second))
     return [
-        f"NOT THE SAME SETTING: k counts {unit_words(first)} in one and {unit_words(second)} in the other, so numbers at the "
+        f"NOT THE SAME SETTING: k counts {one} in one and {other} in the other, so numbers at the "
         "same k are not of the same thing"
     ]
 
@@ -99,7 +100,8 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
     if first.visibility != second.visibility:
         words.append(
             f"visibility differs ({first.visibility}, {second.visibility}): L_short and L_long are defined alike under both, "
-            "but sparse gains, R(k) and D(k) are different quantities"
+            "but sparse gains, R(k) and D(k) are different quantities: k counts tokens that stand alone under hidden, entries "
+            "that have read all before them under contextual"
         )
     if first.screening != second.screening:
         words.append("candidates were not screened alike, so the same selector chooses otherwise")
@@ -142,7 +144,7 @@ def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:
     """Return the gains of all windows, and of the first selector that has a headline in nats the rows of its headline."""
     rows = main_rows(comparison)
     gains = [row for row in rows if row.quantity in ("long_gain_nats", "gain_beyond_nats")]
-    for quantity in ("gain_over_random_nats", "real_minus_luck_nats", "gain_sparse_nats"):
+    for quantity in ("gain_over_random_nats", "corrected_gain_nats", "gain_sparse_nats"):
         of_selectors = [row for row in rows if row.quantity == quantity and any(d is not None for d in row.differences)]
         if of_selectors:
             return gains + [row for row in of_selectors if row.selector == of_selectors[0].selector]

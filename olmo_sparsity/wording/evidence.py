@@ -1,4 +1,4 @@
-"""DOC"""
+"""What a measurement says about the paper's claim, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
-from olmo_sparsity.wording.gates import SELECTION_ONLY
-from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, recovered_words
+from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words
+from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, no_interval_words, recovered_words
 from olmo_sparsity.wording.setup import null_words
-from olmo_sparsity.wording.units import counted_words, unit_words
+from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
 FEW_WORDS = "at most a quarter of the long-range tokens"
 CLAIM = "The paper claims that few tokens give back what the long context is worth, and that this explains length generalization."
 NO_HEADLINE = "No selector that does not see the target was measured, so there is no headline number."
-NO_SEEING = "No selector that sees the target was measured, so there is no luck to take off."
+NO_SEEING = "No selector that sees the target was measured, so there is no optimism to take off."
 NO_EVIDENCE = "D is no evidence that the context helps."
 
 
 def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[str]:
     """Return what a measurement says about the paper's claim: five entries, of one or a few sentences each.
 
-    They are the worth of the long context and of the null context; the headline; real minus luck; D(k); the conclusion, which
+    They are the worth of the long context and of the null context; the headline; corrected gain; D(k); the conclusion, which
     says no more than the intervals do.
 
     Args:
@@ -45,14 +45,15 @@ def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[st
 
 
 def value_words(summary: Summary) -> str:
-    """Return what the long context is worth, and what that of the null context, in one sentence."""
+    """Return what the long context is worth, what that of the null context, and what the gap costs, in one or two sentences."""
     gain, null_gain, lengths = summary.long_gain_nats, summary.null_long_gain_nats, summary.lengths
     harm = ", so it does harm" if null_gain.is_below_zero else ""
-    return (
+    worth = (
         f"Seeing all {lengths.num_long_range} long-range tokens in addition to the {lengths.local_len} local ones is worth "
         f"{interval(gain, 3)} nats, {against_zero(gain)}; the null context in their place ({null_words(summary)}) is worth "
         f"{interval(null_gain, 3)} nats{harm}."
     )
+    return " ".join(filter(None, (worth, gap_words(summary))))
 
 
 def blind_words(summary: Summary, selector: str) -> str:
@@ -60,7 +61,7 @@ def blind_words(summary: Summary, selector: str) -> str:
     shown k alike: gain over random, also under the null context, and R(k), also of random, where the gate passed."""
     clauses = []
     for k in summary.end_ks:
-        entry, chosen = summary.at(selector, "real", k), counted_words(summary.unit, k)
+        entry, chosen = summary.at(selector, "real", k), counted_of(summary, k)
         over, gain = entry.gain_over_random_nats, f"{chosen} gain{'s' if k == 1 else ''}"
         null, random = _entry(summary, selector, "null", k=k), _entry(summary, "random", "real", k=k)
         gained = (
@@ -102,22 +103,21 @@ def random_ones_words(k: int) -> str:
 
 
 def seeing_words(summary: Summary, selector: str) -> str:
-    """Return what a selector that sees the target gains, and how much of it is luck, in one sentence that treats the smallest
-    and the largest shown k alike."""
+    """Return what a selector that sees the target gains, and how much of it is optimism, in one sentence that treats the
+    smallest and the largest shown k alike."""
     clauses = []
     for k in summary.end_ks:
         entry = summary.at(selector, "real", k)
-        gained = (
-            f"{counted_words(summary.unit, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+        gained = f"{counted_of(summary, k)} gain{'s' if k == 1 else ''} {interval(entry.gain_sparse_nats, 3)} nats"
+        corrected, null = entry.corrected_gain_nats, _entry(summary, selector, "null", k=k)
+        if corrected is None:
+            clauses.append(f"{gained}, of which an unknown part is optimism")
+            continue
+        placebo = "" if null is None else f" (null context: {interval(null.corrected_gain_nats, 3)})"
+        clauses.append(
+            f"{gained}, of which {interval(entry.optimism_nats, 3)} is optimism: a corrected gain of {interval(corrected, 3)} "
+            f"nats{placebo}, {against_zero(corrected)}"
         )
-        rest = entry.real_minus_luck_nats
-        if rest is None:
-            clauses.append(f"{gained}, of which an unknown part is luck")
-        else:
-            clauses.append(
-                f"{gained}, {interval(entry.luck_nats, 3)} on resampled targets, which is luck; real minus luck is "
-                f"{interval(rest, 3)} nats, {against_zero(rest)}"
-            )
     return f"Chosen by {selector}, which sees the target, {'; '.join(clauses)}."
 
 
@@ -126,9 +126,7 @@ def prediction_words(summary: Summary, selector: str) -> str:
 
     R(k) is one of them; of a selector that does not see the target, ``blind_words`` has it. Without `random` there is no D(k).
     """
-    no_prediction = (
-        f"D(k), the share of the model's reaction that k {unit_words(summary.unit)} reproduce, is not shown:"
-    )
+    no_prediction = f"D(k), the share of the model's reaction that k {units_of(summary)} reproduce, is not shown:"
     if selector == "random":
         return f"{no_prediction} only random was measured."
     if "random" not in summary.selectors:
@@ -142,13 +140,14 @@ def prediction_words(summary: Summary, selector: str) -> str:
         company = [f"{name} {interval(value)}" for name, value in beside if value is not None]
         recovered = summary.at(selector, "real", k).recovered_fraction
         if summary.sees_target(selector) and recovered is not None:
-            company.append(f"R({k}) with its luck {recovered_words(summary, recovered)}")
+            company.append(f"R({k}) with its optimism {recovered_words(summary, recovered)}")
         clauses.append(f"D({k}) = {interval(of.real)} ({', '.join(company)})")
     words = [f"Of the model's reaction to the long context, useful or not, {selector} reproduces {'; '.join(clauses)}."]
     words += [f"{name} was not measured." for name in _missing_beside(found.values())]
     if not summary.gate_passed:
         words.append("The gate failed, so no R(k) stands beside it.")
-    return " ".join([*words, NO_EVIDENCE])
+    words.append(no_interval_words("D(k)", summary.num_documents))
+    return " ".join(sentence for sentence in [*words, NO_EVIDENCE] if sentence)
 
 
 def _missing_beside(found: Iterable[PredictionRecovered]) -> list[str]:
@@ -170,24 +169,32 @@ def _entry(summary: Summary, selector: str, context: str, *, k: int) -> Optional
 
 
 def _sparsity_words(summary: Summary, selector: Optional[str]) -> str:
-    """Return whether few tokens give back the long gain, as far as one selector that does not see the target shows it."""
+    """Return whether few tokens, or entries, give back the long gain, as far as one selector blind to the target shows it."""
+    few = f"few {units_of(summary)}"
     if not summary.long_gain_nats.has_interval:
-        return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that few tokens could give back."
+        return f"Here there are {TOO_FEW_TO_TELL} whether there is a long gain that {few} could give back."
+    if summary.may_be_gap:
+        return f"Here {MAY_BE_GAP}, so it is not shown that there is one that {few} could give back."
     if not summary.gate_passed:
-        return "These windows do not show a long gain that few tokens could give back, which is no proof that there is none."
+        return (
+            f"These windows do not show a long gain that {few} could give back, which is no proof that there is none."
+        )
     if selector is None:
-        return "Without a selector that does not see the target, it is not shown whether few tokens do so."
-    clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.end_ks]
+        return f"Without a selector that does not see the target, it is not shown whether {few} do so."
+    clauses = [_share_words(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few]
     said = f"Here (visibility {summary.setup.visibility}, chosen by {selector}) {'; '.join(clauses)}."
     return f"{said} {_verdict_words(summary, selector)}"
 
 
 def _share_words(summary: Summary, entry: SelectionSummary) -> str:
     """Return how much of the long gain a choice gives back, and whether more than a random one, as a clause."""
-    chosen, num_long_range = counted_words(summary.unit, entry.k), summary.lengths.num_long_range
+    chosen, num_long_range = (
+        counted_of(summary, entry.k),
+        summary.lengths.num_long_range,
+    )
     of_all = "one" if entry.k == 1 else str(entry.k)
-    if entry.k == summary.end_ks[0]:
-        of_all += f" of the {num_long_range} long-range tokens"
+    if entry.k == summary.ks_of_few[0]:
+        of_all += f" of the {num_long_range} long-range {units_of(summary)}"
     if summary.unit != "token":
         of_all = f"{chosen} ({entry.mean_tokens:.1f} of the {num_long_range} long-range tokens on average)"
     amount = _amount_words(entry.recovered_fraction, is_fragile=summary.is_fragile)
@@ -232,12 +239,12 @@ def _are_few(summary: Summary, entry: SelectionSummary) -> bool:
 def _verdict_words(summary: Summary, selector: str) -> str:
     """Return what follows from the choices of one selector, whether the text matters, and which other selectors show more."""
     supports = {
-        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.end_ks}
+        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.ks_of_few}
         for name in summary.blind_selectors
     }
     reached = max(supports[selector].values())
     ks = [k for k, support in supports[selector].items() if support == reached]
-    few = f"Few {unit_words(summary.unit)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
+    few = f"Few {units_of(summary)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"
     if reached == 0:
         words = [_nothing_shown_words(summary, selector)]
     elif reached == 1:
@@ -254,7 +261,10 @@ def _verdict_words(summary: Summary, selector: str) -> str:
 
 def _nothing_shown_words(summary: Summary, selector: str) -> str:
     """Return why no choice of a selector shows that few tokens give back some of the long gain."""
-    entries, units = [summary.at(selector, "real", k) for k in summary.end_ks], unit_words(summary.unit)
+    entries, units = (
+        [summary.at(selector, "real", k) for k in summary.ks_of_few],
+        units_of(summary),
+    )
     if not any(_are_few(summary, entry) for entry in entries):
         return f"These are not few {units} ({FEW_WORDS}), so nothing is shown about few."
     if any(entry.gain_over_random_nats is None for entry in entries):
@@ -290,11 +300,12 @@ def _generalization_words(summary: Summary) -> str:
     if summary.beyond_gate == "not-applicable":
         return f"A training row has all {full} tokens: {SELECTION_ONLY}."
     worth = (
-        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
+        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has "
+        f"({EITHER_WAY})"
     )
     if summary.beyond_gate_passed:
         return (
-            f"{worth}: the model generalizes in length, but whether it does so because few {unit_words(summary.unit)} are enough "
+            f"{worth}: the model generalizes in length, but whether it does so because few {units_of(summary)} are enough "
             "is not shown."
         )
-    return f"{worth} ({against_zero(gain)}): {SELECTION_ONLY}."
+    return f"{worth}, {against_zero(gain)}: {SELECTION_ONLY}."

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
-from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS
+from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, interval
 
+WITHOUT_GAP = "without the gap in the position IDs"  # of recent tokens that begin where a row of training begins
+MAY_BE_GAP = "the long gain may be the cost of the gap in the position IDs"
+EITHER_WAY = "with or without the gap, whichever has the lower loss"
 NO_LONG_GAIN = "the windows show no clear gain of this model from the long context"
 SELECTION_ONLY = "the run shows selection, not length generalization"
 NO_GENERALIZATION = "it shows nothing about length generalization"
@@ -37,22 +40,45 @@ def _signed(gain: Estimate) -> str:
     return f"{gain.mean:+.4f} nats, 95% interval [{gain.low:+.4f}, {gain.high:+.4f}]"
 
 
-def gate_reason(long_gain: Estimate) -> str:
+def gate_reason(summary: Summary) -> str:
     """Return why the validity gate failed."""
-    return NO_LONG_GAIN if long_gain.has_interval else TOO_FEW_FOR_INTERVAL
+    if not summary.long_gain_nats.has_interval:
+        return TOO_FEW_FOR_INTERVAL
+    return MAY_BE_GAP if summary.may_be_gap else NO_LONG_GAIN
 
 
 def gate_words(summary: Summary, *, short: bool = False) -> str:
     """Return the validity gate in one sentence; ``short``: without its number and what follows from it."""
-    gain = summary.long_gain_nats
+    gain, at_gate = summary.long_gain_nats, summary.gate_gain_nats
     if summary.gate_passed and short:
         return "Gate passed: the mean long gain is clearly above 0."
     if summary.gate_passed:
-        return f"Gate passed: the long context is worth {_signed(gain)}."
+        return f"Gate passed: the long context is worth {_signed(gain)}{_without_gap_words(summary)}."
     if short:
-        return f"GATE FAILED: {gate_reason(gain)}."
+        return f"GATE FAILED: {gate_reason(summary)}."
     number = f" ({_signed(gain)})" if gain.has_interval else ""
-    return f"GATE FAILED: {gate_reason(gain)}{number}, so no recovered fraction is shown."
+    if summary.may_be_gap and at_gate is not None and at_gate.has_interval:
+        number = f": it is {_signed(gain)} in place, and {_signed(at_gate)} from the local tokens {WITHOUT_GAP}"
+    return f"GATE FAILED: {gate_reason(summary)}{number}, so no recovered fraction is shown."
+
+
+def _without_gap_words(summary: Summary) -> str:
+    """Return what is left of a long gain without the cost of the gap, as the end of a sentence; empty where the gap costs
+    nothing that is seen, or is not known to cost anything."""
+    at_gate = summary.gate_gain_nats
+    if at_gate is None or not at_gate.has_interval or _signed(at_gate) == _signed(summary.long_gain_nats):
+        return ""
+    return f", and from the local tokens {WITHOUT_GAP} {_signed(at_gate)}"
+
+
+def gap_words(summary: Summary) -> str:
+    """Return what the gap in front of the local tokens costs, and of a clear long gain the share, in one sentence; empty where
+    it was not measured."""
+    cost, gain = summary.gap_cost_nats, summary.long_gain_nats
+    if cost is None:
+        return ""
+    share = f", {cost.mean / gain.mean:.0%} of the long gain" if gain.is_above_zero and cost.mean > 0 else ""
+    return f"The gap in the position IDs in front of the local tokens costs {interval(cost, 3)} nats{share}."
 
 
 def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
@@ -70,7 +96,10 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
         reason = f"it is the same gate, since a training row has as many tokens as the local context, {row}"
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
     elif summary.beyond_gate_passed:
-        worth = f"all {full} tokens instead of the last {row}, as many as a training row has, are worth {_signed(gain)}"
+        worth = (
+            f"all {full} tokens instead of the last {row}, as many as a training row has ({EITHER_WAY}), are worth "
+            f"{_signed(gain)}"
+        )
         reason, follows = "the mean gain beyond the training row is clearly above 0" if short else worth, ""
     else:
         number = "" if short else f" ({_signed(gain)})"
@@ -92,9 +121,14 @@ def fragile_words(summary: Summary) -> str:
 
 
 def gates_words(summary: Summary) -> str:
-    """Return both gates, and the warning about a fragile R(k), in one or more sentences."""
-    words = (gate_words(summary), beyond_gate_words(summary), fragile_words(summary))
-    return " ".join(sentence for sentence in words if sentence)
+    """Return both gates, the cost of the gap, and the warning about a fragile R(k), in one or more sentences."""
+    return " ".join(gate_sentences(summary))
+
+
+def gate_sentences(summary: Summary) -> list[str]:
+    """Return both gates in their long form, the cost of the gap, and the warning about a fragile R(k), a sentence each."""
+    words = (gate_words(summary), gap_words(summary), beyond_gate_words(summary), fragile_words(summary))
+    return [sentence for sentence in words if sentence]
 
 
 def no_fraction_words(long_gain: Estimate) -> str:

@@ -6,12 +6,14 @@ from typing import Optional
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.single.summary import Summary
 
 REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
 TOO_FEW_DOCUMENTS = "too few documents"
 TOO_FEW_TO_TELL = f"{TOO_FEW_DOCUMENTS} to tell"
+NO_INTERVAL = f"{TOO_FEW_DOCUMENTS} for an interval"
 FRAGILE = "fragile"
 
 
@@ -36,6 +38,19 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
         return f"{estimate.mean:.{digits}f}"
     low, high = estimate.bounds
     return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def no_interval_words(what: str, num_documents: int, *, at_least: int = MIN_RATIO_DOCUMENTS) -> str:
+    """Return in one sentence that D(k), or what follows from it, has no interval; empty where there are documents enough.
+
+    Args:
+        what: its name.
+        num_documents: number of documents that were measured.
+        at_least: number of documents that its interval takes.
+    """
+    if num_documents >= at_least:
+        return ""
+    return f"{what}: {NO_INTERVAL} ({num_documents:,}; it takes {at_least:,})."
 
 
 def recovered_words(summary: Summary, recovered: Optional[Estimate], digits: int = 2) -> str:

@@ -30,12 +30,12 @@ def labels_of(figure: Figure) -> list[str]:
 
 
 def test_the_smallest_and_the_largest_k_alike(folders: dict[str, Path]) -> None:
-    """Blind selectors are shown by their gain over random, those that see the target by real minus luck."""
+    """Blind selectors are shown by their gain over random, those that see the target by their corrected gain."""
     runs = [str(folders["passed"]), str(folders["beyond failed"])]
     figure = drawn(*runs)
     labels = labels_of(figure)
     numbers = {
-        "unmask-one": "real minus luck",
+        "unmask-one": "corrected gain",
         "kl": "gain over random",
         "attention": "gain over random",
     }
@@ -83,7 +83,7 @@ def test_a_selector_of_each_run(tables: Path) -> None:
     mixed = drawn(f"{tables}:kl", f"{tables}:unmask-one")
     assert labels_of(blind)[3:] == [f"its selector, k = {k}: gain over random" for k in (1, 8)]
     assert sorted(labels_of(mixed)[3:]) == sorted(
-        f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "real minus luck")
+        f"its selector, k = {k}: {words}" for k in (1, 8) for words in ("gain over random", "corrected gain")
     )
     assert "Both gates of all measurements passed." in words_on(blind)
     assert "unmask-one sees the target" in words_on(mixed)

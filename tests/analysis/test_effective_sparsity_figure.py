@@ -79,6 +79,28 @@ def test_bars_are_the_intervals(figure: Figure, found: SparsityByLength) -> None
     assert bars[: len(LENGTHS)] == [pytest.approx((point.low, point.high)) for point in points]
 
 
+@pytest.mark.parametrize("num_documents", [299, 300])
+def test_too_few_documents_have_no_bars_and_say_so(num_documents: int) -> None:
+    measured = [planted_length(length, spread=0.5, num_documents=num_documents) for length in LENGTHS]
+    found = sparsity_by_length(measured, selector="attention")
+    drawn = effective_sparsity.draw_found(found)
+    bars = [segment for axis in drawn.figure.axes for bars in axis.collections for segment in bars.get_segments()]
+    plt.close(drawn.figure)
+    of_k = f"k of someone/Made-Up-2M: too few documents for an interval ({num_documents}; it takes 300)"
+    of_growth = (
+        f"Growth of k of someone/Made-Up-2M: too few documents for an interval ({num_documents}; it takes 1,000)"
+    )
+    has_few = num_documents < 300
+    assert (len(bars) == 0) == has_few
+    assert effective_sparsity.slope_lines(found)[4:] == [of_k, of_growth][0 if has_few else 1 :]
+    words = str(drawn.figure.get_label())
+    assert (of_k in words) == has_few and of_growth in words
+    assert "attention: full_len^0.40 (no interval) for 50%" in words
+    table = effective_sparsity.table(found)
+    assert (table[["k_low", "k_high"]].isna().all(axis=None)) == has_few and (table.has_interval == (not has_few)).all()
+    assert table[["slope_low", "slope_high"]].isna().all(axis=None)
+
+
 def test_what_no_measured_k_reaches_has_a_mark_and_no_point(figure: Figure, found: SparsityByLength) -> None:
     assert marks(figure.axes[0]) == [">8 random"] * 2  # random of the smaller model, at both lengths
     assert found.models[1].points[PointKey(RANDOM, 0.5, 128)].value is None
@@ -98,12 +120,12 @@ def test_the_caption_tells_growth_bound_gates_and_company(figure: Figure) -> Non
         "Growth of k of someone/Made-Up-2M, attention, null context: full_len^0.20 [0.20, 0.20] for 50%,",
         "Growth of k of someone/Made-Up-2M, random: full_len^1.00 [1.00, 1.00] for 50%,",
         "Growth of k of someone/Smaller, random: none for 50% (some length does not reach it),",
-        "The k of a selector is an upper bound of what suffices: another choice may need fewer.",
+        "The k of a selector is an upper bound of the entries that suffice: another choice may need fewer. An entry: ",
         "the local context fixed at 64 tokens",
         "D(k) alone is no evidence that the context helps",
         "the gate passed at every length",
         "the gate FAILED at full_len 128, 256",
-        "120 windows of 60 documents (planted text, measured), mean over documents",
+        "2,000 windows of 1,000 documents (planted text, measured), mean over documents",
     ):
         assert expected in words
     above = figure._suptitle  # what nobody may miss

@@ -1,4 +1,4 @@
-"""Figure 4: its points, their weights, the resampled target as the picture of luck, and the numbers in its panels."""
+"""Figure 4: its points, their weights, the resampled target as the picture of selection, and the numbers in its panels."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path) -> None:
             real, null = (drawn.summary.at(name, context, k) for context in ("real", "null"))
             fraction = f"R({k}) = {interval(real.recovered_fraction)}"
             if name == "unmask-one":
-                lines = [f"real minus luck {interval(real.real_minus_luck_nats)}", fraction]
-                assert titles[i + 3][:2] == [f"k = {k}, resampled target", f"luck {interval(real.luck_nats)}"]
+                lines = [f"corrected gain {interval(real.corrected_gain_nats)}", fraction]
+                assert titles[i + 3][:2] == [f"k = {k}, resampled target", f"optimism {interval(real.optimism_nats)}"]
             elif name == "kl":
                 lines = [fraction, f"over random {interval(real.gain_over_random_nats)}"]
             else:
@@ -116,8 +116,8 @@ def test_the_numbers_to_read_are_in_the_titles(tables: Path) -> None:
             ]
             assert titles[i - 3][: len(lines)] == lines
         words = words_on(figure)
-        assert ("exactly luck" in words) == ("real minus luck" in words) == (name == "unmask-one")
-        assert ("holds no selection luck" in words) == (name != "unmask-one")
+        assert ("what showing any set costs" in words) == ("corrected gain" in words) == (name == "unmask-one")
+        assert ("holds no optimism" in words) == (name != "unmask-one")
 
 
 def test_no_recovered_fraction_where_the_gate_failed(folders: dict[str, Path]) -> None:
@@ -223,29 +223,30 @@ def test_draws_alone_can_be_too_many_for_points(tables: Path, monkeypatch: pytes
 
 
 def test_without_resampled_targets(tables: Path, tmp_path: Path) -> None:
-    """``influence.resampled_draws: 0`` leaves the luck unknown: no row of it, and a dash in its place."""
+    """``influence.resampled_draws: 0`` leaves optimism unknown: no row of it, and a dash in its place."""
     bare = Path(shutil.copytree(tables, tmp_path / "bare"))
     for part in (0, 1):
         path = part_path(bare, "selections", part=part)
         table = pq.read_table(path)
-        write_parquet(table.filter(pc.field("context") != "resampled"), path)
+        write_parquet(table.filter(~pc.field("context").isin(["resampled", "null-resampled"])), path)
         path = part_path(bare, "windows", part=part)
         table = pq.read_table(path)
         for name in (
             "resampled_target_ids",
             "resampled_loss_short_nats",
             "resampled_loss_long_nats",
-            "single_luck_nats",
+            "single_optimism_nats",
+            "null_single_optimism_nats",
         ):
             field = table.schema.field(name)
-            empty = None if name == "single_luck_nats" else []
+            empty = None if name.endswith("single_optimism_nats") else []
             column = pa.array([empty] * len(table), field.type)
             table = table.set_column(table.schema.get_field_index(name), field, column)
         write_parquet(table, path)
     (figure,) = figures_of(figure4.draw(read(bare, "unmask-one")))
     assert len(figure.axes) == 2 * len(KS)
-    assert figure.axes[0].get_title().split("\n")[1] == "real minus luck -"
-    assert "exactly luck" not in words_on(figure)
+    assert figure.axes[0].get_title().split("\n")[1] == "corrected gain -"
+    assert "what showing any set costs" not in words_on(figure)
 
 
 def test_one_column_has_room_for_two_k(tables: Path) -> None:

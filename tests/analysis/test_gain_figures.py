@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from analysis import classes, prediction_recovered, recovered_fraction, sample_size
 from analysis.style import LOOKS, dodges
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.breakdowns import by_class, by_sample_size
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import Summary
@@ -42,15 +43,15 @@ def test_recovered_fraction_shows_the_summary(tables: Path) -> None:
     summary, axes = read(tables).summary, figure.axes
     assert [axis.get_title() for axis in axes] == [
         "R(k)\ntarget unseen", "gain over random\ntarget unseen", "real minus null\ntarget unseen",
-        "sparse gain, luck\ntarget seen", "real minus luck\ntarget seen", "real minus null\ntarget seen",
+        "sparse gain, optimism\ntarget seen", "corrected gain\ntarget seen", "real minus null\ntarget seen",
     ]  # fmt: skip
     assert [axis.get_ylabel() for axis in axes] == ["recovered fraction", *["mean, nats"] * 5]
     expected: list[list[tuple[str, str, str]]] = [  # context, quantity and line of each panel
         [("real", "recovered_fraction", "-"), ("null", "recovered_fraction", ":")],
         [("real", "gain_over_random_nats", "-"), ("null", "gain_over_random_nats", ":")],
         [("real", "excess_gain_nats", "-")],
-        [("real", "gain_sparse_nats", "-"), ("real", "luck_nats", "-.")],
-        [("real", "real_minus_luck_nats", "-")],
+        [("real", "gain_sparse_nats", "-"), ("real", "optimism_nats", "-.")],
+        [("real", "corrected_gain_nats", "-"), ("null", "corrected_gain_nats", ":")],
         [("real", "excess_gain_nats", "-")],
     ]
     for axis, group, lines in zip(axes, [BLIND] * 3 + [SEEING] * 3, expected, strict=True):
@@ -116,6 +117,22 @@ def test_the_prediction_is_never_shown_without_its_company(tables: Path) -> None
     assert "no evidence that the context helps" in words_on(figure)
 
 
+@pytest.mark.parametrize("num_documents", [MIN_RATIO_DOCUMENTS - 1, MIN_RATIO_DOCUMENTS])
+def test_bars_of_d_stand_only_where_there_are_documents_enough(num_documents: int, tmp_path: Path) -> None:
+    """R(k), of the same windows, has bars with fewer."""
+    drawn = read(made_up_tables(tmp_path / "tables", num_documents, selectors=["kl", "random"]))
+    (figure,) = figures_of(prediction_recovered.draw(drawn))
+    for axis, quantity in ((figure.axes[0], "prediction_recovered"), (figure.axes[3], "recovered_fraction")):
+        found = [drawn.summary.at(name, "real", k).estimate(quantity) for name in ("kl", "random") for k in KS]
+        expected = sorted(estimate.bounds for estimate in found if estimate is not None and estimate.bounds is not None)
+        bars = sorted(tuple(segment[:, 1]) for bars in axis.collections for segment in bars.get_segments())
+        has_few = quantity == "prediction_recovered" and num_documents < MIN_RATIO_DOCUMENTS
+        assert len(bars) == (0 if has_few else len(found))
+        assert np.array(bars) == pytest.approx(np.array(expected))
+    words = f"D(k): too few documents for an interval ({num_documents}; it takes {MIN_RATIO_DOCUMENTS})."
+    assert (words in words_on(figure)) == (num_documents < MIN_RATIO_DOCUMENTS)
+
+
 def test_what_was_not_measured_is_said(tables: Path) -> None:
     figures = figures_of(prediction_recovered.draw(read(tables, "random", "nearest")))
     for name in ("random", "lasso"):
@@ -160,7 +177,7 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
         fractions = [] if selector == "unmask-one" else [e for e in at if e.recovered_fraction is not None]
         shown = [x for x, _ in points_with(axes[2], LOOKS[selector])]
         assert shown == [round(mean(entry.recovered_fraction), 9) for entry in fractions]
-        controls = [e.real_minus_luck_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
+        controls = [e.corrected_gain_nats if selector == "unmask-one" else e.gain_over_random_nats for e in at]
         assert [x for x, _ in points_with(axes[3], LOOKS[selector])] == [round(mean(value), 9) for value in controls]
     words = words_on(figure)
     assert "unmask-one (sees the target)" in words
@@ -203,11 +220,11 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
         drawn = read(folders[name], *MAIN_SELECTORS)
         (figure,) = figures_of(sample_size.draw(drawn))
         summaries = by_sample_size(drawn.measurement)
-        (gates, fraction, smallest), (first, last, minus_luck) = np.reshape(figure.axes, (2, 3))
+        (gates, fraction, smallest), (first, last, corrected) = np.reshape(figure.axes, (2, 3))
         assert [axis.get_title().split("\n")[0] for axis in figure.axes] == [
-            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "real minus luck",
+            "long gain", "R(8)", "smallest k with R(k) at least 0.8", "gain over random", "gain over random", "corrected gain",
         ]  # fmt: skip
-        assert [axis.get_title().split("\n")[1] for axis in (first, last, minus_luck)] == ["k = 1", "k = 8", "k = 8"]
+        assert [axis.get_title().split("\n")[1] for axis in (first, last, corrected)] == ["k = 1", "k = 8", "k = 8"]
         labels = ["nats", "recovered fraction", "k, long-range tokens", "nats", "nats", "nats"]
         assert [axis.get_ylabel() for axis in figure.axes] == labels
         sizes = [summary.num_windows for summary in summaries]
@@ -217,7 +234,7 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
             assert [segment[0][0] for segment in bars.get_segments()] == pytest.approx([size * side for size in sizes])
         gains = [
             tuple(summary.of_windows(which).mean for summary in summaries)
-            for which in ("long_gain_nats", "gain_beyond_nats")
+            for which in ("gate_gain_nats", "gain_beyond_nats")
         ]
         assert heights(gates)[0] == gains[0]
         if name == "passed":  # training rows are as long as the local context: both gains are the same
@@ -228,7 +245,7 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
             (fraction, "recovered_fraction", 8, {"kl", "attention", "random"}),
             (first, "gain_over_random_nats", 1, {"kl", "attention"}),
             (last, "gain_over_random_nats", 8, {"kl", "attention"}),
-            (minus_luck, "real_minus_luck_nats", 8, {"unmask-one"}),
+            (corrected, "corrected_gain_nats", 8, {"unmask-one"}),
         ):
             assert drawn_selectors(axis) == selectors
             for selector in selectors:

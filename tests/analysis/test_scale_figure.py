@@ -147,7 +147,7 @@ def test_panels_of_windows_show_means_intervals_and_seeds(figure: Figure, rungs:
     [
         (2, "R(k), target not seen", "recovered_fraction", ["kl", "attention", "random"]),
         (3, "gain over random, target not seen", "gain_over_random_nats", ["kl", "attention"]),
-        (4, "real minus luck, target seen", "real_minus_luck_nats", ["unmask-one"]),
+        (4, "corrected gain, target seen", "corrected_gain_nats", ["unmask-one"]),
     ],
 )
 def test_panels_of_selectors_show_the_smallest_and_the_largest_k_alike(
@@ -173,6 +173,9 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     drawn = [heights for heights in drawn if heights]
     for wanted in ("real", "null", "mimicry", "random"):
         assert [mean(getattr(of, wanted)) for of in recovered] in drawn
+    assert not any(of.real.has_interval for of in recovered if of.real)
+    assert not [segment for bars in axis.collections for segment in bars.get_segments() if np.isfinite(segment).all()]
+    assert "D(k): too few documents for an interval (80; it takes 300)." in str(figure.get_label())
 
 
 def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: list[scale.Rung]) -> None:

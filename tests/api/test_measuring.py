@@ -71,7 +71,13 @@ def test_windows_of_a_table_have_its_text_and_documents(of_command: api.Results,
 def test_a_measurement_has_the_numbers_of_the_command(of_command: api.Results, measured: api.Results) -> None:
     """Everything but the null contexts, which are drawn from other windows here."""
     columns = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "gain_beyond_nats", "kl_short_nats"]
-    for name in [*columns, "single_luck_nats", "resampled_loss_short_nats"]:
+    for name in [
+        *columns,
+        "single_optimism_nats",
+        "kl_short_to_long_nats",
+        "entropy_short_nats",
+        "resampled_loss_short_nats",
+    ]:
         same(measured.windows[name], of_command.windows[name])
     assert list(measured.windows) == list(of_command.windows)
     own = measured.selections.query("context in ('real', 'resampled')")

@@ -26,7 +26,7 @@ def test_generated_tables_hold_what_was_planted(tmp_path: Path) -> None:
         entry = entries[selector, context, k]
         invented = SELECTORS[selector]
         long_gain = measurement.windows["gain_long_nats" if context == "real" else "null_gain_long_nats"].mean()
-        expected = min(1, invented.share * k**0.5) * long_gain + invented.luck * k**0.5
+        expected = min(1, invented.share * k**0.5) * long_gain + invented.optimism * k**0.5
         assert entry.gain_sparse_nats is not None
         assert entry.gain_sparse_nats.mean == pytest.approx(expected, abs=0.01)  # five standard errors
         assert entry.info == SelectorInfo(invented.sees_target, invented.num_evaluations)

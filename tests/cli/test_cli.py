@@ -145,7 +145,7 @@ def test_all_selectors(workplace: Path) -> None:
     costs = {(row[1], row[5]) for row in rows if row[3] in ("1", "2") and row[5].isdigit()}
     assert costs == {
         ("unmask-one", "13"), ("kl", "14"), ("gradient", "3"), ("attention", "1"), ("nearest", "0"), ("mask-one", "13"),
-        ("greedy", "23"), ("greedy-kl", "24"), ("lasso", "9"),
+        ("greedy", "23"), ("greedy-kl", "24"), ("lasso", "9"), ("random", "0"),
     }  # fmt: skip
 
 

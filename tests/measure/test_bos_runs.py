@@ -76,6 +76,13 @@ def test_losses_are_those_with_the_bos_at_position_0(
 
         assert window["loss_short_nats"] == pytest.approx(loss(set()), abs=1e-5)
         assert window["loss_long_nats"] == pytest.approx(loss(set(range(M))), abs=1e-5)
+        row_len = bos_config.context.train_len or LOCAL
+        for column, num_visible in (("loss_short_no_gap_nats", LOCAL), ("loss_train_len_no_gap_nats", row_len)):
+            row = [eos_id, *window["token_ids"][-num_visible:]]
+            seen = set(range(num_visible + 1))
+            expected = reference.target_loss(model, row, list(range(num_visible + 1)), seen, window["target_id"])
+            assert window[column] == pytest.approx(expected, abs=1e-5)
+        assert abs(window["loss_short_no_gap_nats"] - window["loss_short_nats"]) > 1e-4
         chosen = selections[window["window_id"]]
         assert chosen["loss_sparse_nats"][1] == pytest.approx(loss(set(chosen["positions"][:2])), abs=1e-5)
         assert max(chosen["distance_tokens"]) <= FULL  # distances do not count the BOS

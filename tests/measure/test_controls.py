@@ -1,4 +1,4 @@
-"""The controls: drawn labels, what shares the forward passes, and what real minus luck says."""
+"""The controls: drawn labels, what shares the forward passes, and what optimism and corrected gain say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
+from brute_force import kl, optimism_of_one
 from scored_windows import make_scores
 from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL as TINY_FULL
@@ -20,10 +21,17 @@ from tiny_windows import windows as tiny_windows
 
 from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.selection import window_influence
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.selection.window_influence import PartInfluence, draw_labels, measure_windows
+from olmo_sparsity.measure.selection.window_influence import (
+    PartInfluence,
+    WindowInfluence,
+    draw_labels,
+    measure_windows,
+)
+from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import log_probs, read_singles, short_log_probs
+from olmo_sparsity.measure.visible.losses import log_probs, read_singles, recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.model.olmo import OLMoWithPositions
@@ -79,7 +87,26 @@ def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context
     changed = dataclasses.replace(config, influence=influence, context=context)
     for window in rows_of(measure(changed, tiny_run, out=tmp_path / "t"), "windows"):
         assert window["loss_train_len_nats"] == window["loss_short_nats" if train_len == LOCAL else "loss_long_nats"]
-        assert window["gain_beyond_nats"] == (window["gain_long_nats"] if train_len == LOCAL else 0.0)
+        row, no_gap = window["loss_train_len_no_gap_nats"], window["loss_short_no_gap_nats"]
+        assert row == (no_gap if train_len == LOCAL else window["loss_long_nats"])
+        assert window["gain_beyond_nats"] == np.float32(row) - np.float32(window["loss_long_nats"])
+
+
+@pytest.mark.parametrize(("train_len", "expected"), [(None, 1), (TINY_LOCAL, 1), (TINY_LOCAL + 1, 3), (TINY_FULL, 1)])
+def test_recent_tokens_are_run_once_for_each_arrangement(
+    monkeypatch: pytest.MonkeyPatch, train_len: int | None, expected: int
+) -> None:
+    """L_short and L_long are known; directly behind the anchor the local tokens are run always, those of a row where it is
+    longer than they are, and shorter than the window."""
+    ran = []
+
+    def counted(*values: Any, num_visible: int, in_place: bool, **named: Any) -> torch.Tensor:
+        ran.append((num_visible, in_place))
+        return recent_losses(*values, num_visible=num_visible, in_place=in_place, **named)
+
+    monkeypatch.setattr(window_influence, "recent_losses", counted)
+    measured(build(NORMED).eval(), 2, path="compact", k=[1], selectors=["kl"], train_len=train_len)
+    assert len(ran) == len(set(ran)) == expected
 
 
 # --- drawn labels -----------------------------------------------------------------------------------------------------
@@ -111,7 +138,10 @@ def test_without_draws_there_is_no_resampled_row_and_nothing_else_changes(
     folder = measure(dataclasses.replace(config, influence=none), tiny_run, out=tmp_path / "none")
     assert check_tables(folder).problems == []
     selections = read_table(tables, "selections")
-    assert read_table(folder, "selections").equals(selections.filter(pc.field("context") != "resampled"))
+    of_drawn = pc.field("context").isin(["resampled", "null-resampled"])
+    # Two draws of the real context and one of the null one, selectors that see the target and random, windows.
+    assert len(selections.filter(of_drawn)) == (2 + 1) * 4 * 10
+    assert read_table(folder, "selections").equals(selections.filter(~of_drawn))
     windows, expected = read_table(folder, "windows"), read_table(tables, "windows")
     lists = [name for name in windows.column_names if name.startswith("resampled_")]
     assert all(row == [] for name in lists for row in windows[name].to_pylist())
@@ -121,10 +151,11 @@ def test_without_draws_there_is_no_resampled_row_and_nothing_else_changes(
 def test_a_selector_that_does_not_see_the_target_needs_no_drawn_labels(
     config: Config, tiny_run: Path, tmp_path: Path
 ) -> None:
-    settings = dataclasses.replace(config.influence, selectors=["kl", "random"])
+    settings = dataclasses.replace(config.influence, selectors=["kl", "nearest"])
     folder = measure(dataclasses.replace(config, influence=settings), tiny_run, out=tmp_path / "blind")
     assert {row["context"] for row in rows_of(folder, "selections")} == {"real", "null", "mimicry"}
-    assert {row["single_luck_nats"] for row in rows_of(folder, "windows")} == {None}
+    for column in ("single_optimism_nats", "null_single_optimism_nats"):
+        assert {row[column] for row in rows_of(folder, "windows")} == {None}
     assert check_tables(folder).problems == []
 
 
@@ -158,6 +189,7 @@ def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_toke
         candidates_WJ=candidates_WJ,
         references=references,
         log_p_short_WV=log_p_short_WV,
+        with_optimism=True,
     )
     log_q_WJV = torch.stack(
         [log_probs(evaluator, tokens_WT, visible_WS=candidates_WJ[:, [j]]) for j in range(9)], dim=1
@@ -166,9 +198,28 @@ def test_many_labels_and_references_are_read_from_one_pass(path: str, batch_toke
     for divergences_WJ, log_r_WV in zip(singles.divergences, references, strict=True):
         expected_WJ = (log_r_WV.exp()[:, None] * (log_r_WV[:, None] - log_q_WJV)).sum(-1)
         assert torch.allclose(divergences_WJ, expected_WJ, atol=1e-5)
-    assert singles.luck_W is not None
-    luck_W = (log_p_short_WV.exp() * (log_q_WJV.max(dim=1).values - log_p_short_WV)).sum(-1)
-    assert torch.allclose(singles.luck_W, luck_W, atol=1e-5)
+    assert singles.optimism_W is not None and singles.kl_from_short_WJ is not None
+    for w in range(4):
+        log_p_V, log_q_JV = log_p_short_WV[w].double().numpy(), log_q_WJV[w].double().numpy()
+        assert float(singles.optimism_W[w]) == pytest.approx(optimism_of_one(log_p_V, log_q_JV), abs=1e-5)
+        costs_J = [kl(log_p_V, log_q_V) for log_q_V in log_q_JV]
+        assert singles.kl_from_short_WJ[w].numpy() == pytest.approx(costs_J, abs=1e-5)
+
+
+def test_of_equal_candidates_the_last_is_best() -> None:
+    """Ties go to the nearer position, as in a ranking: what the choice costs is that one's."""
+    log_p_1V = torch.tensor([[0.25, 0.25, 0.5]]).log()
+    log_q_JV = torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3]]).log()
+    costs_J = torch.tensor([kl(log_p_1V[0].numpy(), log_q_V.numpy()) for log_q_V in log_q_JV])
+    in_order, in_rows = BestCandidates(log_p_1V), BestCandidates(log_p_1V)
+    for log_q_V, cost in zip(log_q_JV, costs_J, strict=True):
+        in_order.add(log_q_V[None], cost[None])
+    back = torch.tensor([2, 1, 0])
+    in_rows.add_rows(torch.zeros(3, dtype=torch.int64), back, log_q_rV=log_q_JV[back], kl_r=costs_J[back])
+    gains_V = log_q_JV[torch.tensor([1, 2, 1]), torch.arange(3)] - log_p_1V[0]
+    expected = float((log_p_1V[0].exp() * (gains_V + costs_J[[1, 2, 1]])).sum())
+    assert float(in_order.optimism()) == pytest.approx(expected, abs=1e-6)
+    assert float(in_rows.optimism()) == pytest.approx(expected, abs=1e-6)
 
 
 class Counted:
@@ -189,11 +240,19 @@ class Counted:
         return call
 
 
-def measured(model: object, num: int, *, path: str = "compact", targets_W: Any = None, **changes: Any) -> PartInfluence:
-    """Measure windows of random tokens; the null context holds the same tokens in reverse order."""
+def measured(
+    model: object,
+    num: int,
+    *,
+    path: str = "compact",
+    targets_W: Any = None,
+    train_len: int | None = TINY_LOCAL,
+    **changes: Any,
+) -> PartInfluence:
+    """Measure windows of random tokens; the null context holds the tokens of the next window."""
     tokens_WT, own_targets_W = tiny_windows(num)
     null_WT = tokens_WT.clone()
-    null_WT[:, :TINY_M] = tokens_WT[:, :TINY_M].flip(1)
+    null_WT[:, :TINY_M] = tokens_WT[:, :TINY_M].roll(1, 0)
     targets_W = own_targets_W if targets_W is None else targets_W
     batches = {
         context: WindowBatch(tokens, targets_W, window_ids_W=np.arange(num), context=context, seed=0)
@@ -203,7 +262,7 @@ def measured(model: object, num: int, *, path: str = "compact", targets_W: Any =
         Evaluator(model, TINY_LOCAL, path=path),  # type: ignore[arg-type]
         batches,
         settings=InfluenceConfig(**changes),
-        train_len=TINY_LOCAL,
+        train_len=train_len,
         screening=None,
     )
 
@@ -215,9 +274,20 @@ def test_drawn_labels_share_the_forward_passes_of_the_target(name: str) -> None:
         counted = Counted(build(NORMED).eval())
         measured(counted, 2, path="plain", k=[k], selectors=[name], resampled_draws=num_draws)
         rows[k, num_draws] = counted.rows
-    # loss(J_k) of each window and draw, and nothing else; that of all tokens is known.
-    assert rows[TINY_M - 1, 3] == rows[TINY_M - 1, 0] + 2 * 3
+    # loss(J_k) of each window, context and draw, each set once, and nothing else; that of all tokens is known.
+    assert rows[TINY_M - 1, 0] < rows[TINY_M - 1, 3] <= rows[TINY_M - 1, 0] + 2 * (3 + 1)
     assert rows[TINY_M, 3] == rows[TINY_M, 0]
+
+
+def test_random_and_all_tokens_cost_no_pass_for_drawn_labels() -> None:
+    rows = []
+    for num_draws in (0, 3):
+        counted = Counted(build(NORMED).eval())
+        part = measured(counted, 3, path="plain", k=[1, 4], selectors=["random"], resampled_draws=num_draws)
+        rows.append(counted.rows)
+    assert rows[0] == rows[1]
+    assert [set(draw.outcomes) for draw in part.contexts["real"].resampled] == [{"random"}] * 3
+    assert [set(draw.outcomes) for draw in part.contexts["null"].resampled] == [{"random"}]
 
 
 # --- what the controls are for ----------------------------------------------------------------------------------------
@@ -240,35 +310,144 @@ def standard_score(values: np.ndarray) -> float:
     return float(values.mean() / (values.std(ddof=1) / np.sqrt(len(values))))
 
 
-@pytest.mark.parametrize("has_information", [False, True])
-def test_real_minus_luck_is_zero_where_the_long_context_holds_no_information(
-    random_model: OLMoWithPositions, has_information: bool
+def gains_and_optimism(part: PartInfluence, context: str, selector: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sparse gain and the optimism, mean over the drawn labels, of one selector under one context; [W, K] each."""
+    influence: WindowInfluence = part.contexts[context]
+    gain_WK = part.loss_short_W[:, None] - influence.outcomes[selector].loss_sparse_WK
+    of_draws = []
+    for draw in influence.resampled:
+        outcome = draw.outcomes[selector]
+        assert outcome.kl_short_to_sparse_WK is not None
+        of_draws.append(draw.loss_short_W[:, None] - outcome.loss_sparse_WK + outcome.kl_short_to_sparse_WK)
+    return gain_WK, np.mean(of_draws, axis=0)
+
+
+NUM, SEEING = 500, ["unmask-one", "gradient", "greedy"]
+
+
+@pytest.fixture(scope="module")
+def without_information(random_model: OLMoWithPositions) -> PartInfluence:
+    """The targets are drawn from p_{}."""
+    targets_W = drawn_targets(random_model, NUM, 0)
+    return measured(random_model, NUM, targets_W=targets_W, k=[1, 2], selectors=[*SEEING, "random"])
+
+
+@pytest.fixture(scope="module")
+def with_information(random_model: OLMoWithPositions) -> PartInfluence:
+    """The targets are drawn from p_all."""
+    targets_W = drawn_targets(random_model, NUM, TINY_M)
+    return measured(random_model, NUM, targets_W=targets_W, k=[1, 2], selectors=[*SEEING, "random"])
+
+
+@pytest.mark.parametrize("context", ["real", "null"])
+@pytest.mark.parametrize("name", SEEING)
+def test_corrected_gain_is_what_a_choice_is_worth_on_another_target(
+    random_model: OLMoWithPositions, without_information: PartInfluence, name: str, context: str
 ) -> None:
-    """Targets are drawn from the model's own prediction: p_{}, or p_all if the long context shall hold information."""
-    num, selectors = 500, ["unmask-one", "gradient", "greedy"]
-    part = measured(
-        random_model,
-        num,
-        targets_W=drawn_targets(random_model, num, TINY_M if has_information else 0),
-        k=[1, 2],
-        selectors=selectors,
-    )
-    assert part.single_luck_W is not None
-    for name in selectors:
-        real_WK = part.loss_short_W[:, None] - part.contexts["real"].outcomes[name].loss_sparse_WK
-        luck_WK = np.mean(
-            [draw.loss_short_W[:, None] - draw.outcomes[name].loss_sparse_WK for draw in part.resampled], axis=0
-        )
+    """Where the truth is p_{}, a choice made for one target is worth -KL(p_{}, p_J) on another: less than nothing."""
+    part = without_information
+    gain_WK, optimism_WK = gains_and_optimism(part, context, name)
+    tokens_WT, _ = tiny_windows(NUM)
+    if context == "null":
+        tokens_WT[:, :TINY_M] = tokens_WT[:, :TINY_M].roll(1, 0)
+    evaluator = Evaluator(random_model, TINY_LOCAL)
+    log_p_WV = short_log_probs(evaluator, tokens_WT)
+    another_W = torch.multinomial(log_p_WV.exp(), 1, generator=torch.Generator().manual_seed(11))[:, 0]
+    for i, k in enumerate((1, 2)):
+        chosen_WS = torch.from_numpy(part.contexts[context].outcomes[name].groups_WS[:, :k])
+        log_q_WV = log_probs(evaluator, tokens_WT, visible_WS=chosen_WS)
+        worth_W = (log_q_WV - log_p_WV).gather(1, another_W[:, None])[:, 0].numpy()
+        corrected_W = gain_WK[:, i] - optimism_WK[:, i]
+        assert abs(standard_score(corrected_W - worth_W)) < 3.5
+        assert standard_score(corrected_W) < (-2 if name != "gradient" else 3.5)
+        assert standard_score(gain_WK[:, i]) > (10 if name != "gradient" else -100)
+        if name == "unmask-one" and k == 1:
+            exact_W = part.contexts[context].single_optimism_W
+            assert exact_W is not None
+            assert abs(standard_score(gain_WK[:, 0] - exact_W - worth_W)) < 3.5
+            assert abs(standard_score(optimism_WK[:, 0] - exact_W)) < 3.5  # draws estimate the expectation
+            assert exact_W.std() < 0.5 * optimism_WK[:, 0].std()
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_information_raises_the_corrected_gain(
+    with_information: PartInfluence, without_information: PartInfluence, name: str
+) -> None:
+    corrected_WK = np.subtract(*gains_and_optimism(with_information, "real", name))
+    other_WK = np.subtract(*gains_and_optimism(without_information, "real", name))
+    for i in range(2):
+        assert standard_score(corrected_WK[:, i] - other_WK[:, i]) > 5
+
+
+@pytest.mark.parametrize("has_information", [False, True])
+def test_a_rule_that_does_not_see_the_target_has_no_optimism(
+    with_information: PartInfluence, without_information: PartInfluence, has_information: bool
+) -> None:
+    """Of `random` and of all tokens optimism is 0, and the corrected gain the gain; the gain on a drawn label is not 0."""
+    part = with_information if has_information else without_information
+    for context in ("real", "null"):
+        _, optimism_WK = gains_and_optimism(part, context, "random")
         for i in range(2):
-            # Choices by loss gain, though there is nothing to gain. A first-order estimate is no choice by loss.
-            assert standard_score(luck_WK[:, i]) > 10 or name == "gradient"
-            score = standard_score(real_WK[:, i] - luck_WK[:, i])
-            assert score > 5 if has_information else abs(score) < 3.5, (name, i)
-        if name == "unmask-one":
-            exact_score = standard_score(real_WK[:, 0] - part.single_luck_W)
-            assert exact_score > 5 if has_information else abs(exact_score) < 3.5
-            assert abs(standard_score(luck_WK[:, 0] - part.single_luck_W)) < 3.5  # draws estimate the expectation
-            assert part.single_luck_W.std() < 0.5 * luck_WK[:, 0].std()
+            assert abs(standard_score(optimism_WK[:, i])) < 3.5
+    draws = part.contexts["real"].resampled
+    gains_W = np.mean([draw.loss_short_W - draw.loss_long_W for draw in draws], axis=0)
+    assert abs(standard_score(gains_W + part.kl_short_to_long_W)) < 3.5
+    assert standard_score(gains_W) < -5  # what earlier versions subtracted
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyWorld:
+    """Windows whose predictions are the truth with noise; nats, [W] each.
+
+    ``gain_W``: of the candidate that ``unmask-one`` chooses for a target drawn from the truth. ``on_drawn_W``: its expected gain
+    on a label drawn from p_{}. ``worth_WJ``: the expected gain of each candidate on a target.
+    """
+
+    gain_W: np.ndarray
+    optimism_W: np.ndarray
+    on_drawn_W: np.ndarray
+    worth_WJ: np.ndarray
+
+
+def toy_world(noises: list[float], *, noise_short: float = 0.15, num: int = 4000, num_labels: int = 50) -> ToyWorld:
+    """Return a world with a candidate for each of ``noises``, the standard deviation of its error in each log-probability."""
+    rng = np.random.default_rng(8)
+    truth_WV = rng.dirichlet(np.ones(num_labels), num)
+    errors_WJV = np.array([noise_short, *noises])[:, None] * rng.normal(size=(num, 1 + len(noises), num_labels))
+    log_q_WJV = torch.from_numpy(np.log(truth_WV)[:, None] + errors_WJV).float().log_softmax(-1)
+    log_p_WV, log_q_WJV = log_q_WJV[:, 0], log_q_WJV[:, 1:]
+    best = BestCandidates(log_p_WV)
+    for log_q_WV in log_q_WJV.unbind(1):
+        best.add(log_q_WV, (log_p_WV.exp() * (log_p_WV - log_q_WV)).sum(-1))
+    targets_W = (rng.random((num, 1)) > truth_WV.cumsum(1)).sum(1).clip(max=num_labels - 1)
+    gains_WJV = (log_q_WJV - log_p_WV[:, None]).numpy()
+    return ToyWorld(
+        gain_W=gains_WJV[np.arange(num), :, targets_W].max(axis=1),
+        optimism_W=best.optimism().numpy(),
+        on_drawn_W=(np.exp(log_p_WV.numpy()) * gains_WJV.max(axis=1)).sum(axis=1),
+        worth_WJ=(truth_WV[:, None] * gains_WJV).sum(-1),
+    )
+
+
+def test_corrected_gain_is_unbiased_where_no_set_is_better_than_none() -> None:
+    """``unmask-one`` gains by selection alone. What is left after subtracting the gain on a drawn label is above 0."""
+    world = toy_world([0.15] * 6)
+    assert (
+        np.abs(world.worth_WJ.mean(axis=0)).max() < 0.1 * world.on_drawn_W.mean()
+    )  # showing a candidate is worth nothing
+    assert standard_score(world.gain_W) > 20
+    assert abs(standard_score(world.gain_W - world.optimism_W)) < 3
+    assert standard_score(world.gain_W - world.on_drawn_W) > 6
+
+
+def test_corrected_gain_finds_a_planted_candidate_and_the_placebo_does_not() -> None:
+    planted, foreign = (toy_world(noises, noise_short=0.4) for noises in ([0.02, 0.4, 0.4], [0.5] * 3))
+    corrected_W = planted.gain_W - planted.optimism_W
+    assert planted.worth_WJ[:, 0].mean() > 10 * np.abs(planted.worth_WJ[:, 1:].mean(axis=0)).max()
+    assert standard_score(corrected_W) > 3
+    assert corrected_W.mean() < planted.worth_WJ[:, 0].mean() < planted.gain_W.mean()
+    assert standard_score(foreign.gain_W) > 20
+    assert standard_score(foreign.gain_W - foreign.optimism_W) < 2
 
 
 def test_of_label_and_imitating_share_the_predictions() -> None:

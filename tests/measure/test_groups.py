@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 import pytest
 import torch
+from brute_force import optimism_of_one
 from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
@@ -18,7 +19,7 @@ from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
-from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context, run_selectors
+from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import (
     gate_gradients,
@@ -62,6 +63,11 @@ class AllSubsets:
                 log_p_1V = log_probs(evaluator, self.tokens_WT[[w]], visible_WS=visible_1S)
                 self.log_p[w, groups] = log_p_1V[0].double().numpy()
 
+    def cost(self, w: int, groups: set[int]) -> float:
+        """Return KL(p_{}, p_S), what showing groups costs on a label drawn from the short-context prediction."""
+        log_short = self.log_p[w, ()]
+        return float((np.exp(log_short) * (log_short - self.log_p[w, tuple(sorted(groups))])).sum())
+
     def loss(self, w: int, groups: set[int], label: Optional[int] = None) -> float:
         return -float(self.log_p[w, tuple(sorted(groups))][self.targets[w] if label is None else label])
 
@@ -91,7 +97,7 @@ def scores_of(
         drawn_labels_WA=drawn_W1,
         num_lasso_masks=MASKS,
         with_kl=True,
-        with_luck=True,
+        with_optimism=True,
     )
     return WindowScores(predictions, max_k=max(KS), screening=screening)
 
@@ -223,29 +229,43 @@ def test_losses_of_chosen_groups_are_those_of_their_tokens(
 
 
 @DEFINITIONS
-def test_luck_of_the_best_group(model: OLMoWithPositions, visibility: str, anchor_id: Optional[int]) -> None:
-    one = scores_of(make_evaluator(model, visibility, anchor_id, "compact"))
+@pytest.mark.parametrize("path", PATHS)
+def test_optimism_of_the_best_group(
+    model: OLMoWithPositions, path: str, visibility: str, anchor_id: Optional[int]
+) -> None:
+    one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
-    luck_W = one.predictions.singles(one.evaluator).luck_W
-    assert luck_W is not None
+    singles = one.predictions.singles(one.evaluator)
+    assert singles.optimism_W is not None and singles.kl_from_short_WI is not None
     for w, sizes in enumerate(SIZES):
-        log_short_V = truth.log_p[w, ()]
-        best_V = np.max([truth.log_p[w, (i,)] for i in range(len(sizes))], axis=0)
-        assert luck_W[w] == pytest.approx((np.exp(log_short_V) * (best_V - log_short_V)).sum(), abs=2e-5)
+        log_q_IV = np.stack([truth.log_p[w, (i,)] for i in range(len(sizes))])
+        assert singles.optimism_W[w] == pytest.approx(optimism_of_one(truth.log_p[w, ()], log_q_IV), abs=2e-5)
+        costs = [truth.cost(w, {i}) for i in range(len(sizes))] + [np.nan] * (6 - len(sizes))
+        assert singles.kl_from_short_WI[w].tolist() == pytest.approx(costs, abs=2e-5, nan_ok=True)
 
 
-def test_a_drawn_label_has_its_own_losses(model: OLMoWithPositions) -> None:
-    one = scores_of(make_evaluator(model, "hidden", None, "compact"))
-    truth, drawn = all_subsets(model, "hidden", None), one.of_label(1)
-    names = [name for name in SELECTORS if SELECTORS[name].sees_target]
-    outcomes = run_selectors(drawn, SETTINGS, selectors=names, with_kl=False)
-    for (w, sizes), (name, outcome) in itertools.product(enumerate(SIZES), outcomes.items()):
+@DEFINITIONS
+def test_a_drawn_label_has_its_own_choice_losses_and_costs(
+    model: OLMoWithPositions, visibility: str, anchor_id: Optional[int]
+) -> None:
+    one = scores_of(make_evaluator(model, visibility, anchor_id, "compact"))
+    truth, drawn = all_subsets(model, visibility, anchor_id), one.of_label(1)
+    measured = measure_context(one, SETTINGS)
+    (resampled,) = measured.resampled
+    assert resampled.label_ids_W.tolist() == drawn.labels_W.tolist()
+    assert set(resampled.outcomes) == {name for name in SELECTORS if SELECTORS[name].sees_target} | {"random"}
+    for (w, sizes), (name, outcome) in itertools.product(enumerate(SIZES), resampled.outcomes.items()):
         label = int(drawn.labels_W[w])
+        assert outcome.kl_sparse_WK is None and outcome.kl_short_to_sparse_WK is not None
         for n, k in enumerate(KS):
             visible = set(outcome.groups_WS[w, :k].tolist()) - {-1}
             assert outcome.loss_sparse_WK[w, n] == pytest.approx(truth.loss(w, visible, label), abs=2e-5), name
+            assert outcome.kl_short_to_sparse_WK[w, n] == pytest.approx(truth.cost(w, visible), abs=2e-5), name
         best = min(range(len(sizes)), key=lambda i: truth.loss(w, {i}, label))
         assert name not in ("unmask-one", "greedy") or outcome.groups_WS[w, 0] == best
+    of_target = measured.outcomes["random"]
+    assert np.array_equal(of_target.groups_WS, resampled.outcomes["random"].groups_WS)
+    assert of_target.kl_short_to_sparse_WK is None
 
 
 @pytest.mark.parametrize("ranking", ["gradient", "proxy", "hierarchy"])

@@ -312,7 +312,7 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
         assert known[row.positions].all()
     costs = selections.groupby("selector")["num_evaluations"].first()
     assert (costs["unmask-one"], costs["kl"], costs["gradient"]) == (9 + 1 + 3, 9 + 2 + 3, 3)
-    assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == (4 + 3) * 60 * 3
+    assert read_table(folder, "selections")["scores"].combine_chunks().flatten().null_count == (5 + 3) * 60 * 3
     single = read_table(folder, "candidates")["loss_single_nats"].combine_chunks().flatten()
     assert single.null_count == 2 * 60 * 3  # null: a NaN would be a number
 

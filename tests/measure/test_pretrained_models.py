@@ -93,7 +93,11 @@ def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, conf
         assert window["loss_short_nats"] == pytest.approx(loss([]), abs=1e-5)
         assert window["loss_long_nats"] == pytest.approx(loss(list(range(M))), abs=1e-5)
         assert window["split"] == "measured"
-        for column in ("loss_train_len_nats", "gain_beyond_nats", "train_overlap"):
+        row = [bos, *window["token_ids"][M:]]
+        no_gap = loss_after(model, row, list(range(len(row))), window["target_id"])
+        assert window["loss_short_no_gap_nats"] == pytest.approx(no_gap, abs=1e-5)
+        assert abs(no_gap - loss([])) > 1e-4
+        for column in ("loss_train_len_nats", "loss_train_len_no_gap_nats", "gain_beyond_nats", "train_overlap"):
             assert window[column] is None
         for selector in ("kl", "unmask-one"):
             row = selections[window["window_id"], selector]

@@ -27,6 +27,7 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
+    optimism_of_one,
     tokens_under,
 )
 from conftest import write_corpus
@@ -173,12 +174,12 @@ def test_windows(
         p_all_null, p_all = (definition.log_q(row, [range(M)])[0] for row in others)
         p_short = definition.log_q(tokens, [[]])[0]
         p_recent = definition.log_q(tokens, [range(M - (TRAIN_LEN - LOCAL), M)])[0]
-        singles = definition.log_q(tokens, [{j} for j in range(M)])
+        singles = [definition.log_q(row, [{j} for j in range(M)]) for row in (tokens, others[0])]
         draws = [
             np.random.default_rng([SEED, DRAWN_LABELS, w, draw]).standard_exponential(len(p_short)) for draw in (0, 1)
         ]
         labels = [int(np.argmin(race / np.exp(p_short))) for race in draws]
-        luck = float((np.exp(p_short) * (singles.max(axis=0) - p_short)).sum())
+        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         with_target = [*tokens, target]
         expected = {
             "window_id": w,
@@ -201,14 +202,20 @@ def test_windows(
             "null_loss_long_nats": -p_all_null[target],
             "null_gain_long_nats": p_all_null[target] - p_short[target],
             "null_target_class": target_class(others[0], null_words, **of_target),  # type: ignore[arg-type]
+            # Without an anchor rotary attention reads recent tokens alike in place and from position 0 on.
+            "loss_short_no_gap_nats": -p_short[target],
             "loss_train_len_nats": -p_recent[target],
+            "loss_train_len_no_gap_nats": -p_recent[target],
             "gain_beyond_nats": p_all[target] - p_recent[target],
             "kl_short_nats": kl(p_all, p_short),
             "null_kl_short_nats": kl(p_all_null, p_short),
             "resampled_target_ids": labels,
             "resampled_loss_short_nats": -p_short[labels],
             "resampled_loss_long_nats": -p_all[labels],
-            "single_luck_nats": luck if tables.name == "exact" else None,
+            "kl_short_to_long_nats": kl(p_short, p_all),
+            "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
+            "single_optimism_nats": optimisms[0] if tables.name == "exact" else None,
+            "null_single_optimism_nats": optimisms[1] if tables.name == "exact" else None,
         }
         assert_same_row(window, expected)
         null_text = documents[window["null_doc_id"]]
@@ -239,6 +246,7 @@ def test_the_windows_can_tell_one_definition_from_another(exact: Path, texts: di
     of_real_texts = [class_of(window, tokens_under(window, "null"), M) for window in windows]
     assert of_real_texts != [window["null_target_class"] for window in windows]
     losses = [name for name in windows[0] if name.startswith(("loss_", "null_loss_", "gain_", "null_gain_"))]
+    losses = [name for name in losses if "_no_gap_" not in name]  # without an anchor the gap makes no difference
     for first, second in ((a, b) for i, a in enumerate(losses) for b in losses[i + 1 :]):
         assert max(abs(window[first] - window[second]) for window in windows) > 1e-3, (first, second)
 
@@ -280,7 +288,8 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
                 "k": KS,
                 "loss_sparse_nats": losses,
                 "gain_sparse_nats": short - losses,
-                "kl_sparse_nats": None if context == "resampled" else choice.divergences(sets),
+                "kl_sparse_nats": None if "resampled" in context else choice.divergences(sets),
+                "kl_short_to_sparse_nats": choice.costs_of_showing(sets) if "resampled" in context else None,
             }
             assert_same_row({**row, "scores": [scores[j] for j in kept]}, expected)
     assert next(rows, None) is None

@@ -24,6 +24,7 @@ from brute_force import (
     expected_evaluations,
     expected_scores,
     kl,
+    optimism_of_one,
     tokens_under,
 )
 from tokenizers import Tokenizer
@@ -127,13 +128,15 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
         numbers.append(len(real))
         p_short, p_all = definition.log_q(tokens, [[], range(M)])
         p_all_null = definition.log_q(tokens_under(window, "null"), [range(M)])[0]
-        best_V = definition.log_q(tokens, real).max(axis=0)
+        singles = [definition.log_q(tokens, real), definition.log_q(tokens_under(window, "null"), null)]
+        optimisms = [optimism_of_one(p_short, of_context) for of_context in singles]
         race = np.random.default_rng([SEED, DRAWN_LABELS, window["window_id"], 0]).standard_exponential(len(p_short))
         label = int(np.argmin(race / np.exp(p_short)))
         expected = {
             "group_first": [positions[0] for positions in real],
             "null_group_first": [positions[0] for positions in null],
             "loss_short_nats": -p_short[target],
+            "loss_short_no_gap_nats": -p_short[target],  # without an anchor the gap makes no difference
             "loss_long_nats": -p_all[target],
             "gain_long_nats": p_all[target] - p_short[target],
             "null_loss_long_nats": -p_all_null[target],
@@ -143,7 +146,10 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
             "resampled_target_ids": [label],
             "resampled_loss_short_nats": [-p_short[label]],
             "resampled_loss_long_nats": [-p_all[label]],
-            "single_luck_nats": None if name == "screened" else float((np.exp(p_short) * (best_V - p_short)).sum()),
+            "kl_short_to_long_nats": kl(p_short, p_all),
+            "entropy_short_nats": -(np.exp(p_short) * p_short).sum(),
+            "single_optimism_nats": None if name == "screened" else optimisms[0],
+            "null_single_optimism_nats": None if name == "screened" else optimisms[1],
         }  # the other columns are about the window, whatever its groups, and tested in test_table_columns
         assert_same_row({column: window[column] for column in expected}, expected)
     if name == "sentence":
@@ -198,7 +204,8 @@ def test_selections(name: str, measured: dict[str, Path], definition: Definition
                 "num_tokens": [sum(len(members[i]) for i in chosen) for chosen in sets],
                 "loss_sparse_nats": losses,
                 "gain_sparse_nats": choice.losses([[]])[0] - losses,
-                "kl_sparse_nats": None if context == "resampled" else choice.divergences(sets),
+                "kl_sparse_nats": None if "resampled" in context else choice.divergences(sets),
+                "kl_short_to_sparse_nats": choice.costs_of_showing(sets) if "resampled" in context else None,
             }
             assert_same_row({**row, "scores": [scores[i] for i in kept]}, expected)
     assert next(rows, None) is None

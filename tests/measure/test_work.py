@@ -108,9 +108,10 @@ def test_nothing_is_run_twice_for_attention(
     ran: list[int] = []
     monkeypatch.setattr(measurement, "listening", lambda _: listening(ran.append))
     measure(chosen, tmp_path / "run")
-    # Local tokens: of L_short with the anchor; under each of two contexts, after a prefix, of L_long and of k = 1.
+    # Local tokens: of L_short with the anchor, with and without the gap; under each of two contexts, after a prefix, of L_long
+    # and of k = 1.
     of_context = {"hidden": (1 + full_len) + (1 + 1 + local), "contextual": 1 + many + 2 * local}
-    assert sum(ran) == num_windows * (local + 1 + 2 * of_context[visibility])
+    assert sum(ran) == num_windows * (2 * (local + 1) + 2 * of_context[visibility])
 
 
 def test_every_selector_is_counted() -> None:

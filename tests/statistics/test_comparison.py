@@ -16,6 +16,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.differences import paired_difference, unpaired_difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
@@ -25,7 +26,7 @@ from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison, print_summary
 from olmo_sparsity.view.pages import minus
-from olmo_sparsity.wording.comparison import comparison_words, luck_warning, pairings_words
+from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import beyond_gate_words, gate_words, gates_words
 from olmo_sparsity.wording.numbers import verdict
@@ -202,6 +203,24 @@ def test_few_documents_on_either_side_have_no_interval(folders: dict[str, str]) 
     assert verdict(differences.of_windows("long_gain_nats")) == "fewer than 50 documents"
 
 
+def test_a_difference_of_d_is_paired_and_takes_documents_enough_on_both_sides(tmp_path: Path) -> None:
+    num = MIN_RATIO_DOCUMENTS
+    first = load(made_up_tables(tmp_path / "tables", num, selectors=["kl", "random"]))
+    key = SelectionKey("kl", "real", 1)
+    divergences = first.divergences.copy()
+    divergences[tuple(key)] = 0.9 * divergences[tuple(key)] + 0.002 * (np.arange(len(divergences)) % 3)
+    second = dataclasses.replace(first, divergences=divergences)
+    of_d = paired_difference(first, second).of_selection(key, "prediction_recovered")
+    both = [summarize(one).at(*key).prediction_recovered for one in (first, second)]
+    assert of_d is not None and of_d.mean == pytest.approx(both[1].mean - both[0].mean)
+    assert width(of_d) < 0.5 * np.hypot(width(both[0]), width(both[1]))
+    few = second.restrict((second.windows["doc_id"] != second.windows["doc_id"][0]).to_numpy())
+    assert few.num_documents == num - 1
+    fewer = unpaired_difference(first, few)
+    assert not fewer.of_selection(key, "prediction_recovered").has_interval
+    assert fewer.of_selection(key, "gain_sparse_nats").has_interval
+
+
 def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
     """Of the run whose gate failed, be it the first or the second."""
     for names in (["pose", "no-pose"], ["no-pose", "pose"]):
@@ -216,12 +235,12 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
 
 
 def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker: Comparison) -> None:
-    """Of selectors that do not see the target R(k) and gain over random; of those that do real minus luck."""
+    """Of selectors that do not see the target R(k) and gain over random; of those that do the corrected gain."""
     rows = main_rows(weaker)
     of_windows = [row.quantity for row in rows if row.selector is None]
     assert of_windows[2:4] == ["long_gain_nats", "gain_beyond_nats"]
     headline = {
-        "unmask-one": ["real_minus_luck_nats"],
+        "unmask-one": ["corrected_gain_nats"],
         "kl": ["recovered_fraction", "gain_over_random_nats"],
         "attention": ["recovered_fraction", "gain_over_random_nats"],
         "random": ["recovered_fraction"],
@@ -230,14 +249,15 @@ def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker
     assert found == {(selector, name, k) for selector, names in headline.items() for name in names for k in (1, 8)}
 
 
-def test_gain_over_random_and_real_minus_luck_exclude_each_other(weaker: Comparison) -> None:
+def test_gain_over_random_and_corrected_gain_exclude_each_other(weaker: Comparison) -> None:
     for row in weaker.rows:
-        if row.quantity in ("gain_over_random_nats", "real_minus_luck_nats") and row.selector is not None:
-            assert SEES_TARGET[row.selector] == (row.quantity == "real_minus_luck_nats")
+        if row.quantity in ("gain_over_random_nats", "corrected_gain_nats") and row.selector is not None:
+            is_corrected = SEES_TARGET[row.selector] or row.selector == "random"
+            assert is_corrected == (row.quantity == "corrected_gain_nats")
             assert None not in row.values and None not in row.differences
         if row.selector is not None:
-            luck = SEES_TARGET[row.selector] and row.quantity in ("recovered_fraction", "gain_sparse_nats")
-            assert ("includes luck" in row.words) == luck
+            includes = SEES_TARGET[row.selector] and row.quantity in ("recovered_fraction", "gain_sparse_nats")
+            assert ("includes optimism" in row.words) == includes
 
 
 def test_other_rows_and_other_means_are_said(folders: dict[str, str]) -> None:
@@ -313,7 +333,7 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
     subjects = read_subjects([f"{folders['pose']}:kl", f"{folders['pose']}:unmask-one"])
     numbers = compare(subjects)
     assert numbers.pairings[0].paired
-    assert [bool(luck_warning(subject)) for subject in numbers.subjects] == [False, True]
+    assert [bool(optimism_warning(subject)) for subject in numbers.subjects] == [False, True]
     assert {row.selector for row in numbers.rows} == {None, CHOSEN}
     measurement = load(Path(folders["pose"]))
     main = {(row.quantity, row.k): row for row in main_rows(numbers)}
@@ -322,9 +342,9 @@ def test_selectors_of_one_run(folders: dict[str, str]) -> None:
         row = main["gain_sparse_nats", k]
         difference = (gains["unmask-one", "real", k] - gains["kl", "real", k]).mean()
         assert row.differences[0] is not None and row.differences[0].mean == pytest.approx(difference)
-        assert row.words == "sparse gain, nats (includes luck)"
+        assert row.words == "sparse gain, nats (includes optimism)"
     # One sees the target and the other does not: neither headline is defined for both.
-    over_random, rest = main["gain_over_random_nats", 8], main["real_minus_luck_nats", 8]
+    over_random, rest = main["gain_over_random_nats", 8], main["corrected_gain_nats", 8]
     assert over_random.values[0] is not None and over_random.values[1] is None
     assert rest.values[0] is None and rest.values[1] is not None
     assert over_random.differences == rest.differences == (None,)
@@ -353,7 +373,7 @@ def test_three_runs_are_printed_and_written(
     print_comparison(subjects)
     said = capsys.readouterr().out
     assert "weaker minus pose: paired" in said and "other minus pose: NOT PAIRED" in said
-    assert "gain over random" in said and "real minus luck" in said and "gain beyond the training row" in said
+    assert "gain over random" in said and "corrected gain" in said and "gain beyond the training row" in said
     assert said.count(gates_words(numbers.subjects[1].summary)) == 1
     out = write_comparison(subjects, tmp_path / "comparison.html")
     page = out.read_text()

@@ -10,11 +10,14 @@ import pytest
 from planted_lengths import ATTENTION, GROWTHS, NULL, RANDOM, k_of_share, planted_length
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
     MeasuredLength,
     PointKey,
+    ReachingK,
     log_smallest_k,
+    reaching_k,
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.measurement import SelectorInfo
@@ -52,14 +55,14 @@ def test_slopes_are_paired_over_the_lengths() -> None:
     for length in LENGTHS:
         point = model.points[PointKey(ATTENTION, 0.5, length)]
         low, value, high = np.log([point.low, point.value, point.high])
-        # Standard error of a weighted mean over 60 documents whose values have a standard deviation of 1 or so: 0.14.
-        assert 0.15 < value - low < 0.45 and 0.15 < high - value < 0.45
+        # Standard error of a weighted mean over 1,000 documents whose values have a standard deviation of 1 or so: 0.034.
+        assert 0.05 < value - low < 0.1 and 0.05 < high - value < 0.1
     slope = model.slopes[ATTENTION, 0.5]
     assert slope is not None and slope.bounds == pytest.approx((0.4, 0.4))
 
 
 def test_an_interval_may_reach_beyond_the_measured_k() -> None:
-    of_lengths = [planted_length(n, spread=1.0, ks=[1, 2, 4, 8]) for n in (128, 512)]
+    of_lengths = [planted_length(n, spread=6.0, ks=[1, 2, 4, 8]) for n in (128, 512)]
     (model,) = sparsity_by_length(of_lengths, selector="attention").models
     for length, is_reached in ((128, True), (512, True)):
         point = model.points[PointKey(ATTENTION, 0.5, length)]
@@ -70,11 +73,26 @@ def test_an_interval_may_reach_beyond_the_measured_k() -> None:
     assert model.slopes[ATTENTION, 0.9] is None
 
 
-def test_too_few_documents_have_no_intervals() -> None:
-    (model,) = sparsity_by_length([planted_length(n, num_documents=49) for n in LENGTHS], selector="attention").models
-    assert not any(point.has_interval for point in model.points.values())
+@pytest.mark.parametrize(
+    ("num_documents", "of_k", "of_slope"),
+    [(49, False, False), (299, False, False), (300, True, False), (999, True, False)],
+)
+def test_too_few_documents_have_no_intervals(num_documents: int, of_k: bool, of_slope: bool) -> None:
+    measured = [planted_length(n, num_documents=num_documents) for n in LENGTHS]
+    (model,) = sparsity_by_length(measured, selector="attention").models
+    assert {point.has_interval for point in model.points.values()} == {of_k}
+    assert of_k or {(point.low, point.high) for point in model.points.values()} == {(None, None)}
     slope = model.slopes[ATTENTION, 0.5]
-    assert slope is not None and slope.mean == pytest.approx(0.4) and not slope.has_interval
+    assert slope is not None and slope.mean == pytest.approx(0.4) and slope.has_interval == of_slope
+
+
+def test_an_interval_of_k_holds_every_k_whose_recovered_share_may_be_the_wanted_one() -> None:
+    """D(k) rises by 0.1 with each doubling, and may be 0.05 more or less: half a doubling of k."""
+    recovered = [Estimate(0.3 + 0.1 * i, 0.25 + 0.1 * i, 0.35 + 0.1 * i) for i in range(5)]
+    point = reaching_k(recovered, [1, 2, 4, 8, 16], 0.5)
+    assert (point.low, point.value, point.high) == pytest.approx((4 / 2**0.5, 4, 4 * 2**0.5))
+    assert reaching_k(recovered, [1, 2, 4, 8, 16], 0.68).high is None
+    assert reaching_k([Estimate(0.5)], [1], 0.5) == ReachingK(1.0, None, None, 1, has_interval=False)
 
 
 def test_the_smallest_k_is_the_first_that_reaches_the_share() -> None:

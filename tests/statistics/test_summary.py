@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_up import DRAWS, KS, LENGTHS, MIMICRY, SEES_TARGET, made_up_tables
+from made_up import DRAWS, KS, LENGTHS, MIMICRY, NULL_DRAWS, SEES_TARGET, made_up_tables
 from pandas.testing import assert_frame_equal
 from planted_gains import SELECTORS, made_up, mean, width
 from scipy.stats import linregress
@@ -20,10 +20,13 @@ from olmo_sparsity.statistics.intervals import bootstrap
 from olmo_sparsity.statistics.intervals.bootstrap import estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.lines import LineFit
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.differences import paired_difference
 from olmo_sparsity.statistics.single.measurement import (
     CLASS_COLUMNS,
     NUMBERS,
+    OF_ROW,
+    OF_SHORT,
     Lengths,
     SelectionKey,
     SelectorInfo,
@@ -54,28 +57,36 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
     assert measurement.selectors["lasso"].num_evaluations == list(SEES_TARGET).index("lasso")
     expected = {SelectionKey(s, c, k) for s in SEES_TARGET for c in ("real", "null") for k in KS}
     assert set(measurement.keys) == expected | {SelectionKey(s, "mimicry", k) for s in MIMICRY for k in KS}
-    assert set(measurement.lucks) == {(s, k) for s, sees_target in SEES_TARGET.items() if sees_target for k in KS}
+    with_optimism = [s for s, sees_target in SEES_TARGET.items() if sees_target or s == "random"]
+    assert set(measurement.optimisms) == {(s, c, k) for s in with_optimism for c in ("real", "null") for k in KS}
+    assert measurement.tables_version == "4"
     assert measurement.divergences.columns.equals(measurement.gains.columns)
     assert measurement.lengths == Lengths(**LENGTHS)
     for row in read_table(tables, "windows").to_pylist():
         ours = measurement.windows.iloc[row["window_id"]]
         for name in ("doc_id", *CLASS_COLUMNS, *NUMBERS):
             assert ours[name] == row[name]
-        assert measurement.lucks.loc[row["window_id"], ("unmask-one", 1)] == row["single_luck_nats"]
-    resampled: dict[tuple[int, str], list[list[float]]] = {}
+        assert ours["entropy_short_nats"] == row["entropy_short_nats"]
+        gains = np.subtract(row["resampled_loss_short_nats"], row["resampled_loss_long_nats"])
+        assert ours["optimism_all_nats"] == pytest.approx(gains.mean() + row["kl_short_to_long_nats"], abs=1e-5)
+        for context, name in (("real", "single_optimism_nats"), ("null", "null_single_optimism_nats")):
+            assert measurement.optimisms.loc[row["window_id"], ("unmask-one", context, 1)] == row[name]
+    resampled: dict[tuple[int, str, str], list[np.ndarray]] = {}
     for row in read_table(tables, "selections").to_pylist():
         window_id, selector, context = row["window_id"], row["selector"], row["context"]
-        if context == "resampled":
-            resampled.setdefault((window_id, selector), []).append(row["gain_sparse_nats"])
+        if "resampled" in context:
+            of_context = "null" if context.startswith("null") else "real"
+            optimism = np.add(row["gain_sparse_nats"], row["kl_short_to_sparse_nats"])
+            resampled.setdefault((window_id, selector, of_context), []).append(optimism)
             continue
         for frame, column in ((measurement.gains, "gain_sparse_nats"), (measurement.divergences, "kl_sparse_nats")):
             assert [frame.loc[window_id, (selector, context, k)] for k in KS] == row[column]
-    assert len(resampled) == 90 * sum(SEES_TARGET.values())
-    for (window_id, selector), draws in resampled.items():
-        assert len(draws) == DRAWS
+    assert len(resampled) == 90 * 2 * len(with_optimism)
+    for (window_id, selector, context), draws in resampled.items():
+        assert len(draws) == (DRAWS if context == "real" else NULL_DRAWS)
         ks = [k for k in KS if (selector, k) != ("unmask-one", 1)]
-        ours = [measurement.lucks.loc[window_id, (selector, k)] for k in ks]
-        assert ours == pytest.approx(np.mean(draws, axis=0)[-len(ks) :], rel=1e-5)
+        ours = [measurement.optimisms.loc[window_id, (selector, context, k)] for k in ks]
+        assert ours == pytest.approx(np.mean(draws, axis=0)[-len(ks) :], rel=1e-5, abs=1e-7)
 
 
 def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
@@ -87,9 +98,9 @@ def test_windows_and_gains_come_from_parts_of_any_size(tmp_path: Path) -> None:
     assert_frame_equal(even.windows, uneven.windows, check_categorical=False)
     assert_frame_equal(even.gains, uneven.gains[even.gains.columns])
     files = {name: str(tmp_path / "uneven" / name / "*.parquet") for name in ("windows", "selections")}
-    columns = list(uneven.windows.columns)
+    columns = [name for name in uneven.windows.columns if name != "optimism_all_nats"]
     rows = duckdb.sql(f"select {', '.join(columns)} from '{files['windows']}' order by window_id").fetchall()
-    assert [tuple(row) for row in uneven.windows.itertuples(index=False)] == rows
+    assert [tuple(row) for row in uneven.windows[columns].itertuples(index=False)] == rows
     for selector, context, k in uneven.keys:
         found = duckdb.sql(
             f"select gain_sparse_nats[{KS.index(k) + 1}] from '{files['selections']}' "
@@ -105,7 +116,7 @@ def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
     assert {str(kind) for kind in measurement.gains.dtypes} == {"float32"}
     assert str(measurement.windows["target_class"].dtype) == "category"
     bytes_a_window = measurement.windows.drop(columns=list(CLASS_COLUMNS)).memory_usage(index=False).sum() / 90
-    assert bytes_a_window <= 8 + 24.2 + 4 * len(NUMBERS) + 8 + 1
+    assert bytes_a_window <= 8 + 24.2 + 4 * (len(NUMBERS) + len(OF_SHORT) + 1) + 8 + 1
     gains = measurement.gains["kl", "real", 8].to_numpy()
     assert gains.flags.c_contiguous
     assert np.shares_memory(gains, measurement.restrict(slice(10)).gains["kl", "real", 8].to_numpy())
@@ -168,10 +179,21 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
     long_gain, null = weighted(windows["gain_long_nats"]), weighted(windows["null_gain_long_nats"])
     assert (summary.num_windows, summary.num_documents, summary.estimand) == (len(windows), 300, "targets")
     assert summary.overlap_percent == pytest.approx(100 * weighted(windows["train_overlap"]))
+    losses = {name: weighted(windows[name]) for name in NUMBERS if name.startswith("loss_")}
+    shorts, rows = (
+        [losses[f"loss_{which}_nats"], losses[f"loss_{which}_no_gap_nats"]] for which in ("short", "train_len")
+    )
+    assert shorts[0] > shorts[1] and rows[0] > rows[1]  # the gap costs
     expected_of_windows = {
+        "gap_cost_nats": shorts[0] - shorts[1],
+        "gate_gain_nats": min(shorts) - losses["loss_long_nats"],
+        "gain_beyond_nats": min(rows) - losses["loss_long_nats"],
         "long_gain_nats": long_gain,
         "null_long_gain_nats": null,
         "content_gain_nats": long_gain - null,
+        "optimism_all_nats": weighted(windows["optimism_all_nats"]),
+        "corrected_gain_all_nats": long_gain - weighted(windows["optimism_all_nats"]),
+        "calibration_nats": weighted(windows["entropy_short_nats"] - windows["loss_short_nats"]),
         **{name: weighted(windows[name]) for name in NUMBERS if name in WINDOW_QUANTITIES},
     }
     assert set(expected_of_windows) == set(WINDOW_QUANTITIES)
@@ -194,9 +216,9 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
                 expected["gain_over_random_nats"] = gain - of["random", context]
         if context == "real":
             expected["excess_gain_nats"] = gain - of[selector, "null"]
-            if selector == "unmask-one":
-                expected["luck_nats"] = weighted(measurement.lucks[selector, k])
-                expected["real_minus_luck_nats"] = gain - expected["luck_nats"]
+        if context != "mimicry" and selector in ("unmask-one", "random"):
+            expected["optimism_nats"] = weighted(measurement.optimisms[selector, context, k])
+            expected["corrected_gain_nats"] = gain - expected["optimism_nats"]
         assert {name: mean(entry.estimate(name)) for name in expected} == pytest.approx(expected)
         assert {name for name in SELECTION_QUANTITIES if entry.estimate(name) is not None} == set(expected)
         assert entry.info == SelectorInfo(SELECTORS[selector], 7)
@@ -231,7 +253,7 @@ def test_differences_are_paired_and_find_what_was_planted() -> None:
         for selector, quantity, planted in (
             ("unmask-one", "excess_gain_nats", 0.2),
             ("random", "excess_gain_nats", 0.05),
-            ("unmask-one", "real_minus_luck_nats", 0.2),
+            ("unmask-one", "corrected_gain_nats", 0.2),
             ("kl", "gain_over_random_nats", 0.2),
         ):
             estimate = summary.at(selector, "real", k).estimate(quantity)
@@ -267,7 +289,7 @@ def test_two_measurements_of_the_same_windows_are_compared_in_pairs() -> None:
 def test_without_random_there_is_no_gain_over_it() -> None:
     measurement = made_up(50, long_gain=1.0)
     alone = measurement.restrict_selectors({"kl": "kl"})
-    assert list(alone.selectors) == ["kl"] and len(alone.keys) == 6 and alone.lucks.empty
+    assert list(alone.selectors) == ["kl"] and len(alone.keys) == 6 and alone.optimisms.empty
     for entry in summarize(alone).selections:
         assert entry.gain_over_random_nats is None
         assert entry.gain_sparse_nats is not None
@@ -296,7 +318,8 @@ def test_gate_of(low: float | None, gate: str) -> None:
 def test_the_second_gate_does_not_apply_where_nothing_lies_beyond_the_row() -> None:
     measurement = made_up(60, long_gain=0.5)
     lengths = {**measurement.manifest["context"], "train_len": measurement.lengths.full_len}
-    windows = measurement.windows.assign(gain_beyond_nats=np.float32(0))
+    same = {name: measurement.windows["loss_long_nats"] for name in OF_ROW}
+    windows = measurement.windows.assign(**same)
     manifest = {**measurement.manifest, "context": lengths}
     summary = summarize(dataclasses.replace(measurement, windows=windows, manifest=manifest))
     assert summary.beyond_gate == summary_json(summary)["beyond_gate"] == "not-applicable"
@@ -314,6 +337,17 @@ def test_few_documents_have_no_interval_and_fail(num_documents: int) -> None:
     assert summary.gate == "failed"
     assert summary.beyond_gate == "failed"
     assert "fewer than 50 documents" in gate_words(summary) and "fewer than 50 documents" in beyond_gate_words(summary)
+
+
+@pytest.mark.parametrize("num_documents", [MIN_RATIO_DOCUMENTS - 1, MIN_RATIO_DOCUMENTS])
+def test_d_has_an_interval_only_where_there_are_documents_enough(num_documents: int) -> None:
+    shown = summary_json(summarize(made_up(num_documents, long_gain=0.5)))
+    for selection in shown["selections"]:
+        recovered = selection["prediction_recovered"]
+        has_interval = num_documents >= MIN_RATIO_DOCUMENTS
+        assert recovered["mean"] is not None
+        assert [recovered[name] is not None for name in ("low", "high", "standard_error")] == [has_interval] * 3
+        assert selection["gain_sparse_nats"]["low"] is not None
 
 
 def test_the_gate_of_a_model_without_long_gain_passes_as_rarely_as_it_should() -> None:
@@ -336,8 +370,8 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
-        "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, *LENGTHS, "source", "split", "run", "run_id", "model",
-        "visibility", "anchor", "anchor_warning", "selections", "effective_sparsity",
+        "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", "earlier_tables", *LENGTHS,
+        "source", "split", "run", "run_id", "model", "visibility", "anchor", "anchor_warning", "selections", "effective_sparsity",
     ]  # fmt: skip
     assert {key: shown[key] for key in LENGTHS} == LENGTHS
     for entry, selection in zip(shown["selections"], summary.selections, strict=True):
@@ -356,7 +390,7 @@ def first_k(reached: list[bool], ks: list[int]) -> int | None:
 
 
 def test_the_smallest_k_by_brute_force() -> None:
-    measurement = made_up(150, long_gain=0.5, luck=0.1, signal=0.15, seed=4)
+    measurement = made_up(150, long_gain=0.5, optimism=0.1, signal=0.15, seed=4)
     summary = summarize(measurement)
     assert summary.gate_passed
     entries = {(e.selector, e.fraction): e for e in summary.effective_sparsity}

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from made_up import as_version_3
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
@@ -25,6 +27,7 @@ from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.merging import check_tables, merge_folders, range_words
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.tables.schemas import columns_of
 
 
 @pytest.fixture
@@ -62,6 +65,11 @@ def flip_a_byte_of_a_loss(path: Path) -> None:
     raise AssertionError("no such byte")
 
 
+def of_window(table: pa.Table, window_id: int) -> pa.Table:
+    """Return the rows of one window."""
+    return table.filter(pc.field("window_id") == window_id)
+
+
 def without_checksums(path: Path) -> None:
     """Rewrite a part as any other program does. A damaged page of it would pass for other numbers."""
     table = pq.read_table(path)
@@ -87,7 +95,9 @@ ERRORS = {
         ["windows: windows 3-4 occur twice (2)"],
     ),
     "a window twice among its selections": (
-        lambda folder: rewrite(part_path(folder, "selections", part=0), lambda t: pa.concat_tables([t, t.slice(40, 1)])),
+        lambda folder: rewrite(
+            part_path(folder, "selections", part=0), lambda t: pa.concat_tables([t, of_window(t, 2).slice(0, 1)])
+        ),
         ["selections: windows 2 occur twice (1)"],
     ),
     "a part twice": (
@@ -155,6 +165,36 @@ def test_check_finds_every_kind_of_error(copy: Path, error: str) -> None:
     for problem, words in zip(problems, expected, strict=True):
         assert words in problem
         assert "\n" not in problem
+
+
+def test_tables_of_version_3_are_complete_and_read_with_null_in_new_columns(tiny_tables: Path, tmp_path: Path) -> None:
+    newest, old = (Path(shutil.copytree(tiny_tables, tmp_path / name)) for name in ("newest", "old"))
+    as_version_3(old)
+    assert check_tables(old).problems == []
+    for table in ("windows", "selections"):
+        ours, expected = read_table(old, table), read_table(newest, table)
+        assert ours.schema.equals(expected.schema)
+        added = {column.name for column in columns_of(table) if column.since == "4"}
+        assert added and all(ours[name].null_count == len(ours) for name in added)
+        if table == "windows":
+            assert ours.drop_columns(sorted(added)).equals(expected.drop_columns(sorted(added)))
+    assert "single_luck_nats" not in read_table(old, "windows").column_names
+
+
+def test_parts_of_different_versions_are_neither_read_nor_merged(tiny_tables: Path, tmp_path: Path) -> None:
+    newest, old = (Path(shutil.copytree(tiny_tables, tmp_path / name)) for name in ("newest", "old"))
+    as_version_3(old)
+    for sources in ([newest, old], [old, newest]):
+        with pytest.raises(UserError, match=r"tables of schema version ., and those of .* are of version .;") as error:
+            merge_folders(sources, tmp_path / "merged")
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "merged").exists()
+    mixed = Path(shutil.copytree(newest, tmp_path / "mixed"))
+    shutil.copy(part_path(old, "windows", part=1), part_path(mixed, "windows", part=1))
+    with pytest.raises(UserError, match=r"schema version 3, and .* has version 4; measure again"):
+        read_table(mixed, "windows")
+    merge_folders([old], tmp_path / "alone")
+    assert check_tables(tmp_path / "alone").problems == []
 
 
 def test_check_on_the_command_line(copy: Path) -> None:

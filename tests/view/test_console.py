@@ -7,28 +7,32 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Optional
 
 import pandas as pd
 import pytest
-from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, as_version_3, made_up_tables
 from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single import measured
 from olmo_sparsity.statistics.single.breakdowns import by_class
+from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view.console import Form, print_curve, print_summary
+from olmo_sparsity.view.console import Form, print_comparison, print_curve, print_summary
+from olmo_sparsity.view.report import write_report
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import UNKNOWN_TRAINING_TEXT, anchor_warning, measured_words
 
-ENDS = (KS[0], KS[-1])
-TABLES = ("selectors that do not see the target", "selectors that see the target", "every k", "Figure 4",
+SHOWN = tuple(KS)  # the ends, and the largest k up to a quarter
+TABLES = ("selectors that do not see the target", "what selection does", "every k", "Figure 4",
           "effective sparsity", "kinds of dependency", "agreement between selectors")  # fmt: skip
 
 
@@ -115,7 +119,8 @@ def test_csv_tells_what_was_measured_and_how_in_every_row(
 @pytest.mark.parametrize(
     ("setup", "words"),
     [
-        (CONTEXTUAL, ["2M: visibility contextual, anchor; local 8 +", "WARNING: not of the better first token. Gate "]),
+        (CONTEXTUAL, ["2M: visibility contextual, anchor; k counts entries; local 8 +",
+                      "WARNING: not of the better first token. Gate "]),
         (PRETRAINED, ["2M: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
         (None, ["made-up: visibility hidden, no anchor; local 8 + long-range 12 = full 20 tokens. Gate passed:"]),
     ],
@@ -176,7 +181,7 @@ def test_selectors_that_do_not_see_the_target_are_shown_alike_at_both_ends(
     summary = summaries["passed"]
     rows = rows_of(printed(folders["passed"], capsys), TABLES[0])
     names = [name for name in SEES_TARGET if not SEES_TARGET[name] and name != "random"]
-    assert {(row[0], int(row[1])) for row in rows} == {(name, k) for name in names for k in ENDS}
+    assert {(row[0], int(row[1])) for row in rows} == {(name, k) for name in names for k in SHOWN}
     for row in rows:
         name, k = row[0], int(row[1])
         entry, prediction = summary.at(name, "real", k), summary.prediction_recovered(name, k)
@@ -190,24 +195,55 @@ def test_selectors_that_do_not_see_the_target_are_shown_alike_at_both_ends(
         ]
 
 
-def test_luck_is_taken_off_selectors_that_see_the_target(
+def test_optimism_is_taken_off_selectors_that_see_the_target(
     folders: dict[str, Path], summaries: dict[str, Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = summaries["passed"]
     shown = printed(folders["passed"], capsys)
-    rows = rows_of(shown, TABLES[1])
-    assert {(row[0], int(row[1])) for row in rows} == {
-        (name, k) for name, sees in SEES_TARGET.items() if sees for k in ENDS
-    }
+    *rows, of_all = rows_of(shown, TABLES[1])
+    names = [*(name for name, sees in SEES_TARGET.items() if sees), "random"]
+    assert {(row[0], int(row[1])) for row in rows} == {(name, k) for name in names for k in SHOWN}
     for row in rows:
-        entry = summary.at(row[0], "real", int(row[1]))
+        entry, null = (summary.at(row[0], context, int(row[1])) for context in ("real", "null"))
         assert row[3:7] == [
-            interval(entry.real_minus_luck_nats, 3),
             interval(entry.gain_sparse_nats, 3),
-            interval(entry.luck_nats, 3),
-            interval(entry.recovered_fraction),
+            interval(entry.optimism_nats, 3),
+            interval(entry.corrected_gain_nats, 3),
+            interval(null.corrected_gain_nats, 3),
         ]
-    assert "R(k), includes luck" in header_of(shown, TABLES[1])
+    assert of_all[:2] == ["all tokens", "all"]
+    assert of_all[3:7] == [
+        interval(summary.long_gain_nats, 3),
+        interval(summary.optimism_all_nats, 3),
+        interval(summary.corrected_gain_all_nats, 3),
+        interval(summary.null_long_gain_nats, 3),
+    ]
+    said = " ".join(shown.split())
+    assert "Random and all tokens select nothing, and the intervals of their optimism hold 0, as they must." in said
+    assert f"its entropy minus its loss is {interval(summary.calibration_nats, 3)} nats" in said
+
+
+def test_tables_of_version_3_are_shown_without_optimism_and_with_what_is_missing(
+    folders: dict[str, Path], summaries: dict[str, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = as_version_3(Path(shutil.copytree(folders["passed"], tmp_path / "old")))
+    summary, newest = Measured.read(old).summary, summaries["passed"]
+    assert summary.tables_version == "3" and not summary.has_optimism
+    assert summary.optimism_all_nats is summary.corrected_gain_all_nats is summary.calibration_nats is None
+    for entry in summary.selections:
+        assert entry.optimism_nats is entry.corrected_gain_nats is None
+        same = dataclasses.replace(newest.at(*entry.key), optimism_nats=None, corrected_gain_nats=None)
+        assert entry == same
+    said = "lack the cost of showing a set, so they are no optimism"
+    assert " ".join(printed(old, capsys).split()).count(said) == 1
+    print_summary(old, form=Form.json)
+    as_json = json.loads(capsys.readouterr().out)
+    assert as_json["tables_version"] == "3" and said in as_json["earlier_tables"]
+    print_comparison(read_subjects([str(old), str(folders["passed"])]))
+    assert " ".join(capsys.readouterr().out.split()).count(said) == 1
+    page = write_report(old, tmp_path / "old.html")
+    assert page.read_text(encoding="utf-8").count(said) == 1
+    assert said not in printed(folders["passed"], capsys)
 
 
 def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
@@ -221,7 +257,7 @@ def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(
     shown = printed(folders["passed"], capsys, every=True)
     assert "GATE FAILED" in shown
     assert TABLES[4] not in shown
-    for title, column in ((TABLES[0], 4), (TABLES[1], 6), (TABLES[2], 4)):
+    for title, column in ((TABLES[0], 4), (TABLES[2], 4)):
         rows = rows_of(shown, title)
         assert rows and {row[column] for row in rows} == {"-"}
     names = header_of(shown, TABLES[5])
@@ -263,20 +299,21 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     rows = pd.read_csv(io.StringIO(capsys.readouterr().out), keep_default_na=False)
     assert set(zip(rows["gate"], rows["beyond_gate"], strict=True)) == {("passed", "failed")}
     assert list(dict.fromkeys(rows["table"])) == [
-        "losses", "blind", "seeing", "every k", "figure 4", "effective sparsity", "classes", "agreement",
+        "losses", "blind", "selection", "every k", "figure 4", "effective sparsity", "classes", "agreement",
     ]  # fmt: skip
     shown = rows[rows["table"] == "every k"]
     expected = {
         "sparse gain": ("gain_sparse_nats", "nats"), "R(k)": ("recovered_fraction", ""),
         "gain over random": ("gain_over_random_nats", "nats"), "excess gain": ("excess_gain_nats", "nats"),
-        "luck": ("luck_nats", "nats"), "real minus luck": ("real_minus_luck_nats", "nats"), "D(k)": ("prediction_recovered", ""),
+        "optimism": ("optimism_nats", "nats"), "corrected gain": ("corrected_gain_nats", "nats"),
+        "D(k)": ("prediction_recovered", ""),
     }  # fmt: skip
     assert len(shown) == len(expected) * len(summary.selections)
     for row in shown.itertuples():
         name, unit = expected[row.number]
         estimate = summary.at(row.selector, row.context, int(row.k)).estimate(name)
-        wanted = ("", "", "") if estimate is None else (estimate.mean, estimate.low, estimate.high)
-        assert tuple(value if value == "" else float(value) for value in (row.value, row.low, row.high)) == wanted
+        wanted = (None,) * 3 if estimate is None else (estimate.mean, estimate.low, estimate.high)
+        assert tuple(None if value == "" else float(value) for value in (row.value, row.low, row.high)) == wanted
         assert row.unit == unit
     slopes = {(r.selector, r.context, r.k, r.number): r.value for r in rows[rows["table"] == "figure 4"].itertuples()}
     fit = summary.at("kl", "null", KS[-1]).figure4

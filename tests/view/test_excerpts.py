@@ -56,22 +56,28 @@ def test_selections_are_those_of_the_window(tmp_path: Path) -> None:
         read_excerpts(folder, [3, 30])
 
 
-def test_luck_is_the_mean_gain_on_the_resampled_targets(tmp_path: Path) -> None:
-    """At k = 1 of `unmask-one` it is the mean over more labels that the table `windows` has."""
+def test_optimism_is_the_mean_gain_and_cost_on_the_resampled_targets(tmp_path: Path) -> None:
+    """At k = 1 of `unmask-one` it is the mean over all labels that the table `windows` has."""
     folder = made_up_tables(tmp_path / "tables", num_documents=20)
     (excerpt,) = read_excerpts(folder, [7])
     rows = [row for row in read_table(folder, "selections").to_pylist() if row["window_id"] == 7]
-    (single,) = (row["single_luck_nats"] for row in read_table(folder, "windows").to_pylist() if row["window_id"] == 7)
-    assert set(excerpt.luck_nats) == {name for name, sees in SEES_TARGET.items() if sees}
-    for name, luck in excerpt.luck_nats.items():
-        of_draws = [row["gain_sparse_nats"] for row in rows if (row["selector"], row["context"]) == (name, "resampled")]
+    (single,) = (
+        row["single_optimism_nats"] for row in read_table(folder, "windows").to_pylist() if row["window_id"] == 7
+    )
+    assert set(excerpt.optimism_nats) == {name for name, sees in SEES_TARGET.items() if sees}
+    for name, optimism in excerpt.optimism_nats.items():
+        of_draws = [
+            np.add(row["gain_sparse_nats"], row["kl_short_to_sparse_nats"])
+            for row in rows
+            if (row["selector"], row["context"]) == (name, "resampled")
+        ]
         assert len(of_draws) == DRAWS
         expected = np.mean(of_draws, axis=0)
         expected[0] = single if name == "unmask-one" else expected[0]
-        assert luck == pytest.approx(expected)
-        assert excerpt.luck_at(name, k=8) == pytest.approx(expected[2])
-        assert excerpt.luck_at(name, k=3) is None
-    assert excerpt.luck_at("kl", k=8) is None
+        assert optimism == pytest.approx(expected)
+        assert excerpt.optimism_at(name, k=8) == pytest.approx(expected[2])
+        assert excerpt.optimism_at(name, k=3) is None
+    assert excerpt.optimism_at("kl", k=8) is None
 
 
 def test_a_run_or_a_folder_of_tables(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_no_headline_is_of_all_tokens(tables: Path, summary: Summary) -> None:
     assert set(re.findall(r"(?:k = |R\()(\d+)", heads)) == {"1", "4", "16"}
     sentences = " ".join(said.sentences)
     assert set(re.findall(r"(?:[RD]\(|; |, )(\d+)(?:\)| tokens gain| give back)", sentences)) == {"1", "16"}
-    assert "Few tokens (k = 16, at most a quarter of the long-range tokens) give back most" in said.sentences[-1]
+    assert "Few entries (k = 16, at most a quarter of the long-range tokens) give back most" in said.sentences[-1]
     compared = compare(read_subjects([f"{tables}:kl", f"{tables}:attention"]))
     assert {row.k for row in main_rows(compared)} == {None, 1, 16}
     out = io.StringIO()

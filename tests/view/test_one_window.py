@@ -82,22 +82,22 @@ def test_null_context_and_an_unmeasured_k(tables: Path) -> None:
     said = shown(tables, context="null", k=3, selector="unmask-one")
     assert "null context: of document" in said
     assert "measured at k = 1, 2, 8" in said
-    assert "sees the target: part of its gain is selection luck" in said
-    assert "selection luck, the mean" not in shown(tables, context="null", k=2, selector="unmask-one")
+    assert "sees the target: part of its gain is optimism" in said
+    assert "optimism, measured" not in shown(tables, context="null", k=2, selector="unmask-one")
 
 
-def test_a_selector_that_sees_the_target_has_its_luck_beside_its_gain(tables: Path) -> None:
-    """The gain on resampled targets stands beside the sparse gain, and beside that of no other selector."""
+def test_a_selector_that_sees_the_target_has_its_optimism_beside_its_gain(tables: Path) -> None:
+    """Its optimism stands beside the sparse gain, and beside that of no other selector."""
     rows = read_table(tables, "selections").to_pylist()
     gains = [
-        row["gain_sparse_nats"][1]
+        row["gain_sparse_nats"][1] + row["kl_short_to_sparse_nats"][1]
         for row in rows
         if (row["window_id"], row["selector"], row["context"]) == (5, "greedy", "resampled")
     ]
     said = shown(tables, selector="greedy", k=2)
-    assert f"mean sparse gain on resampled targets, {sum(gains) / len(gains):.3f} nats" in said
-    assert "selection luck, the mean" not in shown(tables, selector="kl", k=2)
-    assert "selection luck, the mean" not in shown(tables, selector="greedy", k=3)
+    assert f"optimism, measured on resampled targets, {sum(gains) / len(gains):.3f} nats" in said
+    assert "optimism, measured" not in shown(tables, selector="kl", k=2)
+    assert "optimism, measured" not in shown(tables, selector="greedy", k=3)
 
 
 def test_a_window_whose_losses_are_all_0_is_shown(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

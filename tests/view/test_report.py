@@ -48,7 +48,7 @@ from olmo_sparsity.view.summary_tables import (
     distance_table,
     every_selection_table,
     figure4_table,
-    seeing_table,
+    selection_table,
 )
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.evidence import NO_HEADLINE, NO_SEEING, evidence_sentences
@@ -157,7 +157,7 @@ def test_the_tables_are_those_of_the_terminal(tables: dict[str, Path], pages: di
     last = [of for of in measured.distances if of.k == 8]
     assert found == {
         "selectors that do not see the target": shown(blind_table(summary)),
-        "selectors that see the target": shown(seeing_table(summary)),
+        "what selection does": shown(selection_table(summary)),
         "Correlation and slopes of every selector, context and k": shown(figure4_table(summary)),
         "Every selector, context and k": shown(every_selection_table(summary)),
         "Classes of targets": shown(class_table(measured.classes, summary)),
@@ -271,7 +271,7 @@ def words_of(page: Path) -> str:
 
 
 def test_the_answer_treats_the_smallest_and_the_largest_k_alike(tables: dict[str, Path]) -> None:
-    """Of a selector that does not see the target R(k) and gain over random, of one that does luck and real minus luck."""
+    """Of a selector that does not see the target R(k) and gain over random, of one that does optimism and corrected gain."""
     summary = read(tables["passed"]).summary
     said = answer(summary, "kl").sentences
     assert said == evidence_sentences(summary, "kl")
@@ -281,8 +281,8 @@ def test_the_answer_treats_the_smallest_and_the_largest_k_alike(tables: dict[str
         kl, unmask = summary.at("kl", "real", k), summary.at("unmask-one", "real", k)
         assert f"R({k}) = {interval(kl.recovered_fraction)}" in blind
         assert interval(kl.gain_over_random_nats, 3) in blind
-        assert interval(unmask.luck_nats, 3) in seeing
-        assert interval(unmask.real_minus_luck_nats, 3) in seeing
+        assert interval(unmask.optimism_nats, 3) in seeing
+        assert interval(unmask.corrected_gain_nats, 3) in seeing
 
 
 def test_a_headline_needs_a_selector_that_does_not_see_the_target(tables: dict[str, Path]) -> None:
@@ -341,13 +341,13 @@ def test_numbers_that_mean_nothing_are_gone(pages: dict[str, Path]) -> None:
             assert gone not in page.read_text(), (name, gone)
 
 
-def test_a_window_has_its_luck(tables: dict[str, Path], pages: dict[str, Path]) -> None:
+def test_a_window_has_its_optimism(tables: dict[str, Path], pages: dict[str, Path]) -> None:
     data = data_of(pages["all"])
     (excerpt,) = read_excerpts(tables["passed"], [11])
     selections = data["windows"][11]["selections"]
-    for name, luck in excerpt.luck_nats.items():
-        assert selections[name]["luck"] == pytest.approx(luck, abs=1e-4)
-    assert "luck" not in selections["kl"]
+    for name, optimism in excerpt.optimism_nats.items():
+        assert selections[name]["optimism"] == pytest.approx(optimism, abs=1e-4)
+    assert "optimism" not in selections["kl"]
 
 
 def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, Path]) -> None:
@@ -681,18 +681,18 @@ def test_a_failed_gate_shows_no_r(opened: Any) -> None:
 
 
 @in_browser
-def test_a_window_shows_luck_of_selectors_that_see_the_target(page: Any, pages: dict[str, Path]) -> None:
+def test_a_window_shows_optimism_of_selectors_that_see_the_target(page: Any, pages: dict[str, Path]) -> None:
     data = data_of(pages["all"])
     gains = page.locator("#w2 .gains")
-    assert "luck" not in gains.inner_text()
+    assert "optimism" not in gains.inner_text()
     page.locator("#selector").select_option("greedy")
-    luck = data["windows"][2]["selections"]["greedy"]["luck"]
-    assert f"selection luck, the mean gain on resampled targets, {luck[-1]:.3f} nats" in gains.inner_text()
+    optimism = data["windows"][2]["selections"]["greedy"]["optimism"]
+    assert f"optimism, measured on resampled targets, {optimism[-1]:.3f} nats" in gains.inner_text()
     slide(page, 3)
-    assert "luck" not in gains.inner_text()
+    assert "optimism" not in gains.inner_text()
     slide(page, 8)
     page.get_by_label("null", exact=True).check()
-    assert "luck" not in gains.inner_text()
+    assert "optimism" not in gains.inner_text()
 
 
 @in_browser

@@ -10,9 +10,11 @@ from made_up import CONTEXTUAL
 from planted_gains import made_up
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.single.measurement import NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary, beyond_gate_of, summarize
+from olmo_sparsity.wording.captions import blind_caption, every_caption
 from olmo_sparsity.wording.evidence import (
     CLAIM,
     NO_EVIDENCE,
@@ -24,7 +26,14 @@ from olmo_sparsity.wording.evidence import (
     seeing_words,
     value_words,
 )
-from olmo_sparsity.wording.gates import NO_LONG_GAIN, SELECTION_ONLY, beyond_gate_words, gate_words
+from olmo_sparsity.wording.gates import (
+    MAY_BE_GAP,
+    NO_LONG_GAIN,
+    SELECTION_ONLY,
+    beyond_gate_words,
+    gap_words,
+    gate_words,
+)
 from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import NULL_WORDS
 
@@ -148,11 +157,18 @@ def test_there_are_five_whatever_was_measured(names: tuple[str, ...], num_docume
         assert unfinished not in " ".join(sentences)
 
 
+def test_a_long_gain_that_may_be_the_cost_of_the_gap_is_not_said_to_be_given_back(passed: Summary) -> None:
+    said = conclusion(dataclasses.replace(passed, gate="failed", gate_gain_nats=UNCLEAR))
+    assert said.startswith(f"Here {MAY_BE_GAP}, so it is not shown that there is one that few tokens could give back.")
+
+
 def test_the_value_of_the_long_context(passed: Summary) -> None:
     words = value_words(passed)
     assert "all 12 long-range tokens in addition to the 8 local ones" in words
     assert f"{interval(passed.long_gain_nats, 3)} nats, clearly above 0" in words
-    assert interval(passed.null_long_gain_nats, 3) in words and words.endswith("nats, so it does harm.")
+    assert interval(passed.null_long_gain_nats, 3) in words and words.endswith(
+        f"nats, so it does harm. {gap_words(passed)}"
+    )
     harmless = dataclasses.replace(passed, null_long_gain_nats=Estimate(-0.1, -0.2, 0.1))
     assert "harm" not in value_words(harmless)
 
@@ -207,15 +223,17 @@ def test_one_k_is_said_once(passed: Summary) -> None:
     assert blind_words(one, "kl").count("4 tokens gain") == seeing_words(one, "unmask-one").count("4 tokens gain") == 1
 
 
-def test_luck_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
+def test_optimism_is_taken_off_a_selector_that_sees_the_target(passed: Summary) -> None:
     words = seeing_words(passed, "unmask-one")
     for k in (1, 4):
         entry = passed.at("unmask-one", "real", k)
-        for estimate in (entry.gain_sparse_nats, entry.luck_nats, entry.real_minus_luck_nats):
+        for estimate in (entry.gain_sparse_nats, entry.optimism_nats, entry.corrected_gain_nats):
             assert interval(estimate, 3) in words
+        placebo = passed.at("unmask-one", "null", k).corrected_gain_nats
+        assert f"(null context: {interval(placebo, 3)})" in words
     assert "R(" not in words
-    unknown = planted(passed, "unmask-one", luck_nats=None, real_minus_luck_nats=None)
-    assert seeing_words(unknown, "unmask-one").count("of which an unknown part is luck") == 2
+    unknown = planted(passed, "unmask-one", optimism_nats=None, corrected_gain_nats=None)
+    assert seeing_words(unknown, "unmask-one").count("of which an unknown part is optimism") == 2
 
 
 def test_a_kind_of_selector_that_was_not_measured_is_named() -> None:
@@ -241,12 +259,20 @@ def test_d_is_never_without_its_company(passed: Summary, failed: Summary) -> Non
     assert "The gate failed, so no R(k) stands beside it." in prediction_words(failed, "kl")
 
 
+def test_d_of_too_few_documents_says_why_it_has_no_interval(passed: Summary) -> None:
+    assert passed.num_documents < MIN_RATIO_DOCUMENTS
+    words = f"D(k): too few documents for an interval ({passed.num_documents}; it takes 300)."
+    enough = dataclasses.replace(passed, num_documents=MIN_RATIO_DOCUMENTS)
+    for written in (lambda summary: prediction_words(summary, "kl"), blind_caption, every_caption):
+        assert words in written(passed) and "too few documents" not in written(enough)
+
+
 def test_d_of_a_selector_that_sees_the_target_has_its_recovered_fraction(passed: Summary, failed: Summary) -> None:
     """No other sentence has it."""
     words = prediction_words(passed, "unmask-one")
     for k in (1, 4):
         recovered = interval(passed.at("unmask-one", "real", k).recovered_fraction)
-        assert f"R({k}) with its luck {recovered})" in words and "mimicry by kl" in words
+        assert f"R({k}) with its optimism {recovered})" in words and "mimicry by kl" in words
     assert "R(1)" not in prediction_words(failed, "unmask-one")
 
 
@@ -270,8 +296,11 @@ def test_few_that_give_back_most_are_said_to_do_so(passed: Summary) -> None:
     assert words.startswith(
         "Here (visibility hidden, chosen by kl) one of the 12 long-range tokens gives back more than half of "
     )
-    assert "the long gain and more than a random one; 4 " in words
-    assert "; 4 give back less than half of the long gain and not clearly more than 4 random ones." in words
+    assert (
+        "the long gain and more than a random one. Few tokens" in words
+    )  # 4 of 12 are not few, so nothing is said of them
+    sixteen = conclusion(dataclasses.replace(clear(passed), num_units=16.0))
+    assert "; 4 give back less than half of the long gain and not clearly more than 4 random ones." in sixteen
     assert "Few tokens (k = 1, at most a quarter of the long-range tokens) give back most of the long gain." in words
     assert "null context" not in words and "The table" not in words
 
@@ -315,7 +344,7 @@ def test_a_fragile_fraction_is_not_said_to_be_small(passed: Summary) -> None:
 )
 def test_few_must_gain_more_than_random_ones(passed: Summary, over: Estimate, words: str, is_shown: bool) -> None:
     said = conclusion(clear(passed, gain_over_random_nats=over))
-    assert f"more than half of the long gain and {words};" in said
+    assert f"more than half of the long gain and {words}." in said
     assert ("give back most of the long gain." in said) == is_shown
     assert ("So it is not shown that few tokens" in said) != is_shown
 
@@ -352,7 +381,7 @@ def test_where_random_choices_raise_the_loss_the_gain_over_them_is_not_taken_for
 def test_the_same_verdict_at_both_ends_names_both(passed: Summary) -> None:
     summary = clear(passed)
     both = planted(summary, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
-    assert "Few tokens (k = 1 and 4, at most a quarter" in conclusion(both)
+    assert "Few tokens (k = 1 and 4, at most a quarter" in conclusion(dataclasses.replace(both, num_units=16.0))
 
 
 def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(passed: Summary) -> None:
@@ -361,7 +390,7 @@ def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(pass
     assert "At k = 1 the choice gains over random under the null context, too" in conclusion(null_too)
     both = planted(null_too, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
     both = planted(both, "kl", k=4, excess_gain_nats=Estimate(0.0, -0.1, 0.1))
-    words = conclusion(both)
+    words = conclusion(dataclasses.replace(both, num_units=16.0))
     assert "At k = 1 the choice gains over random under the null context, too" in words
     assert "At k = 4 the choice under the null context gains not clearly less" in words
     as_much = planted(shown, "kl", k=1, excess_gain_nats=UNCLEAR)
@@ -420,8 +449,8 @@ def test_the_definition_of_visible_is_named(passed: Summary) -> None:
             CLEAR,
             "the model generalizes in length, but whether it does so because few tokens are enough is not shown.",
         ),
-        (14, UNCLEAR, f"a training row has (not clearly different from 0): {SELECTION_ONLY}."),
-        (14, LOSS, f"a training row has (clearly below 0): {SELECTION_ONLY}."),
+        (14, UNCLEAR, f"whichever has the lower loss), not clearly different from 0: {SELECTION_ONLY}."),
+        (14, LOSS, f"whichever has the lower loss), clearly below 0: {SELECTION_ONLY}."),
     ],
 )
 def test_what_is_said_about_length_generalization(

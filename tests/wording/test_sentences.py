@@ -17,10 +17,13 @@ from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, sum
 from olmo_sparsity.view.as_json import lengths_json
 from olmo_sparsity.wording.captions import classes_caption, contrast_words
 from olmo_sparsity.wording.gates import (
+    MAY_BE_GAP,
     NO_LONG_GAIN,
     SELECTION_ONLY,
     beyond_gate_words,
+    failed_gates,
     fragile_words,
+    gap_words,
     gate_words,
     gates_words,
     multiplicity_words,
@@ -71,6 +74,53 @@ def test_a_failed_gate_speaks_of_the_interval_because_the_mean_may_be_above_0(pa
     assert "no clear gain" in words
 
 
+def test_a_gate_that_only_the_gap_lets_pass_says_so() -> None:
+    """The long gain lies above 0, but from the lower of the two losses nothing is left. R(k) and what follows is hidden."""
+    summary = summarize(made_up(200, long_gain=0.3, gap_cost=0.35))
+    gain, at_gate, cost = summary.long_gain_nats, summary.gate_gain_nats, summary.gap_cost_nats
+    assert gain.is_above_zero and at_gate is not None and not at_gate.is_above_zero and cost is not None
+    assert (summary.gate, summary.may_be_gap, summary.is_fragile) == ("failed", True, False)
+    assert all(entry.recovered_fraction is None for entry in summary.selections)
+    assert gate_words(summary, short=True) == f"GATE FAILED: {MAY_BE_GAP}."
+    assert failed_gates(summary)[0] == f"GATE FAILED: {MAY_BE_GAP}"
+    in_place, without = (f"{of.mean:+.4f} nats, 95% interval [{of.low:+.4f}, {of.high:+.4f}]" for of in (gain, at_gate))
+    assert gate_words(summary) == (
+        f"GATE FAILED: {MAY_BE_GAP}: it is {in_place} in place, and {without} from the local tokens without the gap in the "
+        "position IDs, so no recovered fraction is shown."
+    )
+    share = cost.mean / gain.mean
+    assert share > 1 and gap_words(summary).endswith(f"costs {interval(cost, 3)} nats, {share:.0%} of the long gain.")
+    assert summarize(made_up(200, long_gain=0.3, gap_cost=0.0)).gate == "passed"
+
+
+def test_a_passed_gate_says_what_is_left_without_the_gap(passed: Summary) -> None:
+    assert passed.gate_gain_nats is not None
+    left = f"{passed.gate_gain_nats.mean:+.4f} nats"
+    assert f", and from the local tokens without the gap in the position IDs {left}" in gate_words(passed)
+    harmless = summarize(made_up(200, long_gain=0.5, gap_cost=-0.1))
+    assert harmless.gate_gain_nats == harmless.long_gain_nats and "without the gap" not in gate_words(harmless)
+    assert "% of" not in gap_words(harmless) and gap_words(harmless).endswith("] nats.")
+    assert "of the long gain" not in gap_words(
+        dataclasses.replace(passed, long_gain_nats=Estimate(0.1, -0.1, 0.3, 0.1))
+    )
+
+
+def test_tables_without_the_losses_without_the_gap_are_judged_in_place() -> None:
+    measurement = made_up(200, long_gain=0.5)
+    windows = measurement.windows.drop(columns=["loss_short_no_gap_nats", "loss_train_len_no_gap_nats"])
+    old, new = summarize(dataclasses.replace(measurement, windows=windows)), summarize(measurement)
+    assert (old.gap_cost_nats, old.gate_gain_nats, old.loss_train_len_no_gap_nats, gap_words(old)) == (
+        None,
+        None,
+        None,
+        "",
+    )
+    assert old.gate == "passed" and "without the gap" not in gate_words(old)
+    assert old.gain_beyond_nats is not None and new.gain_beyond_nats is not None and old.loss_train_len_nats is not None
+    assert old.gain_beyond_nats.mean == pytest.approx(old.loss_train_len_nats.mean - old.loss_long_nats.mean)
+    assert old.gain_beyond_nats.mean > new.gain_beyond_nats.mean
+
+
 def test_the_gate_beyond_the_training_row_in_words(passed: Summary) -> None:
     clear, unclear = Estimate(0.02, 0.01, 0.03, 0.005), Estimate(0.002, -0.001, 0.005, 0.0015)
     words = beyond_gate_words(with_beyond(passed, clear))
@@ -109,7 +159,7 @@ def test_a_fragile_recovered_fraction_is_marked(passed: Summary) -> None:
 
 def test_the_gates_together(failed: Summary) -> None:
     unclear = with_beyond(failed, Estimate(0.002, -0.001, 0.005, 0.0015))
-    assert gates_words(unclear) == f"{gate_words(unclear)} {beyond_gate_words(unclear)}"
+    assert gates_words(unclear) == f"{gate_words(unclear)} {gap_words(unclear)} {beyond_gate_words(unclear)}"
 
 
 def test_the_text_and_the_estimand_are_named(passed: Summary) -> None:

@@ -10,6 +10,7 @@ group j.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Optional
@@ -17,17 +18,21 @@ from typing import Optional
 import numpy as np
 import torch
 
+from olmo_sparsity.measure.selection.hierarchy import Rows
 from olmo_sparsity.measure.selection.screening import in_vocabulary, labels_in_vocabulary
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses, read_single_groups
 from olmo_sparsity.measure.visible.losses import (
     all_but_one_losses,
+    divergence,
     log_probs,
     long_log_probs_and_attention,
     mask_losses,
+    read_sets,
     read_singles,
     surprisals,
 )
+from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.records.selectors import NO_GROUP
 
@@ -43,12 +48,23 @@ class SharedSingles:
     Attributes:
         losses_WIA: loss({j}) of each label.
         divergences: for each reference p, KL(p, p_{j}), [W, I].
-        luck_W: the luck of the best candidate (``SingleReadout.luck_W``); None where it was not asked for.
+        kl_from_short_WI: KL(p_{}, p_{j}); None where it was not asked for.
+        optimism_W: the optimism of the best candidate (``BestCandidates``); None where it was not asked for.
     """
 
     losses_WIA: np.ndarray
     divergences: tuple[np.ndarray, ...]
-    luck_W: Optional[np.ndarray]
+    kl_from_short_WI: Optional[np.ndarray] = None
+    optimism_W: Optional[np.ndarray] = None
+
+
+@dataclass(frozen=True)
+class SetReadings:
+    """What the model predicts about windows under R visible sets S; nats, fp32."""
+
+    losses_RA: np.ndarray  # loss(S) of each label
+    kl_R: np.ndarray  # KL(p, p_S) from one of the references; NaN where it was not asked for
+    kl_from_short_R: np.ndarray  # KL(p_{}, p_S); NaN without drawn labels
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class Predictions:
         imitated_WV: log-probabilities, fp32: a second reference, besides the full-context prediction; None: none.
         num_lasso_masks: the number of random visible sets that ``lasso`` fits.
         with_kl: keep the divergences of the single-token unmaskings beside their losses.
-        with_luck: compute the luck of the best single unmasking.
+        with_optimism: compute the optimism of the best single unmasking.
         with_attention: the attention under full context will be asked for, so that on the compact path one pass gives both it
             and the full-context prediction.
     """
@@ -77,7 +93,7 @@ class Predictions:
     imitated_WV: Optional[torch.Tensor] = None
     num_lasso_masks: int = 64
     with_kl: bool = False
-    with_luck: bool = False
+    with_optimism: bool = False
     with_attention: bool = False
     _singles: dict[Evaluator, SharedSingles] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -90,9 +106,14 @@ class Predictions:
             log_p_short_WV=self.log_p_short_WV[rows_w],
             drawn_labels_WA=None,
             imitated_WV=None,
-            with_luck=False,
+            with_optimism=False,
             with_attention=False,
         )
+
+    @property
+    def with_short_kl(self) -> bool:
+        """Whether divergences from the short-context prediction are kept: the optimism of choices needs them."""
+        return self.drawn_labels_WA is not None or self.with_optimism
 
     @property
     def num_long_range(self) -> int:
@@ -162,6 +183,16 @@ class Predictions:
         return surprisals(self.log_p_long_WV, self.labels_WA).cpu().numpy()
 
     @cached_property
+    def kl_short_to_long_W(self) -> np.ndarray:
+        """KL(p_{}, p_all), fp32 [W]."""
+        return divergence(self.log_p_short_WV, self.log_p_long_WV).cpu().numpy()
+
+    @cached_property
+    def entropy_short_W(self) -> np.ndarray:
+        """The entropy of the short-context prediction, fp32 [W]."""
+        return -(self.log_p_short_WV.exp() * self.log_p_short_WV).sum(dim=-1).cpu().numpy()
+
+    @cached_property
     def losses_all_but_one_WIA(self) -> np.ndarray:
         """loss(all but group j) of each label, fp32 [W, I, A]; NaN where a window has no more groups."""
         if self.groups.is_single:
@@ -206,7 +237,8 @@ class Predictions:
                 references=tuple(in_vocabulary(log_p_WV, evaluator.model.vocab_size) for log_p_WV in self.references)
                 if self.with_kl
                 else (),
-                with_luck=self.with_luck and evaluator == self.evaluator,
+                with_short_kl=self.with_short_kl and evaluator == self.evaluator,
+                with_optimism=self.with_optimism and evaluator == self.evaluator,
             )
         return self._singles[evaluator]
 
@@ -217,10 +249,11 @@ class Predictions:
         *,
         labels_WA: torch.Tensor,
         references: tuple[torch.Tensor, ...],
-        with_luck: bool = False,
+        with_short_kl: bool = False,
+        with_optimism: bool = False,
     ) -> SharedSingles:
         """Unmask single candidates, int64 [W, J] groups (-1: none), and return what an evaluator predicts; nothing is cached."""
-        tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if with_luck else None
+        tokens_WT, log_p_short_WV = self.windows.tokens_WT, self.log_p_short_WV if with_short_kl else None
         if self.groups.is_single:
             singles = read_singles(
                 evaluator,
@@ -229,6 +262,7 @@ class Predictions:
                 candidates_WJ=candidates_WJ,
                 references=references,
                 log_p_short_WV=log_p_short_WV,
+                with_optimism=with_optimism,
             )
         else:
             singles = read_single_groups(
@@ -239,6 +273,7 @@ class Predictions:
                 labels_WA=labels_WA,
                 references=references,
                 log_p_short_WV=log_p_short_WV,
+                with_optimism=with_optimism,
             )
         num_windows, width = self.all_groups_WI.shape
         places_WJ = candidates_WJ % (width + 1)  # -1: behind the last group
@@ -247,8 +282,62 @@ class Predictions:
             values = torch.full((num_windows, width + 1), torch.nan, device=self.windows.device)
             return values.scatter(1, places_WJ, values_WJ)[:, :width].contiguous().cpu().numpy()
 
+        from_short_WJ = singles.kl_from_short_WJ
         return SharedSingles(
             losses_WIA=np.stack([at_all_groups(values_WJ) for values_WJ in singles.losses_WJA.unbind(-1)], axis=-1),
             divergences=tuple(at_all_groups(values_WJ) for values_WJ in singles.divergences),
-            luck_W=None if singles.luck_W is None else singles.luck_W.cpu().numpy(),
+            kl_from_short_WI=None if from_short_WJ is None else at_all_groups(from_short_WJ),
+            optimism_W=None if singles.optimism_W is None else singles.optimism_W.cpu().numpy(),
         )
+
+    def read_groups(self, sets: Sequence[Rows], *, reference: Optional[int]) -> list[SetReadings]:
+        """Run windows under visible sets of groups, and read the losses of all labels and the divergences.
+
+        Args:
+            sets: any number of times (int64 [R], indices of windows; int64 [R, S], the groups of each set; -1: none).
+            reference: which of the references ``kl_R`` is from; None: it is not asked for. The set of all positions is not run
+                again, unless another prediction than the full-context one is the reference.
+
+        Returns:
+            The readings of each entry of ``sets``.
+        """
+        device, groups = self.windows.device, self.groups
+        found = [self._empty_readings(len(windows_R)) for windows_R, _ in sets]
+        places, asked = [], []
+        for readings, (windows_R, groups_RS) in zip(found, sets, strict=True):
+            for rows_r, visible_rS in groups.rows_by_size(windows_R, groups_RS):
+                if visible_rS.shape[1] == self.num_long_range and reference in (None, 0):
+                    self._fill_with_everything(readings, rows_r, windows_r=windows_R[rows_r], with_kl=reference == 0)
+                    continue
+                places.append((readings, rows_r))
+                windows_r = torch.from_numpy(windows_R[rows_r]).to(device)
+                asked.append(VisibleSets(windows_r, torch.from_numpy(visible_rS).to(device)))
+        references = () if reference is None else (self.references[reference],)
+        readouts = read_sets(
+            self.evaluator,
+            self.windows.tokens_WT,
+            labels_WA=self.labels_WA,
+            sets=asked,
+            references=(*references, *((self.log_p_short_WV,) if self.with_short_kl else ())),
+        )
+        for (readings, rows_r), readout in zip(places, readouts, strict=True):
+            readings.losses_RA[rows_r] = readout.losses_RA.cpu().numpy()
+            if reference is not None:
+                readings.kl_R[rows_r] = readout.divergences[0].cpu().numpy()
+            if self.with_short_kl:
+                readings.kl_from_short_R[rows_r] = readout.divergences[-1].cpu().numpy()
+        return found
+
+    def _empty_readings(self, num_rows: int) -> SetReadings:
+        losses_RA = np.full((num_rows, self.labels_WA.shape[1]), np.nan, dtype=np.float32)
+        return SetReadings(losses_RA, *np.full((2, num_rows), np.nan, dtype=np.float32))
+
+    def _fill_with_everything(
+        self, readings: SetReadings, rows_r: np.ndarray, *, windows_r: np.ndarray, with_kl: bool
+    ) -> None:
+        """Fill in what is known of the set of all positions."""
+        readings.losses_RA[rows_r] = self.loss_long_WA[windows_r]
+        if with_kl:
+            readings.kl_R[rows_r] = 0
+        if self.with_short_kl:
+            readings.kl_from_short_R[rows_r] = self.kl_short_to_long_W[windows_r]

@@ -55,7 +55,7 @@ class WindowScores:
     screening: Optional[ScreeningSettings] = None
     label: int = 0
     reference: int = 0
-    _screened_singles: dict[Criterion, SingleUnmaskings] = field(
+    _screened_singles: dict[Criterion, SharedSingles] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -140,13 +140,12 @@ class WindowScores:
             self.windows.tokens_WT,
             labels_WA=labels_in_vocabulary(self.labels_W[:, None], evaluator.model.vocab_size),
             sets=[VisibleSets(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in tensors],
-            reference_WV=in_vocabulary(self.reference_WV, evaluator.model.vocab_size) if with_kl else None,
+            references=(in_vocabulary(self.reference_WV, evaluator.model.vocab_size),) if with_kl else (),
         )
         found = []
         for readout in readouts:
-            losses_R, divergences_R = readout.losses_RA[:, 0], readout.divergences_R
-            if divergences_R is None:
-                divergences_R = torch.full_like(losses_R, torch.nan)
+            losses_R = readout.losses_RA[:, 0]
+            divergences_R = readout.divergences[0] if with_kl else torch.full_like(losses_R, torch.nan)
             found.append((losses_R.cpu().numpy(), divergences_R.cpu().numpy()))
         return found
 
@@ -232,23 +231,12 @@ class WindowScores:
         return self._single_unmaskings("kl").kl_WI
 
     @property
-    def known_singles(self) -> SingleUnmaskings:
-        """The single unmaskings that have been evaluated so far, NaN elsewhere. Evaluates nothing."""
+    def known_singles(self) -> list[SharedSingles]:
+        """The single unmaskings of all labels that have been evaluated so far. Evaluates nothing."""
         shared = self.predictions.known_singles
-        if self.screening is None and shared is not None:
-            return self._of_shared(shared)
-        known_WI = np.full(self.predictions.all_groups_WI.shape, np.nan, dtype=np.float32)
-        known = SingleUnmaskings(known_WI, known_WI)
-        criteria: tuple[Criterion, ...] = ("loss", "kl")
-        for criterion in criteria:
-            if criterion in self._screened_singles:
-                singles = self._screened_singles[criterion]
-                is_unknown_WI = np.isnan(known.loss_WI)
-                known = SingleUnmaskings(
-                    np.where(is_unknown_WI, singles.loss_WI, known.loss_WI),
-                    np.where(is_unknown_WI, singles.kl_WI, known.kl_WI),
-                )
-        return known
+        if self.screening is None:
+            return [] if shared is None else [shared]
+        return list(self._screened_singles.values())
 
     def _single_unmaskings(self, criterion: Criterion) -> SingleUnmaskings:
         """Return the single unmaskings of all candidates, or of those that screening by ``criterion`` chooses."""
@@ -256,22 +244,25 @@ class WindowScores:
             return self._of_shared(self.predictions.singles(self.evaluator))
         if criterion not in self._screened_singles:
             self._screened_singles[criterion] = self._screened(self.screening, criterion)
-        return self._screened_singles[criterion]
+        return self._of_shared(self._screened_singles[criterion])
 
     def _of_shared(self, singles: SharedSingles) -> SingleUnmaskings:
         """Return the single unmaskings of this label and reference."""
-        return _singles_of(singles, label=self.label, reference=self.reference)
+        loss_WI = singles.losses_WIA[:, :, self.label]
+        kl_WI = singles.divergences[self.reference] if singles.divergences else np.full_like(loss_WI, np.nan)
+        return SingleUnmaskings(loss_WI, kl_WI)
 
-    def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SingleUnmaskings:
+    def _screened(self, screening: ScreeningSettings, criterion: Criterion) -> SharedSingles:
         """Unmask one by one the candidates with the lowest estimated loss, or divergence."""
+        predictions = self.predictions
         best_WJ = self.groups.chosen(rank(-self.ranking_values(screening, criterion)), screening.num_candidates)
-        singles = self.predictions.unmask(
+        return predictions.unmask(
             self.evaluator,
             torch.from_numpy(best_WJ).to(self.windows.device),
-            labels_WA=self.labels_W[:, None],
-            references=(self.reference_WV,) if self.predictions.with_kl else (),
+            labels_WA=predictions.labels_WA,
+            references=predictions.references if predictions.with_kl else (),
+            with_short_kl=predictions.with_short_kl,
         )
-        return _singles_of(singles, label=0, reference=0)
 
     def ranking_values(self, screening: ScreeningSettings, criterion: Criterion) -> np.ndarray:
         """Return what ranks the candidates as the loss does, or the divergence: lower is better; [W, I]."""
@@ -307,10 +298,3 @@ class WindowScores:
         tokens_WT = self.windows.tokens_WT
         gradients_WM = gate_gradients(evaluator, tokens_WT, loss_function=loss_function, attribution=attribution)
         return self.groups.sums(gradients_WM.cpu().numpy())
-
-
-def _singles_of(singles: SharedSingles, *, label: int, reference: int) -> SingleUnmaskings:
-    loss_WI = singles.losses_WIA[:, :, label]
-    return SingleUnmaskings(
-        loss_WI, singles.divergences[reference] if singles.divergences else np.full_like(loss_WI, np.nan)
-    )

@@ -3,8 +3,9 @@
 What is ranked and unmasked are groups of tokens, by default of one each (``olmo_sparsity.measure.visible.window_batch``).
 
 A selector that sees the target gains even where the long-range tokens hold nothing: among M candidates it picks those that
-happened to raise the probability of this target. On a *resampled target*, a label drawn from the prediction of the local tokens
-alone, the long-range tokens carry no information, and whatever the selector gains is selection luck.
+happened to raise the probability of this target. How much its gain overstates what the same choice is worth, its *optimism*, is
+measured on *resampled targets*, labels drawn from the prediction of the local tokens alone: the gain of a choice on the label
+that it was made for, minus its mean gain on another label of the same prediction, which is -KL(p_{}, p_J).
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ import torch
 from tokenizers import Tokenizer
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.measure.selection.predictions import Predictions
+from olmo_sparsity.measure.selection.predictions import Predictions, SetReadings
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.losses import recent_losses, short_log_probs
 from olmo_sparsity.measure.visible.window_batch import CONTEXTS, TokenGroups, WindowBatch
-from olmo_sparsity.records.selectors import NO_GROUP, SCREENED, SELECTORS, any_needs_attention, names_where, rank
+from olmo_sparsity.records.selectors import (
+    NO_GROUP,
+    NULL_DRAWS,
+    SCREENED,
+    SELECTORS,
+    any_needs_attention,
+    names_where,
+    rank,
+)
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.units import group_numbers
 
 # Purposes of random generators; a change would change the tables.
 SCREENING_SAMPLE, RESAMPLED_LABELS = 5, 6
+RESAMPLED_CONTROL = "random"  # chooses without the label, so that its optimism must be 0
 
 
 def draw_labels(log_p_short_WV: torch.Tensor, window_ids_W: np.ndarray, *, seed: int, num_draws: int) -> torch.Tensor:
@@ -66,6 +76,21 @@ class SelectorOutcome:
     groups_WS: np.ndarray  # int64, the S = max k chosen groups, most influential first; -1 where a window has no more
     loss_sparse_WK: np.ndarray  # loss(J_k), nats, fp32
     kl_sparse_WK: Optional[np.ndarray]  # KL(p_all, p_{J_k}), nats, fp32; None where divergences are not measured
+    kl_short_to_sparse_WK: Optional[np.ndarray] = None  # KL(p_{}, p_{J_k}), nats, fp32; of resampled targets only
+
+
+@dataclass(frozen=True)
+class ResampledInfluence:
+    """W windows with one drawn label each in place of the target; losses in nats.
+
+    ``outcomes`` has the selectors that see the target, each of which has chosen anew for the drawn label, and `random`, whose
+    choice is that for the target: the same whatever the label is.
+    """
+
+    label_ids_W: np.ndarray  # int64
+    loss_short_W: np.ndarray
+    loss_long_W: np.ndarray
+    outcomes: dict[str, SelectorOutcome]
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,8 @@ class WindowInfluence:
     groups: TokenGroups  # of the windows under this context
     loss_single_WI: Optional[np.ndarray]  # loss({j}); None unless ``influence.save_candidates`` asks for it
     outcomes: dict[str, SelectorOutcome]
+    resampled: list[ResampledInfluence]  # one entry for each drawn label
+    single_optimism_W: Optional[np.ndarray]  # of ``unmask-one`` at k = 1; None where it is not measured, or screened
 
 
 @dataclass(frozen=True)
@@ -96,99 +123,169 @@ class ScreeningCheck:
 
 
 @dataclass(frozen=True)
-class ResampledInfluence:
-    """W windows under the real context with one drawn label each in place of the target; losses in nats.
-
-    ``outcomes`` has the selectors that see the target; each has chosen anew, for the drawn label.
-    """
-
-    label_ids_W: np.ndarray  # int64
-    loss_short_W: np.ndarray
-    loss_long_W: np.ndarray
-    outcomes: dict[str, SelectorOutcome]
-
-
-@dataclass(frozen=True)
 class PartInfluence:
     """Everything measured on the windows of one part; losses and divergences in nats.
 
     Attributes:
         loss_short_W: the same under both contexts, which differ only in the long-range tokens.
+        loss_short_no_gap_W: loss with the local tokens directly behind the anchor, where a training row begins.
         loss_train_len_W: loss with the last ``train_len`` tokens visible, under the real context; None where no training row
             is known.
-        single_luck_W: selection luck of ``unmask-one`` at k = 1; None where that is not measured or candidates are screened.
+        loss_train_len_no_gap_W: the same with these tokens directly behind the anchor.
+        entropy_short_W: entropy of the short-context prediction.
+        kl_short_to_long_W: KL(p_{}, p_all) under the real context.
         contexts: real and null.
-        resampled: one entry for each draw.
         mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
             imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
     """
 
     loss_short_W: np.ndarray
+    loss_short_no_gap_W: np.ndarray
     loss_train_len_W: Optional[np.ndarray]
-    single_luck_W: Optional[np.ndarray]
+    loss_train_len_no_gap_W: Optional[np.ndarray]
+    entropy_short_W: np.ndarray
+    kl_short_to_long_W: np.ndarray
     contexts: dict[str, WindowInfluence]
-    resampled: list[ResampledInfluence]
     mimicry: dict[str, SelectorOutcome]
     screening: dict[str, ScreeningCheck]
 
 
 @dataclass(frozen=True)
-class DistinctSets:
-    """The visible sets J_k of several selectors, each set of a window once.
+class _Choice:
+    """What a selector chose in all windows, for one of the labels."""
+
+    selector: str
+    label: int  # 0: the target
+    scores_WI: np.ndarray
+    groups_WS: np.ndarray
+
+
+@dataclass(frozen=True)
+class _DistinctSets:
+    """The visible sets J_k of several choices, each set of a window once.
 
     Attributes:
         rows_rS: int64 [r, 1 + k], the index of a window, then the visible groups.
-        index_W: by selector, the row of each window's J_k.
-        losses_r: nats, fp32; NaN where not known.
-        divergences_r: KL(p_all, p_{J_k}), nats, fp32; NaN where not known or not measured.
+        index_FW: int64, the row of each choice and window.
+        is_of_target_r: bool; whether some choice for the target has this set.
+        readings: losses and divergences of each row; NaN where not known.
     """
 
     rows_rS: np.ndarray
-    index_W: dict[str, np.ndarray]
-    losses_r: np.ndarray
-    divergences_r: np.ndarray
+    index_FW: np.ndarray
+    is_of_target_r: np.ndarray
+    readings: SetReadings
 
 
-def _distinct_sets(scores: WindowScores, groups: dict[str, np.ndarray], *, k: int) -> DistinctSets:
+def _distinct_sets(choices: Sequence[_Choice], *, k: int, known: SetReadings) -> _DistinctSets:
     """Return the sets J_k with what selectors have evaluated: a single group is not evaluated again.
 
     Args:
-        scores: the windows.
-        groups: the chosen groups of every selector, int64 [W, S], most influential first.
+        choices: what was chosen.
         k: number of groups of the visible set.
+        known: of single groups, [W * I] and [W * I, A]; NaN where not known.
     """
-    num_windows = len(scores.windows)
-    sets_RS = np.concatenate([np.sort(groups_WS[:, :k], axis=1) for groups_WS in groups.values()])
-    rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(groups)), sets_RS])
+    num_windows, width = choices[0].scores_WI.shape
+    sets_RS = np.concatenate([np.sort(choice.groups_WS[:, :k], axis=1) for choice in choices])
+    rows_RS = np.column_stack([np.tile(np.arange(num_windows), len(choices)), sets_RS])
     distinct_rS, index_R = np.unique(rows_RS, axis=0, return_inverse=True)
-    losses_r, divergences_r = np.full((2, len(distinct_rS)), np.nan, dtype=np.float32)
-    if k == 1:
-        known = scores.known_singles
-        losses_r = known.loss_WI[distinct_rS[:, 0], distinct_rS[:, 1]]
-        divergences_r = known.kl_WI[distinct_rS[:, 0], distinct_rS[:, 1]]
-    index_FW = index_R.reshape(len(groups), num_windows)
-    return DistinctSets(distinct_rS, dict(zip(groups, index_FW, strict=True)), losses_r, divergences_r)
+    index_FW = index_R.reshape(len(choices), num_windows)
+    is_of_target_r = np.zeros(len(distinct_rS), dtype=bool)
+    is_of_target_r[index_FW[[choice.label == 0 for choice in choices]]] = True
+    places_r = distinct_rS[:, 0] * width + distinct_rS[:, 1]
+    if k > 1:
+        places_r = np.full(len(distinct_rS), -1)  # the last one is not known
+    readings = SetReadings(known.losses_RA[places_r], known.kl_R[places_r], known.kl_from_short_R[places_r])
+    return _DistinctSets(distinct_rS, index_FW, is_of_target_r, readings)
 
 
-def _evaluate_top_k(
-    scores: WindowScores, groups: dict[str, np.ndarray], *, settings: InfluenceConfig, with_kl: bool
-) -> list[DistinctSets]:
-    """Return the sets J_k of every selector, with their losses and divergences, for each k of ``settings``."""
-    all_sets = [_distinct_sets(scores, groups, k=k) for k in settings.k]
-    incomplete = [sets for sets in all_sets if np.isnan(sets.losses_r).any()]
-    unknown = [np.isnan(sets.losses_r) for sets in incomplete]
-    rows = [sets.rows_rS[unknown_r] for sets, unknown_r in zip(incomplete, unknown, strict=True)]
-    evaluated = scores.evaluate_groups([(rows_RS[:, 0], rows_RS[:, 1:]) for rows_RS in rows], with_kl=with_kl)
-    for sets, unknown_r, (losses_r, divergences_r) in zip(incomplete, unknown, evaluated, strict=True):
-        sets.losses_r[unknown_r], sets.divergences_r[unknown_r] = losses_r, divergences_r
-    return all_sets
+def _known_singles(scores: Sequence[WindowScores], *, with_kl: bool) -> SetReadings:
+    """Return what is known of all single groups, window by window, and behind them an entry that is not known."""
+    one = scores[0]
+    (num_windows, width), num_labels = one.predictions.all_groups_WI.shape, one.predictions.labels_WA.shape[1]
+    known = SetReadings(
+        np.full((num_windows * width + 1, num_labels), np.nan, dtype=np.float32),
+        *np.full((2, num_windows * width + 1), np.nan, dtype=np.float32),
+    )
+    for singles in (singles for of_label in scores for singles in of_label.known_singles):
+        losses_RA = singles.losses_WIA.reshape(-1, num_labels)
+        rows_r = np.flatnonzero(np.isnan(known.losses_RA[:-1, 0]) & ~np.isnan(losses_RA[:, 0]))
+        known.losses_RA[rows_r] = losses_RA[rows_r]
+        if with_kl:
+            known.kl_R[rows_r] = singles.divergences[one.reference].ravel()[rows_r]
+        if singles.kl_from_short_WI is not None:
+            known.kl_from_short_R[rows_r] = singles.kl_from_short_WI.ravel()[rows_r]
+    return known
+
+
+def _outcomes(
+    scores: Sequence[WindowScores], choices: Sequence[_Choice], settings: InfluenceConfig, *, with_kl: bool
+) -> list[SelectorOutcome]:
+    """Evaluate the sets J_k of every choice, and return what comes of each.
+
+    A set that several choices share is run once, and all labels are read from it. The sets that are chosen for the target run
+    first, so that they do not depend on the labels that are drawn.
+
+    Args:
+        scores: the windows, an entry for each label.
+        choices: what was chosen; the first is for the target.
+        settings: which k.
+        with_kl: measure KL(p_all, p_{J_k}) of the choices for the target.
+    """
+    one, known = scores[0], _known_singles(scores, with_kl=with_kl)
+    all_sets = [_distinct_sets(choices, k=k, known=known) for k in settings.k]
+    for is_for_target in (True, False):
+        wanted = []
+        for sets in all_sets:
+            is_unknown_r = np.isnan(sets.readings.losses_RA[:, 0])
+            wanted.append(np.flatnonzero(is_unknown_r & (sets.is_of_target_r | (not is_for_target))))
+        asked = [
+            (sets.rows_rS[rows_r, 0], sets.rows_rS[rows_r, 1:])
+            for sets, rows_r in zip(all_sets, wanted, strict=True)
+            if len(rows_r)
+        ]
+        found = iter(one.predictions.read_groups(asked, reference=one.reference if with_kl and is_for_target else None))
+        for sets, rows_r in zip(all_sets, wanted, strict=True):
+            if len(rows_r):
+                readings = next(found)
+                sets.readings.losses_RA[rows_r] = readings.losses_RA
+                sets.readings.kl_R[rows_r] = readings.kl_R
+                sets.readings.kl_from_short_R[rows_r] = readings.kl_from_short_R
+    outcomes = []
+    for number, choice in enumerate(choices):
+        rows = [(sets.readings, sets.index_FW[number]) for sets in all_sets]
+        is_target = choice.label == 0
+        outcomes.append(
+            SelectorOutcome(
+                scores_WI=choice.scores_WI,
+                groups_WS=choice.groups_WS,
+                loss_sparse_WK=np.stack([of.losses_RA[index_W, choice.label] for of, index_W in rows], axis=1),
+                kl_sparse_WK=np.stack([of.kl_R[index_W] for of, index_W in rows], axis=1)
+                if with_kl and is_target
+                else None,
+                kl_short_to_sparse_WK=None
+                if is_target
+                else np.stack([of.kl_from_short_R[index_W] for of, index_W in rows], axis=1),
+            )
+        )
+    return outcomes
+
+
+def _chosen(scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str]) -> list[_Choice]:
+    """Run selectors for the label of the scores."""
+    choices = []
+    for name in selectors:
+        scores_WI = SELECTORS[name].score(scores)
+        groups_WS = scores.groups.chosen(rank(scores_WI), max(settings.k))
+        choices.append(_Choice(name, scores.label, scores_WI, groups_WS))
+    return choices
 
 
 def run_selectors(
     scores: WindowScores, settings: InfluenceConfig, *, selectors: Sequence[str], with_kl: bool
 ) -> dict[str, SelectorOutcome]:
-    """Run selectors, and evaluate the sets J_k that they choose.
+    """Run selectors for the target, and evaluate the sets J_k that they choose.
 
     Args:
         scores: the windows.
@@ -196,34 +293,43 @@ def run_selectors(
         selectors: names of the selectors.
         with_kl: measure KL(p_all, p_{J_k}) beside loss(J_k).
     """
-    if not selectors:
-        return {}
-    scores_WI = {name: SELECTORS[name].score(scores) for name in selectors}
-    groups_WS = {name: scores.groups.chosen(rank(scores_WI[name]), max(settings.k)) for name in selectors}
-    top = _evaluate_top_k(scores, groups_WS, settings=settings, with_kl=with_kl)
-    return {
-        name: SelectorOutcome(
-            scores_WI=scores_WI[name],
-            groups_WS=groups_WS[name],
-            loss_sparse_WK=np.stack([sets.losses_r[sets.index_W[name]] for sets in top], axis=1),
-            kl_sparse_WK=(
-                np.stack([sets.divergences_r[sets.index_W[name]] for sets in top], axis=1) if with_kl else None
-            ),
-        )
-        for name in selectors
-    }
+    choices = _chosen(scores, settings, selectors=selectors)
+    return dict(zip(selectors, _outcomes([scores], choices, settings, with_kl=with_kl), strict=True)) if choices else {}
 
 
 def measure_context(scores: WindowScores, settings: InfluenceConfig) -> WindowInfluence:
-    """Measure windows under one context: L_long, and the scores, the ranking and L_short,sparse(k) of every selector."""
-    with_kl = scores.predictions.with_kl
-    outcomes = run_selectors(scores, settings, selectors=settings.selectors, with_kl=with_kl)
+    """Measure windows under one context: L_long, and the scores, the ranking and L_short,sparse(k) of every selector.
+
+    The selectors that see the target run again for every drawn label.
+    """
+    predictions = scores.predictions
+    of_labels = [scores.of_label(label) for label in range(predictions.labels_WA.shape[1])]
+    seeing = names_where(lambda selector: selector.sees_target, settings.selectors)
+    choices = _chosen(of_labels[0], settings, selectors=settings.selectors)
+    unchanged = [choice for choice in choices if choice.selector == RESAMPLED_CONTROL]
+    for of_label in of_labels[1:]:
+        choices += _chosen(of_label, settings, selectors=seeing)
+        choices += [dataclasses.replace(choice, label=of_label.label) for choice in unchanged]
+    evaluated = _outcomes(of_labels, choices, settings, with_kl=predictions.with_kl) if choices else []
+    outcomes: list[dict[str, SelectorOutcome]] = [{} for _ in of_labels]
+    for choice, outcome in zip(choices, evaluated, strict=True):
+        outcomes[choice.label][choice.selector] = outcome
     return WindowInfluence(
         loss_long_W=scores.loss_long_W,
         kl_short_W=scores.kl_short_W,
         groups=scores.groups,
         loss_single_WI=scores.loss_single_WI if settings.save_candidates else None,
-        outcomes=outcomes,
+        outcomes=outcomes[0],
+        resampled=[
+            ResampledInfluence(
+                label_ids_W=of_label.labels_W.cpu().numpy(),
+                loss_short_W=of_label.loss_short_W,
+                loss_long_W=of_label.loss_long_W,
+                outcomes=outcomes[of_label.label],
+            )
+            for of_label in of_labels[1:]
+        ],
+        single_optimism_W=predictions.singles(scores.evaluator).optimism_W if predictions.with_optimism else None,
     )
 
 
@@ -289,38 +395,40 @@ def batches_of_contexts(
     return batches
 
 
-def measure_resampled(scores: WindowScores, settings: InfluenceConfig, *, label: int) -> ResampledInfluence:
-    """Measure windows with a drawn label in place of the target.
+def loss_of_recent_tokens(scores: WindowScores, num_visible: int, *, in_place: bool) -> np.ndarray:
+    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W].
+
+    What is known already is not run again: L_short in place, and L_long, where all tokens are visible and no gap is left.
 
     Args:
         scores: the windows under the real context.
-        settings: which selectors and k.
-        label: which of the labels, from 1.
-    """
-    of_label = scores.of_label(label)
-    selectors = names_where(lambda selector: selector.sees_target, settings.selectors)
-    return ResampledInfluence(
-        label_ids_W=of_label.labels_W.cpu().numpy(),
-        loss_short_W=of_label.loss_short_W,
-        loss_long_W=of_label.loss_long_W,
-        outcomes=run_selectors(of_label, settings, selectors=selectors, with_kl=False),
-    )
-
-
-def loss_of_recent_tokens(scores: WindowScores, num_visible: int) -> np.ndarray:
-    """Return the loss with the last ``num_visible`` tokens visible, all of them at most; nats, fp32 [W].
-
-    Nothing but these tokens is there, under both definitions of visible: what lies before them must not reach the target by way
-    of the keys and values of the prefix.
+        num_visible: how many of the most recent tokens are visible.
+        in_place: whether they keep their position IDs at the end of the window (``recent_losses``).
     """
     num_recent = num_visible - scores.evaluator.local_len
-    if num_recent == 0:
+    if num_recent == 0 and in_place:
         return scores.loss_short_W
     if num_recent >= scores.num_long_range:
         return scores.loss_long_W
-    alone = dataclasses.replace(scores.evaluator, local_len=num_visible)
-    log_p_WV = short_log_probs(alone, scores.windows.tokens_WT)
-    return surprisal(log_p_WV, scores.labels_W).cpu().numpy()
+    losses_W = recent_losses(
+        scores.evaluator,
+        scores.windows.tokens_WT,
+        targets_W=scores.labels_W,
+        num_visible=num_visible,
+        in_place=in_place,
+    )
+    return losses_W.cpu().numpy()
+
+
+def _train_len_no_gap(
+    scores: WindowScores, train_len: Optional[int], *, short_no_gap_W: np.ndarray
+) -> Optional[np.ndarray]:
+    """Return the loss of the tokens of a training row directly behind the anchor; None where no row is known."""
+    if train_len is None:
+        return None
+    if train_len == scores.evaluator.local_len:
+        return short_no_gap_W
+    return loss_of_recent_tokens(scores, train_len, in_place=False)
 
 
 def _mimics(settings: InfluenceConfig) -> list[str]:
@@ -335,7 +443,7 @@ def scores_of_contexts(
     settings: InfluenceConfig,
     screening: Optional[ScreeningSettings],
 ) -> dict[str, WindowScores]:
-    """Return the scores of windows under every context, with the drawn labels under the real one; see ``measure_windows``."""
+    """Return the scores of windows under every context, with the drawn labels; see ``measure_windows``."""
     log_p_short_WV = short_log_probs(evaluator, batches["real"].tokens_WT)
     labels_WA = draw_labels(
         log_p_short_WV, batches["real"].window_ids_W, seed=settings.seed, num_draws=settings.resampled_draws
@@ -347,17 +455,12 @@ def scores_of_contexts(
         drawn_labels_WA=labels_WA,
         num_lasso_masks=settings.lasso_masks,
         with_kl=True,
-        with_luck=screening is None and "unmask-one" in settings.selectors,
+        with_optimism=screening is None and "unmask-one" in settings.selectors,
         with_attention=any_needs_attention(settings.selectors),
     )
-    null = Predictions(
-        evaluator,
-        batches["null"],
-        log_p_short_WV=log_p_short_WV,
-        imitated_WV=real.log_p_long_WV if _mimics(settings) else None,
-        num_lasso_masks=settings.lasso_masks,
-        with_kl=True,
-        with_attention=any_needs_attention(settings.selectors),
+    imitated_WV = real.log_p_long_WV if _mimics(settings) else None
+    null = dataclasses.replace(
+        real, windows=batches["null"], imitated_WV=imitated_WV, drawn_labels_WA=labels_WA[:, :NULL_DRAWS]
     )
     return {
         context: WindowScores(predictions, max_k=max(settings.k), screening=screening)
@@ -388,12 +491,15 @@ def measure_windows(
     checks = {}
     if screening is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
+    short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
-        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len),
-        single_luck_W=real.predictions.singles(evaluator).luck_W if real.predictions.with_luck else None,
+        loss_short_no_gap_W=short_no_gap_W,
+        loss_train_len_W=None if train_len is None else loss_of_recent_tokens(real, train_len, in_place=True),
+        loss_train_len_no_gap_W=_train_len_no_gap(real, train_len, short_no_gap_W=short_no_gap_W),
+        entropy_short_W=real.predictions.entropy_short_W,
+        kl_short_to_long_W=real.predictions.kl_short_to_long_W,
         contexts=contexts,
-        resampled=[measure_resampled(real, settings, label=draw + 1) for draw in range(settings.resampled_draws)],
         mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
         screening=checks,
     )

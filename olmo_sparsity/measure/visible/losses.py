@@ -21,6 +21,7 @@ from typing import Optional
 
 import torch
 
+from olmo_sparsity.measure.visible.best_candidates import BestCandidates
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.passes import (
     VisibleSets,
@@ -54,13 +55,14 @@ class SingleReadout:
     Attributes:
         losses_WJA: the loss of each of the A labels.
         divergences: for each reference p, KL(p, prediction under {j}), [W, J].
-        luck_W: the mean of max_j (log q_j(y) - log p_{}(y)) over labels y drawn from p_{}, the short-context prediction; None
-            where p_{} is not given. It is what the best single unmasking gains by selection alone.
+        kl_from_short_WJ: KL(p_{}, prediction under {j}), with p_{} the short-context prediction; None where that is not given.
+        optimism_W: the optimism of the best single unmasking (``BestCandidates``); None where it was not asked for.
     """
 
     losses_WJA: torch.Tensor
     divergences: tuple[torch.Tensor, ...]
-    luck_W: Optional[torch.Tensor]
+    kl_from_short_WJ: Optional[torch.Tensor] = None
+    optimism_W: Optional[torch.Tensor] = None
 
 
 def surprisals(log_q: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -76,6 +78,17 @@ def surprisal(log_q: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """Return KL(p, q) in nats over the last dimension: fp32 [..., V] each -> fp32 [...]."""
     return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+
+
+def divergences_of_all(log_p_wV: torch.Tensor, log_q_wjV: torch.Tensor) -> torch.Tensor:
+    """Return KL(p, q) in nats of J predictions q of each window: fp32 [w, V] and [w, J, V] -> fp32 [w, J].
+
+    It is the cross-entropy minus the entropy, which reads the predictions once; ``divergence`` reads them several times, and is
+    more exact where p and q are nearly equal: here the error is some 1e-6 nats.
+    """
+    p_wV = log_p_wV.exp()
+    entropy_w = -(p_wV * log_p_wV).sum(dim=-1)
+    return -torch.bmm(log_q_wjV, p_wV[:, :, None])[:, :, 0] - entropy_w[:, None]
 
 
 @torch.inference_mode()
@@ -103,12 +116,32 @@ def short_log_probs(evaluator: Evaluator, tokens_WT: torch.Tensor) -> torch.Tens
     return log_probs(evaluator, tokens_WT, visible_WS=nothing_WS)
 
 
+def recent_losses(
+    evaluator: Evaluator, tokens_WT: torch.Tensor, *, targets_W: torch.Tensor, num_visible: int, in_place: bool
+) -> torch.Tensor:
+    """Return the loss of the target with only the last ``num_visible`` tokens visible, nats, fp32 [W].
+
+    Nothing but these tokens and the anchor is there, under both definitions of visible: what lies before them must not reach the
+    target by way of the keys and values of the prefix.
+
+    Args:
+        evaluator: the model; ``num_visible`` replaces its ``local_len``.
+        tokens_WT: int64, the windows, without their targets.
+        targets_W: int64.
+        num_visible: at least 1, at most T.
+        in_place: the tokens keep their position IDs at the end of the window, behind a gap. Else they begin directly behind the
+            anchor, with position IDs 1 .. n, or 0 .. n-1 without an anchor, as rows of training do.
+    """
+    alone = dataclasses.replace(evaluator, local_len=num_visible)
+    return surprisal(short_log_probs(alone, tokens_WT if in_place else tokens_WT[:, -num_visible:]), targets_W)
+
+
 @dataclass(frozen=True)
 class RowReadout:
     """What is read from the predictions of R rows; nats, fp32."""
 
     losses_RA: torch.Tensor  # the loss of each of the A labels
-    divergences_R: Optional[torch.Tensor]  # KL(p, prediction); None without a reference
+    divergences: tuple[torch.Tensor, ...]  # for each reference p, KL(p, prediction), [R]
 
 
 @torch.inference_mode()
@@ -118,7 +151,7 @@ def read_sets(
     *,
     labels_WA: torch.Tensor,
     sets: Sequence[VisibleSets],
-    reference_WV: Optional[torch.Tensor] = None,
+    references: Sequence[torch.Tensor] = (),
 ) -> list[RowReadout]:
     """Run windows under visible sets, and read from the predictions all that is asked for.
 
@@ -127,21 +160,20 @@ def read_sets(
         tokens_WT: int64, the windows, without their targets.
         labels_WA: int64, tokens whose losses are returned.
         sets: by their size.
-        reference_WV: log-probabilities p of each window; where given, KL(p, prediction of the row) is returned too.
+        references: log-probabilities p of each window, fp32 [W, V] each; KL(p, prediction of the row) is returned for each.
     """
     num_labels, device = labels_WA.shape[1], tokens_WT.device
     readouts = [
         RowReadout(
             torch.empty(len(of_size.visible_RS), num_labels, device=device),
-            None if reference_WV is None else torch.empty(len(of_size.visible_RS), device=device),
+            tuple(torch.empty(len(of_size.visible_RS), device=device) for _ in references),
         )
         for of_size in sets
     ]
     for number, rows, log_q_rV in log_probs_of_sets(evaluator, tokens_WT, sets=sets):
         windows_r = sets[number].windows_R[rows]
         readouts[number].losses_RA[rows] = surprisals(log_q_rV, labels_WA[windows_r])
-        divergences_R = readouts[number].divergences_R
-        if divergences_R is not None and reference_WV is not None:
+        for divergences_R, reference_WV in zip(readouts[number].divergences, references, strict=True):
             divergences_R[rows] = divergence(reference_WV[windows_r], log_q_rV)
     return readouts
 
@@ -173,10 +205,10 @@ def target_losses(
         tokens_WT,
         labels_WA=targets_W[:, None],
         sets=[VisibleSets(windows_R, visible_WNS.reshape(num_windows * num_sets, set_size))],
-        reference_WV=reference_WV,
+        references=() if reference_WV is None else (reference_WV,),
     )
-    shape, divergences_R = (num_windows, num_sets), readout.divergences_R
-    return readout.losses_RA.view(shape), None if divergences_R is None else divergences_R.view(shape)
+    shape, divergences = (num_windows, num_sets), readout.divergences
+    return readout.losses_RA.view(shape), divergences[0].view(shape) if divergences else None
 
 
 @torch.inference_mode()
@@ -188,6 +220,7 @@ def read_singles(
     candidates_WJ: torch.Tensor,
     references: Sequence[torch.Tensor] = (),
     log_p_short_WV: Optional[torch.Tensor] = None,
+    with_optimism: bool = False,
 ) -> SingleReadout:
     """Run the visible sets {j} of single candidates once, and read from the predictions all that is asked for.
 
@@ -197,24 +230,34 @@ def read_singles(
         labels_WA: int64, tokens whose losses are returned.
         candidates_WJ: int64, long-range positions.
         references: log-probabilities p, fp32 [W, V] each; KL(p, prediction) is returned for each.
-        log_p_short_WV: log-probabilities under the visible set {}; where given, the luck of the best candidate is returned.
+        log_p_short_WV: log-probabilities under the visible set {}; where given, divergences from them are returned, too.
+        with_optimism: return the optimism of the best candidate, where ``log_p_short_WV`` is given; of equal candidates the last
+            is the best.
     """
     device = tokens_WT.device
     losses_WJA = torch.empty(*candidates_WJ.shape, labels_WA.shape[1], device=device)
-    divergences = tuple(torch.empty(candidates_WJ.shape, device=device) for _ in references)
-    luck_W = None if log_p_short_WV is None else torch.empty(len(tokens_WT), device=device)
-    best_wV = torch.empty(0)
+    from_short = () if log_p_short_WV is None else (log_p_short_WV,)
+    divergences = tuple(torch.empty(candidates_WJ.shape, device=device) for _ in (*references, *from_short))
+    optimism_W, best = torch.empty(len(tokens_WT), device=device), None
     for windows, candidates, log_q_wjV in log_probs_of_singles(evaluator, tokens_WT, candidates_WJ=candidates_WJ):
         losses_WJA[windows, candidates] = surprisals(log_q_wjV, labels_WA[windows, None])
-        for divergences_WJ, reference_WV in zip(divergences, references, strict=True):
+        for divergences_WJ, reference_WV in zip(divergences, references, strict=False):
             divergences_WJ[windows, candidates] = divergence(reference_WV[windows, None], log_q_wjV)
-        if luck_W is not None and log_p_short_WV is not None:
-            highest_wV = log_q_wjV.amax(dim=1)
-            best_wV = highest_wV if candidates.start == 0 else torch.maximum(best_wV, highest_wV)
+        if log_p_short_WV is not None:
+            divergences[-1][windows, candidates] = divergences_of_all(log_p_short_WV[windows], log_q_wjV)
+        if with_optimism and log_p_short_WV is not None:
+            if best is None or candidates.start == 0:
+                best = BestCandidates(log_p_short_WV[windows])
+            for log_q_wV, kl_w in zip(log_q_wjV.unbind(1), divergences[-1][windows, candidates].unbind(1), strict=True):
+                best.add(log_q_wV, kl_w)
             if candidates.stop >= candidates_WJ.shape[1]:
-                log_p_wV = log_p_short_WV[windows]
-                luck_W[windows] = (log_p_wV.exp() * (best_wV - log_p_wV)).sum(dim=-1)
-    return SingleReadout(losses_WJA, divergences, luck_W)
+                optimism_W[windows] = best.optimism()
+    return SingleReadout(
+        losses_WJA,
+        divergences[: len(references)],
+        kl_from_short_WJ=divergences[-1] if from_short else None,
+        optimism_W=optimism_W if with_optimism and from_short else None,
+    )
 
 
 def single_losses(

@@ -13,9 +13,10 @@ standard error is below 1%. This holds for statistics that do not change when al
 and slopes. Up to the limit, each document is a unit.
 
 Intervals are percentiles of the resamples, or BCa intervals (bias-corrected and accelerated; Efron 1987), which are better for
-the few documents of a class of targets.
+the few documents of a class of targets. A quantity that its formula gives as ``Ratios`` has an interval of its own kind
+(``ratios``), whatever the method.
 
-Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quantities.
+Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quantities, H those of them that are ``Ratios``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, Literal, Optional, TypeVar
 
 import numpy as np
@@ -30,11 +32,12 @@ import pandas as pd
 from scipy.stats import DegenerateDataWarning, bootstrap, norm
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
+from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
-MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by luck
+MIN_DOCUMENTS = 50  # with fewer, a percentile interval is too narrow, and the gate would pass by chance
 MAX_UNITS = 10_000  # units that are drawn: documents, or random groups of documents
 POOL_SEED = 1  # of the assignment of documents to groups
 BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a few copies
@@ -42,7 +45,7 @@ BATCH_ELEMENTS = 4_000_000  # drawn unit numbers held at once: 8 bytes each, a f
 SumKey = TypeVar("SumKey", bound=Hashable)
 QuantityKey = TypeVar("QuantityKey", bound=Hashable)
 # Totals of all documents, one value a resample, to the values of quantities, elementwise.
-Quantities = Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, np.ndarray]]
+Quantities = Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, Value]]
 IntervalMethod = Literal["percentile", "bca"]
 
 
@@ -98,29 +101,36 @@ class _Resampled(Generic[QuantityKey]):
         values_Q: their values over all documents, [Q].
         values_of_totals: returns the quantities [Q, ...] of totals [sums, ...]; NaN where they are undefined.
         sums_VU: the sums of every unit, [sums, U].
-        result: of scipy's bootstrap, with a distribution [Q, X]; None with fewer than ``MIN_DOCUMENTS`` units.
+        ratios: by the place of the quantity, those that are ``Ratios``.
+        result: of scipy's bootstrap, with a distribution [Q + H, X]: the quantities, then the size of Student's t of the
+            ``ratios``; None with fewer than ``MIN_DOCUMENTS`` units.
     """
 
     keys: list[QuantityKey]
     values_Q: np.ndarray
     values_of_totals: Callable[[np.ndarray], np.ndarray]
     sums_VU: np.ndarray
+    ratios: dict[int, StudentizedRatios]
     result: Optional[Any]
 
-    def bounds(self, method: IntervalMethod) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and the upper ends of the intervals, [Q] each."""
+    def intervals(self, method: IntervalMethod) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the lower and the upper ends of the intervals, and the standard errors, [Q] each."""
+        num = len(self.keys)
         if self.result is None:
-            undefined_Q = np.full(len(self.keys), np.nan)
-            return undefined_Q, undefined_Q
+            undefined_Q = np.full(num, np.nan)
+            return undefined_Q, undefined_Q, undefined_Q
         if method == "percentile":
-            return self.result.confidence_interval.low, self.result.confidence_interval.high
-        totals_V1 = self.sums_VU.sum(axis=1, keepdims=True)
-        without_one_QU = self.values_of_totals(totals_V1 - self.sums_VU)
-        return _bca_bounds(self.result.bootstrap_distribution, self.values_Q, without_one_QU=without_one_QU)
-
-    def standard_errors(self) -> np.ndarray:
-        """Return the standard deviations over the resamples, [Q]."""
-        return np.full(len(self.keys), np.nan) if self.result is None else np.asarray(self.result.standard_error)
+            low_Q, high_Q = (end[:num].copy() for end in self.result.confidence_interval)
+        else:
+            totals_V1 = self.sums_VU.sum(axis=1, keepdims=True)
+            without_one_QU = self.values_of_totals(totals_V1 - self.sums_VU)
+            resampled_QX = self.result.bootstrap_distribution[:num]
+            low_Q, high_Q = _bca_bounds(resampled_QX, self.values_Q, without_one_QU=without_one_QU)
+        error_Q = self.result.standard_error[:num].copy()
+        for (at, ratios), size_X in zip(self.ratios.items(), self.result.bootstrap_distribution[num:], strict=True):
+            low_Q[at], high_Q[at] = ratios.bounds(np.quantile(size_X, CONFIDENCE))
+            error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * norm.ppf((1 + CONFIDENCE) / 2))
+        return low_Q, high_Q, error_Q
 
 
 def _bca_bounds(
@@ -162,22 +172,36 @@ def _resample(
     keys, sums_VU = list(sums), np.stack([np.asarray(sums_U, dtype=np.float64) for sums_U in sums.values()])
     num_units = sums_VU.shape[1]
 
-    def of_totals(totals: np.ndarray) -> Mapping[QuantityKey, np.ndarray]:
+    def of_totals(totals: np.ndarray) -> Mapping[QuantityKey, Value]:
         with np.errstate(divide="ignore", invalid="ignore"):
             return quantities(dict(zip(keys, totals, strict=True)))
 
     def values_of_totals(totals: np.ndarray) -> np.ndarray:
-        values = np.stack(list(of_totals(totals).values())).astype(np.float64)
+        values = np.stack([value_of(value) for value in of_totals(totals).values()]).astype(np.float64)
         return np.where(np.isfinite(values), values, np.nan)
 
+    values = of_totals(sums_VU.sum(axis=1))
+    of_units = of_totals(sums_VU) if any(isinstance(value, Ratios) for value in values.values()) else {}
+    ratios = {
+        at: StudentizedRatios(of_unit)
+        for at, (key, value) in enumerate(values.items())
+        if isinstance(value, Ratios) and isinstance(of_unit := of_units[key], Ratios)
+    }
+    products_PU = [product_U for of in ratios.values() for product_U in of.products()]
+    all_sums_VU = np.concatenate([sums_VU, np.array(products_PU).reshape(-1, num_units)])
+
     def of_drawn(drawn_XU: np.ndarray, axis: int) -> np.ndarray:
-        """Return the quantities [Q, X] of some resamples. Each unit's sums are weighted by how often it was drawn."""
+        """Return the quantities [Q + H, X] of some resamples. Each unit's sums are weighted by how often it was drawn."""
         offsets = np.arange(len(drawn_XU))[:, None] * num_units
         drawn = (drawn_XU.astype(np.int64) + offsets).ravel()
         counts_XU = np.bincount(drawn, minlength=drawn_XU.size).reshape(drawn_XU.shape)
-        return values_of_totals(sums_VU @ counts_XU.T.astype(np.float64))
+        totals_VX = all_sums_VU @ counts_XU.T.astype(np.float64)
+        values_QX = values_of_totals(totals_VX[: len(keys)])
+        products, sizes = iter(totals_VX[len(keys) :]), []
+        for of in ratios.values():
+            sizes.append(of.size_of_t(list(islice(products, of.num_products))))
+        return np.concatenate([values_QX, np.array(sizes).reshape(-1, len(drawn_XU))])
 
-    values = of_totals(sums_VU.sum(axis=1))
     result = None
     if num_units >= MIN_DOCUMENTS:
         with warnings.catch_warnings():
@@ -193,8 +217,8 @@ def _resample(
                 method="percentile",
                 rng=np.random.default_rng(SEED),
             )
-    values_Q = np.array([float(value) for value in values.values()])
-    return _Resampled(list(values), values_Q, values_of_totals, sums_VU, result)
+    values_Q = np.array([float(value_of(value)) for value in values.values()])
+    return _Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, result)
 
 
 def _estimate(mean: float, *, low: float, high: float, standard_error: float) -> Optional[Estimate]:
@@ -226,7 +250,7 @@ def estimates(
         in some resample. It is None where the quantity itself is undefined (such as a slope without variance).
     """
     resampled = _resample(sums, quantities, num_resamples=num_resamples)
-    columns = (resampled.values_Q, *resampled.bounds(method), resampled.standard_errors())
+    columns = (resampled.values_Q, *resampled.intervals(method))
     return {
         key: _estimate(value, low=low, high=high, standard_error=error)
         for key, value, low, high, error in zip(resampled.keys, *columns, strict=True)

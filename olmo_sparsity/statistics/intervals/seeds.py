@@ -34,9 +34,10 @@ from scipy.stats import t as student_t
 
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, QuantityKey, SumKey, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, value_of
 
 # Totals of each model to the values of quantities, elementwise.
-QuantitiesOfModels = Callable[[Sequence[Mapping[SumKey, np.ndarray]]], Mapping[QuantityKey, np.ndarray]]
+QuantitiesOfModels = Callable[[Sequence[Mapping[SumKey, np.ndarray]]], Mapping[QuantityKey, Value]]
 # Sums over the windows of each unit, float64 [U]: by model, by seed, by key.
 SumsOfModels = Sequence[Sequence[Mapping[SumKey, np.ndarray]]]
 
@@ -94,7 +95,7 @@ def estimates_over_seeds(
         for key in seeds[0]
     }
 
-    def of_means(totals: Mapping[_OfModel[SumKey], np.ndarray]) -> Mapping[QuantityKey, np.ndarray]:
+    def of_means(totals: Mapping[_OfModel[SumKey], np.ndarray]) -> Mapping[QuantityKey, Value]:
         return quantities([{key: totals[_OfModel(model, key)] for key in seeds[0]} for model, seeds in enumerate(sums)])
 
     over_documents = estimates(means, of_means)
@@ -126,7 +127,7 @@ def _seed_parts(sums: SumsOfModels[SumKey], quantities: QuantitiesOfModels[SumKe
             without = _mean_totals([of_seed for i, of_seed in enumerate(seeds) if i != left_out])
             with np.errstate(divide="ignore", invalid="ignore"):
                 of_others = quantities([*mean_totals[:model], without, *mean_totals[model + 1 :]])
-            values.append([float(value) for value in of_others.values()])
+            values.append([float(value_of(value)) for value in of_others.values()])
         with np.errstate(invalid="ignore"):  # such quantities have no interval
             variance_Q = (num_seeds - 1) * np.var(values, axis=0)  # (S-1)/S times the sum of squares
         parts.append(VariancePart(variance_Q, num_seeds - 1))
@@ -153,7 +154,7 @@ def _with_seeds(
 
 def estimates_of_model(
     sums: Sequence[Mapping[SumKey, np.ndarray]],
-    quantities: Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, np.ndarray]],
+    quantities: Callable[[Mapping[SumKey, np.ndarray]], Mapping[QuantityKey, Value]],
 ) -> dict[QuantityKey, Optional[Estimate]]:
     """As ``estimates_over_seeds``, for one model."""
     return estimates_over_seeds([sums], lambda totals: quantities(totals[0]))

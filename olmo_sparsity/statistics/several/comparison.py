@@ -25,8 +25,8 @@ from olmo_sparsity.statistics.single.summary import (
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 
 # The headline of a selector that sees the target, and of one that does not.
-HEADLINE = {True: ("real_minus_luck_nats",), False: ("recovered_fraction", "gain_over_random_nats")}
-WITH_LUCK = ("recovered_fraction", "gain_sparse_nats")  # what includes selection luck, if the selector sees the target
+HEADLINE = {True: ("corrected_gain_nats",), False: ("recovered_fraction", "gain_over_random_nats")}
+WITH_OPTIMISM = ("recovered_fraction", "gain_sparse_nats")  # what includes optimism, if the selector sees the target
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ComparisonRow:
         selector: the selector; None for a quantity of all windows.
         k: number of unmasked tokens; None for a quantity of all windows.
         values: one for each subject; None where there is none, such as R(k) where the gate failed, the gain beyond the
-            training row where none is known, and the gain over random of a selector that sees the target, which is mostly luck.
+            training row where none is known, and the gain over random of a selector that sees the target, mostly optimism.
         differences: of each later subject, its value minus the first subject's; None where either is, and in nats where the
             tokenizers differ.
         is_main: True if the row belongs to the headline.
@@ -175,7 +175,7 @@ def _rows_of_selection(
             continue
         rows.append(
             ComparisonRow(
-                f"{quantity.header} (includes luck)" if sees_target and name in WITH_LUCK else quantity.header,
+                f"{quantity.header} (includes optimism)" if sees_target and name in WITH_OPTIMISM else quantity.header,
                 name,
                 selector=key.selector,
                 k=key.k,
@@ -213,5 +213,5 @@ def _main_quantities(key: SelectionKey, keys: list[SelectionKey], summaries: lis
 
 def main_rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows that answer most questions: the losses and gains of all windows, and at the smallest and the largest
-    shown k alike R(k) and gain over random of selectors that do not see the target, real minus luck of those that do."""
+    shown k alike R(k) and gain over random of selectors that do not see the target, corrected gain of those that do."""
     return [row for row in comparison.rows if row.is_main]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, minus
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
@@ -60,7 +61,7 @@ def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
 
     The documents of both are drawn together: a document of only one measurement counts in that one alone, and a document
     of both is drawn in both at once, so that dependent windows are not treated as independent. There are no intervals where
-    either measurement has fewer than ``MIN_DOCUMENTS`` units.
+    either measurement has fewer than ``MIN_DOCUMENTS`` units, of D(k) fewer than ``MIN_RATIO_DOCUMENTS``.
     """
     doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
     pooled = document_units(doc_ids)
@@ -70,11 +71,11 @@ def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
     for i, (measurement, units_of) in enumerate(zip(measurements, units, strict=True)):
         sums |= {_OfMeasurement(i, key): sum_U for key, sum_U in sums_by_unit(measurement, units_of).items()}
 
-    def differences(totals: Mapping[_OfMeasurement, np.ndarray]) -> dict[Key, np.ndarray]:
+    def differences(totals: Mapping[_OfMeasurement, np.ndarray]) -> dict[Key, Value]:
         of_first, of_second = (
             quantities_of(_totals_of(totals, i), measurement.keys) for i, measurement in enumerate(measurements)
         )
-        return {key: of_second[key] - of_first[key] for key in of_first if key in of_second}
+        return {key: minus(of_second[key], of_first[key]) for key in of_first if key in of_second}
 
     numbers = estimates(sums, differences)
     if min(len(np.unique(units_of.unit_W)) for units_of in units) >= MIN_DOCUMENTS:

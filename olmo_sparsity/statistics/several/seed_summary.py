@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy as np
-
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, minus
 from olmo_sparsity.statistics.intervals.seeds import estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
@@ -82,7 +81,7 @@ def seed_rows(numbers: SeedSummary, *, every: bool) -> list[SeedRow]:
     """Return the rows of a table over the seeds.
 
     These are the numbers of all windows; of selectors that do not see the target R(k) and the gain over random; of selectors that
-    see it real minus luck.
+    see it the corrected gain.
 
     Args:
         numbers: of the model.
@@ -169,8 +168,8 @@ def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measure
     )
 
 
-def _minus(first: dict[Key, np.ndarray], second: dict[Key, np.ndarray]) -> dict[Key, np.ndarray]:
-    return {key: second[key] - first[key] for key in first if key in second}
+def _minus(first: dict[Key, Value], second: dict[Key, Value]) -> dict[Key, Value]:
+    return {key: minus(second[key], first[key]) for key in first if key in second}
 
 
 def read_seeds(runs: Sequence[Path]) -> SeedSummary:

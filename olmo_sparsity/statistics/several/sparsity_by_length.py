@@ -5,12 +5,15 @@ are the same. All numbers of a model share the same resamples of its documents, 
 
 D(k) is known at the measured k. Between two of them the smallest k is interpolated in the logarithm of k. Where no measured k
 reaches the share, the smallest k is more than the largest measured one, and nothing else is said of it.
+
+The interval of a smallest k holds every k at which the interval of D(k) holds the share, so it covers as often as that does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -21,12 +24,14 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import Value, share_without, value_of
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
+from olmo_sparsity.statistics.single.sums import gate_gain
 from olmo_sparsity.tables.reading import read_table
 
 SHARES = (0.5, 0.8, 0.9)  # of D(k)
-BEYOND = 1.0  # how far above the logarithm of the largest measured k one stands that is not known
+MIN_SLOPE_DOCUMENTS = 1000  # with fewer, percentiles of a slope cover the truth too rarely on heavy tails
 TARGET_COLUMNS = ["window_id", "doc_id", "start_token", "target_id", "weight", "null_doc_id"]
 
 
@@ -54,7 +59,7 @@ class ReachingK:
         low: lower end of the interval; None: more than ``max_k``.
         high: upper end of the interval; None: more than ``max_k``.
         max_k: the largest measured k.
-        has_interval: False with fewer documents than intervals need; ``low`` and ``high`` then say nothing.
+        has_interval: False with fewer documents than intervals of D(k) need; ``low`` and ``high`` then say nothing.
     """
 
     value: Optional[float]
@@ -62,6 +67,14 @@ class ReachingK:
     high: Optional[float]
     max_k: int
     has_interval: bool
+
+
+class RecoveredKey(NamedTuple):
+    """What a D(k) is named by."""
+
+    line: LineKey
+    k: int
+    full_len: int
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,10 @@ class SparsityOfModel:
         measurements: by the length of the full context, rising.
         points: the smallest k of each line, share and length.
         slopes: of log k against log full_len by least squares, for each line and share; None where there is one length, or some
-            length does not reach the share. It has no interval where some resample does not.
+            length does not reach the share. It has no interval where some resample does not, or with fewer than
+            ``MIN_SLOPE_DOCUMENTS``.
         long_gains_nats: mean long gain at each length.
+        gate_gains_nats: what the first gate judges at each length.
     """
 
     name: str
@@ -117,12 +132,13 @@ class SparsityOfModel:
     points: dict[PointKey, ReachingK]
     slopes: dict[tuple[LineKey, float], Optional[Estimate]]
     long_gains_nats: dict[int, Estimate]
+    gate_gains_nats: dict[int, Estimate]
 
     @property
     def growth_of_constant_share(self) -> float:
         """Slope of log M against log full_len by least squares: that of the k of a constant share of the long-range tokens."""
         num_long_range = [measurement.lengths.num_long_range for measurement in self.measurements.values()]
-        return float(_slope(list(self.measurements), np.log(num_long_range)))
+        return float(slope_over_lengths(list(self.measurements), np.log(num_long_range)))
 
 
 @dataclass(frozen=True)
@@ -209,32 +225,49 @@ def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[Line
     measurements = {one.full_len: one.measurement for one in measured}
     lengths = list(measurements)
     numbers = estimates(_sums(measurements, lines=lines), lambda totals: _quantities(totals, measurements, lines=lines))
-    points = {
-        key: _reaching(estimate, max_k=measurements[key.full_len].ks[-1])
-        for key, estimate in numbers.items()
-        if isinstance(key, PointKey) and estimate is not None
-    }
-    long_gains = {length: numbers["long gain", length] for length in lengths}
+    points = {}
+    for line, share, length in product(lines, SHARES, lengths):
+        ks = measurements[length].ks
+        recovered = [numbers[RecoveredKey(line, k, length)] for k in ks]
+        defined = [estimate for estimate in recovered if estimate is not None]
+        if len(defined) == len(ks):
+            points[PointKey(line, share, length)] = reaching_k(defined, ks, share)
+    slopes = {(line, share): numbers.get(("slope", line, share)) for line, share in product(lines, SHARES)}
     first = measured[0]
+    if first.measurement.num_documents < MIN_SLOPE_DOCUMENTS:
+        slopes = {key: slope and slope.without_interval() for key, slope in slopes.items()}
+
+    def at_lengths(name: str) -> dict[int, Estimate]:
+        found = {length: numbers[name, length] for length in lengths}
+        return {length: gain for length, gain in found.items() if gain is not None}
+
     return SparsityOfModel(
         name,
         first.measurement.manifest["run"],
         first.measurement.setup,
         measurements,
         points,
-        {(line, share): numbers.get(("slope", line, share)) for line in lines for share in SHARES},
-        {length: gain for length, gain in long_gains.items() if gain is not None},
+        slopes,
+        at_lengths("long gain"),
+        at_lengths("gate gain"),
     )
 
 
 def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) -> dict[Any, np.ndarray]:
-    """Return weights, long gains and divergences of every length, summed over each document."""
+    """Return weights, long gains, costs of the gap and divergences of every length, summed over each document.
+
+    Where the loss without the gap was not measured, the cost counts as 0, so that the gate judges the long gain.
+    """
     first = next(iter(measurements.values()))
     units = document_units(first.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"weight": units.sums(first.weights_W)}
     for length, measurement in measurements.items():
         windows, weights_W = measurement.windows, measurement.weights_W
         sums["long gain", length] = units.sums(weights_W * windows["gain_long_nats"].to_numpy(np.float64))
+        sums["gap cost", length] = units.zeros()
+        if "loss_short_no_gap_nats" in windows:
+            cost_W = windows["loss_short_nats"].to_numpy(np.float64) - windows["loss_short_no_gap_nats"]
+            sums["gap cost", length] = units.sums(weights_W * cost_W.to_numpy())
         for line in lines:
             short_W = windows[SHORT_DIVERGENCE[line.context]].to_numpy(np.float64)
             sums["short", line.context, length] = units.sums(weights_W * short_W)
@@ -246,38 +279,47 @@ def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) 
 
 def _quantities(
     totals: Mapping[Any, np.ndarray], measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]
-) -> dict[Any, np.ndarray]:
-    """Return log k of every point, slopes and long gains, from the totals of ``_sums``."""
-    values: dict[Any, np.ndarray] = {}
+) -> dict[Any, Value]:
+    """Return every D(k), slopes, and gains with and without the cost of the gap, from the totals of ``_sums``."""
+    values: dict[Any, Value] = {}
     for length in measurements:
-        values["long gain", length] = totals["long gain", length] / totals["weight"]
+        long_gain, gap_cost = totals["long gain", length], totals["gap cost", length]
+        values["long gain", length] = long_gain / totals["weight"]
+        values["gate gain", length] = gate_gain(long_gain, gap_cost) / totals["weight"]
     for line in lines:
         logs: dict[float, list[np.ndarray]] = {share: [] for share in SHARES}
         for length, measurement in measurements.items():
             short = totals["short", line.context, length]
-            recovered_KX = np.stack([1 - totals[line, k, length] / short for k in measurement.ks])
+            recovered_K = [share_without(totals[line, k, length], short) for k in measurement.ks]
+            for k, recovered in zip(measurement.ks, recovered_K, strict=True):
+                values[RecoveredKey(line, k, length)] = recovered
+            recovered_KX = np.stack([value_of(recovered) for recovered in recovered_K])
             for share in SHARES:
-                log_k = log_smallest_k(recovered_KX, measurement.ks, share)
-                logs[share].append(log_k)
-                beyond = np.log(measurement.ks[-1]) + BEYOND
-                values[PointKey(line, share, length)] = np.where(np.isinf(log_k), beyond, log_k)
+                logs[share].append(log_smallest_k(recovered_KX, measurement.ks, share))
         if len(measurements) > 1:
             for share in SHARES:
-                values["slope", line, share] = _slope(list(measurements), np.stack(logs[share]))
+                values["slope", line, share] = slope_over_lengths(list(measurements), np.stack(logs[share]))
     return values
 
 
-def _slope(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
+def slope_over_lengths(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
     """Return the slope of logarithms, [lengths, ...], against those of the lengths by least squares, [...]."""
     offsets = np.log(lengths) - np.log(lengths).mean()
     return np.tensordot(offsets / (offsets**2).sum(), logs, axes=1)
 
 
-def _reaching(log_k: Estimate, *, max_k: int) -> ReachingK:
-    def number(value: Optional[float]) -> Optional[float]:
-        return None if value is None or value > np.log(max_k) + 1e-9 else float(np.exp(value))
+def reaching_k(recovered_K: Sequence[Estimate], ks: Sequence[int], share: float) -> ReachingK:
+    """Return the smallest k that reaches a share, from D(k) at each measured k and its interval."""
 
-    return ReachingK(number(log_k.mean), number(log_k.low), number(log_k.high), max_k, log_k.has_interval)
+    def smallest(values_K: Sequence[Optional[float]]) -> Optional[float]:
+        k = float(np.exp(log_smallest_k(np.array(values_K, dtype=float), ks, share)))
+        return k if np.isfinite(k) else None
+
+    value, has_interval = smallest([d.mean for d in recovered_K]), all(d.has_interval for d in recovered_K)
+    if not has_interval:
+        return ReachingK(value, None, None, ks[-1], has_interval)
+    low, high = smallest([d.high for d in recovered_K]), smallest([d.low for d in recovered_K])
+    return ReachingK(value, low, high, ks[-1], has_interval)
 
 
 def _check_selector(measured: Sequence[MeasuredLength], selector: str) -> None:

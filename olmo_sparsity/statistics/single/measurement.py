@@ -14,18 +14,30 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
+from olmo_sparsity.tables.reading import folder_version, list_rows, read_manifest, read_parts, rows_by_choice
+from olmo_sparsity.tables.schemas import RESAMPLED, SCHEMA_VERSION
 
 CONTEXTS = ("real", "null")
 MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
-OF_ROW = ("loss_train_len_nats", "gain_beyond_nats")  # null where no training row is known
-NUMBERS = ("loss_short_nats", "loss_long_nats", *OF_ROW, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
+OF_ROW = ("loss_train_len_nats", "loss_train_len_no_gap_nats")  # null where no training row is known
+OPTIONAL = ("loss_short_no_gap_nats", *OF_ROW)  # columns that are null in some measurements
+NUMBERS = ("loss_short_nats", "loss_long_nats", *OPTIONAL, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
 CLASS_COLUMNS = ("target_class", "null_target_class")
+OF_SHORT = ("entropy_short_nats",)  # null in tables before version 4
+OF_ALL_TOKENS = ("resampled_loss_short_nats", "resampled_loss_long_nats", "kl_short_to_long_nats")
+SINGLE_OPTIMISM = {"real": "single_optimism_nats", "null": "null_single_optimism_nats"}  # of `unmask-one` at k = 1
 AT_EVERY_K = ("gain_sparse_nats", "kl_sparse_nats")
-SELECTION_COLUMNS = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations", "k", *AT_EVERY_K]
+AT_EVERY_K_OF_DRAW = (
+    "gain_sparse_nats",
+    "kl_short_to_sparse_nats",
+)  # their sum is optimism; the second null before version 4
+SELECTION_COLUMNS = [
+    *("window_id", "selector", "context", "draw", "sees_target", "num_evaluations", "k"),
+    *dict.fromkeys((*AT_EVERY_K, *AT_EVERY_K_OF_DRAW)),
+]
 
 Estimand = Literal["targets", "documents", "given"]
 NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
@@ -50,7 +62,7 @@ class SelectorInfo:
     """What is known of a selector before it is measured.
 
     Attributes:
-        sees_target: True if its scores depend on the target, so that part of its gain is selection luck.
+        sees_target: True if its scores depend on the target, so that part of its gain is optimism.
         num_evaluations: cost of one window's scores, in forward passes over one row; of groups the mean, rounded.
     """
 
@@ -109,24 +121,29 @@ class Measurement:
     Attributes:
         windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, null_target_class, losses,
             gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known. The columns
-            ``OF_ROW`` are there where a training row is known.
+            ``OPTIONAL`` are there where they were measured, those of ``OF_ROW`` where a training row is known, and
+            optimism_all_nats, of showing all tokens, where labels were drawn.
         gains: sparse gains in nats, float32; rows as in ``windows``, columns (selector, context, k).
         divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
-        lucks: selection luck in nats, float32; rows as in ``windows``, columns (selector, k), of selectors that see the target.
-            It is the sparse gain on resampled targets, mean over the draws; of `unmask-one` at k = 1 its expectation.
+        optimisms: optimism in nats, float32; rows as in ``windows``, columns as in ``gains``, of the selectors that see the
+            target and of `random`, in the real and the null context. It is the sparse gain on resampled targets plus KL(p_{},
+            p_{J_k}), mean over the draws; of `unmask-one` at k = 1 its expectation. Empty where it was not measured, and in
+            tables before version 4.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
         num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``. None where the unit is a token: it is k.
             ``windows`` then has the columns num_groups and null_num_groups.
+        tables_version: of the schema of the tables.
     """
 
     windows: pd.DataFrame
     gains: pd.DataFrame
     divergences: pd.DataFrame
-    lucks: pd.DataFrame
+    optimisms: pd.DataFrame
     selectors: dict[str, SelectorInfo]
     manifest: dict[str, Any]
     num_tokens: Optional[pd.DataFrame] = None
+    tables_version: str = SCHEMA_VERSION
 
     @cached_property
     def keys(self) -> list[SelectionKey]:
@@ -208,7 +225,7 @@ class Measurement:
             windows=self.windows[keep],
             gains=self.gains[keep],
             divergences=self.divergences[keep],
-            lucks=self.lucks[keep],
+            optimisms=self.optimisms[keep],
             num_tokens=None if self.num_tokens is None else self.num_tokens[keep],
         )
 
@@ -223,7 +240,7 @@ class Measurement:
             self,
             gains=kept(self.gains),
             divergences=kept(self.divergences),
-            lucks=kept(self.lucks),
+            optimisms=kept(self.optimisms),
             num_tokens=None if self.num_tokens is None else kept(self.num_tokens),
             selectors={new: self.selectors[old] for old, new in names.items()},
         )
@@ -246,7 +263,7 @@ def load(folder: Path) -> Measurement:
     """Read the numbers of a finished influence folder, without positions and scores.
 
     The tables are read part by part. The result takes 4 bytes a window for every column of ``gains``, ``divergences`` and
-    ``lucks``, and some 80 bytes for its row of ``windows`` (a third of them for the document's name of 16 characters). A
+    ``optimisms``, and some 80 bytes for its row of ``windows`` (a third of them for the document's name of 16 characters). A
     million windows with six selectors, two contexts and four k take 520 MB.
 
     Raises:
@@ -255,20 +272,21 @@ def load(folder: Path) -> Measurement:
     manifest = read_manifest(folder)
     has_groups = unit_of(manifest) != "token"
     windows = _load_windows(folder, has_groups=has_groups)
-    if Lengths.from_manifest(manifest).train_len is None:
-        windows = windows.drop(columns=list(OF_ROW))
-    single_luck_W = windows.pop("single_luck_nats")
+    windows = windows.drop(columns=[name for name in OPTIONAL if windows[name].isna().all()])
+    exact = {context: windows.pop(name) for context, name in SINGLE_OPTIMISM.items()}
     of_groups = ("num_tokens",) if has_groups else ()
     gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *of_groups))
-    lucks = _Gathered(len(windows), columns=("gain_sparse_nats",))
+    drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
     sees_target: dict[str, bool] = {}
     costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each
     for part in read_parts(folder, "selections", columns=[*SELECTION_COLUMNS, *of_groups]):
-        resampled = part.filter(pc.field("context") == "resampled")
-        measured = part.filter(pc.field("context") != "resampled")
+        measured = part.filter(~pc.field("context").isin(list(RESAMPLED.values())))
         try:
             gathered.add(measured, windows=windows)
-            lucks.add(resampled, windows=windows)
+            for context, of_context in drawn.items():
+                resampled = part.filter(pc.field("context") == context)
+                if resampled["kl_short_to_sparse_nats"].null_count == 0:
+                    of_context.add(resampled, windows=windows)
         except KeyError:
             raise UserError(
                 f"{folder}: its parts belong to different measurements; measure again with --overwrite"
@@ -277,19 +295,21 @@ def load(folder: Path) -> Measurement:
             sees_target[choice.selector] = measured["sees_target"][int(choice.rows_r[0])].as_py()
             cost = pc.mean(measured["num_evaluations"].take(pa.array(choice.rows_r))).as_py()
             costs.setdefault(choice.selector, []).append(cost)
-    if not (gathered.is_complete and lucks.is_complete):
+    if not all(of.is_complete for of in (gathered, *drawn.values())):
         raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
-    luck_frame = lucks.frame("gain_sparse_nats", windows["window_id"]).droplevel("context", axis=1)
-    if single_luck_W.notna().all() and ("unmask-one", "real", 1) in gathered.keys:
-        luck_frame["unmask-one", 1] = single_luck_W.to_numpy()
+    optimisms = pd.concat([_optimisms(drawn[RESAMPLED[context]], context, windows) for context in CONTEXTS], axis=1)
+    for context, exact_W in exact.items():
+        if exact_W.notna().all() and ("unmask-one", context, 1) in gathered.keys:
+            optimisms["unmask-one", context, 1] = exact_W.to_numpy()
     return Measurement(
         windows,
         gathered.frame("gain_sparse_nats", windows["window_id"]),
         gathered.frame("kl_sparse_nats", windows["window_id"]),
-        luck_frame,
+        optimisms,
         {name: SelectorInfo(sees, round(float(np.mean(costs[name])))) for name, sees in sees_target.items()},
         manifest,
         gathered.frame("num_tokens", windows["window_id"]) if has_groups else None,
+        tables_version=folder_version(folder, "windows") or SCHEMA_VERSION,
     )
 
 
@@ -316,7 +336,7 @@ class _Gathered:
             return
         rows_R, draw_R = window_rows(windows, part["window_id"]), part["draw"].to_numpy()
         values_RK = {column: list_rows(part[column]) for column in self._sums_FKW}
-        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, "resampled")))
+        rows_of_choices = list(rows_by_choice(part, contexts=(*CONTEXTS, MIMICRY, *RESAMPLED.values())))
         if not self._choices:
             self._choices = [(selector, context) for selector, context, _ in rows_of_choices]
             self._ks = part["k"][0].as_py()
@@ -357,19 +377,28 @@ class _Gathered:
         )
 
 
+def _optimisms(drawn: _Gathered, context: str, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the sparse gain plus KL(p_{}, p_{J_k}), mean over the drawn labels, with the columns of a context."""
+    gains, costs = (drawn.frame(column, windows["window_id"]) for column in AT_EVERY_K_OF_DRAW)
+    return (gains + costs).rename(columns={RESAMPLED[context]: context}, level="context")
+
+
 def _load_windows(folder: Path, *, has_groups: bool) -> pd.DataFrame:
-    """Return ``Measurement.windows`` and the column single_luck_nats (NaN where it was not measured).
+    """Return ``Measurement.windows`` and the columns ``SINGLE_OPTIMISM`` (NaN where they were not measured).
 
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
     where it is not known; others float32.
     """
-    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, "single_luck_nats", "train_overlap"]
+    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, *OF_SHORT, *SINGLE_OPTIMISM.values()]
+    names.append("train_overlap")
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
     groups = {"num_groups": "group_first", "null_num_groups": "null_group_first"} if has_groups else {}
     numbers_of: dict[str, list[np.ndarray]] = {name: [] for name in groups}
-    for part in read_parts(folder, "windows", columns=[*names, *groups.values()]):
-        for name, numbers in numbers_of.items():
-            numbers.append(pc.list_value_length(part[groups[name]]).to_numpy())
+    numbers_of["optimism_all_nats"] = []
+    for part in read_parts(folder, "windows", columns=[*names, *OF_ALL_TOKENS, *groups.values()]):
+        numbers_of["optimism_all_nats"].append(_optimism_of_all_tokens(part))
+        for name, column in groups.items():
+            numbers_of[name].append(pc.list_value_length(part[column]).to_numpy())
         for name, chunks in chunks_of.items():
             chunks += part[name].chunks if name in ("doc_id", *CLASS_COLUMNS) else [part[name].to_numpy()]
     columns: dict[str, Any] = {name: np.concatenate(numbers) for name, numbers in numbers_of.items()}
@@ -384,9 +413,19 @@ def _load_windows(folder: Path, *, has_groups: bool) -> pd.DataFrame:
             columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
         else:
             columns[name] = np.concatenate(chunks)
-    if pd.isna(columns["train_overlap"]).any():
-        del columns["train_overlap"]
+    for name in ("train_overlap", "optimism_all_nats", *OF_SHORT):
+        if pd.isna(columns[name]).any():
+            del columns[name]
     windows = pd.DataFrame(columns, copy=False)
     return (
         windows if windows["window_id"].is_monotonic_increasing else windows.sort_values("window_id", ignore_index=True)
     )
+
+
+def _optimism_of_all_tokens(part: pa.Table) -> np.ndarray:
+    """Return the optimism of showing all tokens in each window of a part, mean over its drawn labels, fp32; NaN: not measured."""
+    loss_short_WA, loss_long_WA = (list_rows(part[name]) for name in OF_ALL_TOKENS[:2])
+    if loss_short_WA.shape[1] == 0:
+        return np.full(len(part), np.nan, dtype=np.float32)
+    cost_W = part[OF_ALL_TOKENS[2]].to_numpy()
+    return (loss_short_WA - loss_long_WA).mean(axis=1) + cost_W.astype(np.float32)

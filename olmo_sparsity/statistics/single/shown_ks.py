@@ -28,9 +28,15 @@ def few_ks(ks: Sequence[int], num_units: float) -> list[int]:
     return few if len(few) >= LEAST else some[:LEAST]
 
 
+def quarter_ks(ks: Sequence[int], num_units: float) -> list[int]:
+    """Return the k up to a quarter of all; where none is so small, the smallest."""
+    return [k for k in ks if k <= FEW * num_units] or list(ks[:1])
+
+
 def shown_ks(ks: Sequence[int], num_units: float) -> list[int]:
-    """Return the smallest and the largest of ``few_ks``, and up to two between, each about four times the one before."""
+    """Return the smallest and the largest of ``few_ks``, up to two between, each about four times the one before, and the largest
+    up to a quarter of all, of which conclusions about few are."""
     few = few_ks(ks, num_units)
     number = sum(few[-1] >= few[0] * APART**power for power in range(MOST))
     aims = np.geomspace(few[0], few[-1], max(LEAST, number))
-    return sorted({min(few, key=lambda k: abs(np.log(k / aim))) for aim in aims})
+    return sorted({min(few, key=lambda k: abs(np.log(k / aim))) for aim in aims} | {quarter_ks(few, num_units)[-1]})

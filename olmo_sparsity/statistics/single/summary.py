@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.single.measurement import (
     SelectorInfo,
 )
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.statistics.single.shown_ks import shown_ks
+from olmo_sparsity.statistics.single.shown_ks import quarter_ks, shown_ks
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
@@ -86,13 +86,17 @@ class SelectionSummary:
         all_visible_share: share of the windows that have no more than k groups, so that J_k is all long-range tokens.
         gain_sparse_nats: mean sparse gain.
         recovered_fraction: R(k), mean sparse gain over the mean long gain of the real context; real and null context. None
-            where the gate failed. Of a selector that sees the target it includes luck.
+            where the gate failed. Of a selector that sees the target it includes optimism.
         gain_over_random_nats: sparse gain minus that of `random`, window by window; real and null context. Of a selector that
             does not see the target it shows whether the selector selects anything. None for `random` itself and where
             `random` was not measured.
         excess_gain_nats: sparse gain minus that of the null context, window by window; real context only.
-        luck_nats: mean sparse gain on resampled targets; real context of selectors that see the target, where it was measured.
-        real_minus_luck_nats: sparse gain minus luck, window by window; where ``luck_nats`` is.
+        optimism_nats: how much the sparse gain of the choice for a target overstates its worth on another one, measured on
+            resampled targets; real and null context, of selectors that see the target, and of `random`, where it must be 0. None
+            where it was not measured, and of the other selectors that do not see the target: theirs is 0, and their gain
+            needs no correction.
+        corrected_gain_nats: sparse gain minus optimism, window by window; where ``optimism_nats`` is. Under the null context it
+            is the placebo, which must not be above 0.
         prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
         figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
     """
@@ -107,8 +111,8 @@ class SelectionSummary:
     recovered_fraction: Annotated[Optional[Estimate], Quantity("R(k)", unit="", digits=2)]
     gain_over_random_nats: Annotated[Optional[Estimate], Quantity("gain over random")]
     excess_gain_nats: Annotated[Optional[Estimate], Quantity("excess gain")]
-    luck_nats: Annotated[Optional[Estimate], Quantity("luck", is_compared=False)]
-    real_minus_luck_nats: Annotated[Optional[Estimate], Quantity("real minus luck")]
+    optimism_nats: Annotated[Optional[Estimate], Quantity("optimism", is_compared=False)]
+    corrected_gain_nats: Annotated[Optional[Estimate], Quantity("corrected gain")]
     prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
     figure4: LineFit
 
@@ -152,7 +156,7 @@ class Summary:
     """The numbers of one measurement.
 
     Attributes:
-        gate: ``passed`` where the 95% interval of the mean long gain lies above 0: the model uses the long context. Where it
+        gate: ``passed`` where the 95% interval of ``gate_gain_nats`` lies above 0: the model uses the long context. Where it
             failed, there are no recovered fractions and no effective sparsity.
         beyond_gate: ``passed`` where the 95% interval of the mean gain beyond the training row lies above 0: the model gains
             from more tokens than a training row has. ``not-applicable`` where no training row is known, or where it is as
@@ -167,14 +171,27 @@ class Summary:
         num_windows, num_documents: number of windows, and of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
-        loss_train_len_nats: mean loss with as many recent tokens as a training row has; None where no row is known.
+        loss_short_no_gap_nats: mean loss with the local tokens directly behind the anchor, where a training row begins; None
+            where tables are too old to have it, and so are the next two.
+        gap_cost_nats: ``loss_short_nats`` minus ``loss_short_no_gap_nats``: what the gap of position IDs in front of the local
+            tokens costs.
+        gate_gain_nats: the lower of these two losses minus ``loss_long_nats``: what the first gate judges. A long gain that is
+            the cost of the gap does not pass.
+        loss_train_len_nats: mean loss with as many recent tokens as a training row has, in place; None where no row is known.
+        loss_train_len_no_gap_nats: the same with these tokens directly behind the anchor.
         loss_long_nats: mean loss with all tokens.
         long_gain_nats: ``loss_short_nats`` minus ``loss_long_nats``.
-        gain_beyond_nats: ``loss_train_len_nats`` minus ``loss_long_nats``; None where no row is known.
+        gain_beyond_nats: the lower of the two losses with a training row's tokens minus ``loss_long_nats``; None where no row is
+            known.
         null_long_gain_nats: the long gain under the null context.
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
         null_kl_short_nats: the same under the null context.
+        optimism_all_nats: optimism of showing all tokens, which selects nothing: it must be 0. None where no labels were drawn.
+        corrected_gain_all_nats: ``long_gain_nats`` minus ``optimism_all_nats``.
+        calibration_nats: mean entropy of the short-context prediction minus ``loss_short_nats``; 0 if it is calibrated, above 0
+            if it is underconfident. None in tables before version 4.
+        tables_version: of the schema of the tables; before version 4 there is no optimism.
         lengths: lengths and positions of the experiment.
         setup: the model, the definition of visible and the first token.
         source, split: the text that was measured, and the part of it.
@@ -195,15 +212,38 @@ class Summary:
     num_documents: int
     overlap_percent: Optional[float]
     loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True)]
+    loss_short_no_gap_nats: Annotated[
+        Optional[Estimate], Quantity("L_short without the gap", is_compared=False, is_loss=True)
+    ]
+    gap_cost_nats: Annotated[
+        Optional[Estimate],
+        Quantity("cost of the gap", is_compared=False, is_loss=True, definition="L_short - L_short without the gap"),
+    ]
     loss_train_len_nats: Annotated[
         Optional[Estimate],
         Quantity("loss with the last {row} tokens, as many as a training row has", is_compared=False, is_loss=True),
     ]
+    loss_train_len_no_gap_nats: Annotated[
+        Optional[Estimate], Quantity("loss with the last {row} tokens without the gap", is_compared=False, is_loss=True)
+    ]
     loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True)]
     long_gain_nats: Annotated[Estimate, Quantity("long gain", is_loss=True, definition="L_short - L_long")]
+    gate_gain_nats: Annotated[
+        Optional[Estimate],
+        Quantity(
+            "gain at the gate",
+            is_compared=False,
+            is_loss=True,
+            definition="L_short with or without the gap, whichever is lower, - L_long",
+        ),
+    ]
     gain_beyond_nats: Annotated[
         Optional[Estimate],
-        Quantity("gain beyond the training row", is_loss=True, definition="loss with the last {row} tokens - L_long"),
+        Quantity(
+            "gain beyond the training row",
+            is_loss=True,
+            definition="loss with the last {row} tokens, with or without the gap, whichever is lower, - L_long",
+        ),
     ]
     null_long_gain_nats: Annotated[Estimate, Quantity("long gain, null context", is_loss=True)]
     content_gain_nats: Annotated[
@@ -211,6 +251,12 @@ class Summary:
     ]
     kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
     null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
+    optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]
+    corrected_gain_all_nats: Annotated[Optional[Estimate], Quantity("corrected gain of all tokens", is_compared=False)]
+    calibration_nats: Annotated[
+        Optional[Estimate], Quantity("calibration", is_compared=False, definition="entropy of p_short - L_short")
+    ]
+    tables_version: str
     lengths: Lengths
     setup: ModelSetup
     source: str
@@ -268,6 +314,16 @@ class Summary:
         )
 
     @property
+    def has_optimism(self) -> bool:
+        """True if the tables hold optimism: those before version 4 hold gains on resampled targets alone."""
+        return int(self.tables_version) >= 4
+
+    @property
+    def may_be_gap(self) -> bool:
+        """True if the long gain lies above 0, but not the gain at the gate: the long gain may be the cost of the gap."""
+        return self.gate == "failed" and self.long_gain_nats.is_above_zero
+
+    @property
     def gate_passed(self) -> bool:
         """True if the model uses the long context."""
         return self.gate == "passed"
@@ -315,6 +371,12 @@ class Summary:
     def end_ks(self) -> list[int]:
         """The smallest and the largest of ``shown_ks``, once if they are the same: the k of sentences and headlines."""
         return sorted({self.shown_ks[0], self.shown_ks[-1]})
+
+    @property
+    def ks_of_few(self) -> list[int]:
+        """The smallest and the largest of ``shown_ks`` up to a quarter of all: the k of conclusions about few."""
+        quarter = quarter_ks(self.shown_ks, self.num_units)
+        return sorted({quarter[0], quarter[-1]})
 
 
 WINDOW_QUANTITIES = _quantities(Summary)
@@ -373,7 +435,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
 
     long_gain = numbers["long_gain_nats"]
     assert long_gain is not None  # a mean over one window or more
-    gate = gate_of(long_gain)
+    gate = gate_of(numbers.get("gate_gain_nats") or long_gain)
     selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
     if gate == "failed":
         selections = [selection.without_recovered_fraction() for selection in selections]
@@ -382,7 +444,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
     return Summary(
         gate=gate,
         beyond_gate=beyond_gate_of(numbers.get("gain_beyond_nats"), measurement.lengths),
-        is_fragile=is_fragile(long_gain),
+        is_fragile=gate == "passed" and is_fragile(long_gain),
         estimand=measurement.estimand,
         null_context=measurement.null_context,
         null_contexts=measurement.manifest.get("null_contexts") or {},
@@ -392,6 +454,7 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
         **of_windows,
+        tables_version=measurement.tables_version,
         lengths=measurement.lengths,
         setup=measurement.setup,
         source=manifest["source"],

@@ -14,10 +14,13 @@ import numpy as np
 
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units
 from olmo_sparsity.statistics.intervals.lines import line_of_sums
+from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
     OF_ROW,
+    OF_SHORT,
+    OPTIONAL,
     SHORT_DIVERGENCE,
     Measurement,
     SelectionKey,
@@ -33,6 +36,12 @@ class SelectionNumber:
 
 
 Key = Union[str, SelectionNumber]
+OF_WINDOWS = (
+    *NUMBERS,
+    *OF_SHORT,
+    "optimism_all_nats",
+    "train_overlap",
+)  # columns of ``Measurement.windows`` that are summed
 
 
 def _squared(name: str) -> str:
@@ -45,14 +54,13 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
     Every window counts with its weight.
 
     Args:
-        measurement: the windows, their gains, divergences and lucks.
+        measurement: the windows, their gains, divergences and optimisms.
         units: the units of the windows; None: those of this measurement alone.
 
     Returns:
-        key -> float64 [U]. Of the windows: their ``weight``, each column of ``NUMBERS`` that they have, the long gain of each
-        context squared, and ``train_overlap`` where it is known. Of each selection: its sparse gain (``gain``), its divergence,
-        and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context; of the real context
-        the ``luck``, where it was measured.
+        key -> float64 [U]. Of the windows: their ``weight``, each column of ``OF_WINDOWS`` that they have, and the long gain of
+        each context squared. Of each selection: its sparse gain (``gain``), its divergence, its ``optimism`` where it was
+        measured, and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context.
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -61,7 +69,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         return units.sums(weights_W * np.asarray(values, dtype=np.float64))
 
     sums: dict[Key, np.ndarray] = {"weight": units.sums(weights_W)}
-    for name in (*NUMBERS, "train_overlap"):
+    for name in OF_WINDOWS:
         if name in windows:
             sums[name] = weighted(windows[name])
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
@@ -74,18 +82,23 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         if key.context in long_gains:
             sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
             sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
-        if key.context == "real" and (key.selector, key.k) in measurement.lucks:
-            sums[SelectionNumber(key, "luck")] = weighted(measurement.lucks[key.selector, key.k])
+        if key in measurement.optimisms:
+            sums[SelectionNumber(key, "optimism")] = weighted(measurement.optimisms[key])
     return sums
 
 
-def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]:
+def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
     """Return the quantities of all windows that ``Summary`` holds, from the totals of ``sums_by_unit``.
 
-    Those of the training row are missing where none is known.
+    Those of the training row are missing where none is known, and others where they were not measured.
+
+    A model reads the same recent tokens better or worse in place, behind a gap of position IDs, than directly behind the anchor.
+    Both gates take the arrangement with the lower mean loss, in each resample anew. That is conservative: in every resample
+    the lower baseline leaves no more gain than either one, so the lower end of its percentile interval lies above 0 only where
+    both baselines' lower ends do. A gate that must pass twice passes by chance no more often than once.
     """
     weight, long_gain = totals["weight"], totals["gain_long_nats"]
-    return {
+    values: dict[Key, Value] = {
         "loss_short_nats": totals["loss_short_nats"] / weight,
         "loss_long_nats": totals["loss_long_nats"] / weight,
         "long_gain_nats": long_gain / weight,
@@ -93,17 +106,37 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, np.ndarray]
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
-        **{name: totals[name] / weight for name in OF_ROW if name in totals},
+        **{name: totals[name] / weight for name in (*OPTIONAL, "optimism_all_nats") if name in totals},
     }
+    if "loss_short_no_gap_nats" in totals:
+        gap_cost = totals["loss_short_nats"] - totals["loss_short_no_gap_nats"]
+        values["gap_cost_nats"] = gap_cost / weight
+        values["gate_gain_nats"] = gate_gain(long_gain, gap_cost) / weight
+    rows = [totals[name] for name in OF_ROW if name in totals]
+    if rows:
+        values["gain_beyond_nats"] = (np.min(rows, axis=0) - totals["loss_long_nats"]) / weight
+    if "optimism_all_nats" in totals:
+        values["corrected_gain_all_nats"] = (long_gain - totals["optimism_all_nats"]) / weight
+    if "entropy_short_nats" in totals:
+        values["calibration_nats"] = (totals["entropy_short_nats"] - totals["loss_short_nats"]) / weight
+    return values
 
 
-def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, np.ndarray]:
+def gate_gain(long_gain: np.ndarray, gap_cost: np.ndarray) -> np.ndarray:
+    """Return the gain that the first gate judges: the long gain from the lower of the losses with and without the gap."""
+    return long_gain - np.maximum(gap_cost, 0)
+
+
+def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) -> dict[str, Value]:
     """Return the quantities of one selection that ``SelectionSummary`` holds, as far as they are defined for it."""
     selector, context, k = key
     weight = totals["weight"]
     gain = totals[SelectionNumber(key, "gain")]
     divergence, from_short = totals[SelectionNumber(key, "divergence")], totals[SHORT_DIVERGENCE[context]]
-    values = {"gain_sparse_nats": gain / weight, "prediction_recovered": 1 - divergence / from_short}
+    values: dict[str, Value] = {
+        "gain_sparse_nats": gain / weight,
+        "prediction_recovered": share_without(divergence, from_short),
+    }
     if context not in LONG_GAIN:
         return values
     name = LONG_GAIN[context]
@@ -122,14 +155,14 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
     if context == "real":
         null_gain = totals[SelectionNumber(SelectionKey(selector, "null", k), "gain")]
         values["excess_gain_nats"] = (gain - null_gain) / weight
-        luck = totals.get(SelectionNumber(key, "luck"))
-        if luck is not None:
-            values["luck_nats"] = luck / weight
-            values["real_minus_luck_nats"] = (gain - luck) / weight
+    optimism = totals.get(SelectionNumber(key, "optimism"))
+    if optimism is not None:
+        values["optimism_nats"] = optimism / weight
+        values["corrected_gain_nats"] = (gain - optimism) / weight
     return values
 
 
-def quantities_of(totals: Mapping[Any, np.ndarray], keys: Iterable[SelectionKey]) -> dict[Key, np.ndarray]:
+def quantities_of(totals: Mapping[Any, np.ndarray], keys: Iterable[SelectionKey]) -> dict[Key, Value]:
     """Return all quantities of a measurement with these selections, from the totals of ``sums_by_unit``."""
     values = window_quantities(totals)
     for key in keys:

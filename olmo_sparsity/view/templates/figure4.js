@@ -176,9 +176,9 @@ function drawFigure4(data, state, place, words, passes, open) {
   const border = panels[0].outside + panels[1].outside;
   words.textContent =
     `${drawn}. Real minus null context, the excess gain: ${interval(real.excess_gain_nats, 3)} nats` +
-    (real.real_minus_luck_nats
-      ? `; selection luck, the mean gain on resampled targets: ${interval(real.luck_nats, 3)} nats` +
-        `; real minus luck: ${interval(real.real_minus_luck_nats, 3)} nats`
+    (real.corrected_gain_nats
+      ? `; optimism: ${interval(real.optimism_nats, 3)} nats` +
+        `; corrected gain: ${interval(real.corrected_gain_nats, 3)} nats`
       : "") +
     (real.gain_over_random_nats && !real.sees_target
       ? `; gain over random, real context: ${interval(real.gain_over_random_nats, 3)} nats`

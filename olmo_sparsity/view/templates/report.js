@@ -110,8 +110,8 @@ function drawNote() {
   const verdict = of.control
     ? html("span", {}, "Selects nothing: a control. ")
     : of.sees_target
-      ? html("span", { class: "warn" }, "Sees the target: part of its gain is selection luck; read real minus luck. ")
-      : html("span", { class: "fine" }, "Does not see the target: its gain over random has no selection luck. ");
+      ? html("span", { class: "warn" }, "Sees the target: part of its gain is optimism; read the corrected gain. ")
+      : html("span", { class: "fine" }, "Does not see the target: its gain over random has no optimism. ");
   byId("selector-note").replaceChildren(verdict, html("span", { class: "score" }, `Score: ${of.words}.`));
   const among = DATA.summary.unit === "token" ? ` of ${DATA.summary.num_long_range}` : "";
   byId("k-shown").textContent = `${state.k}${among}`;
@@ -170,7 +170,7 @@ function goToNamed() {
 function fillControls() {
   const kinds = [
     ["Does not see the target", (s) => !s.sees_target && !s.control],
-    ["Sees the target: part of its gain is luck", (s) => s.sees_target],
+    ["Sees the target: part of its gain is optimism", (s) => s.sees_target],
     ["Controls: select nothing", (s) => s.control],
   ];
   byId("selector").replaceChildren(

@@ -8,8 +8,9 @@ function sparseLoss(data, window, state) {
   return index < 0 ? null : window.selections[state.selector][state.context].loss[index];
 }
 
-/** Returns the mean sparse gain on the resampled targets, or null if this k was not measured or the target is not seen. */
-const luckOf = (data, window, state) => window.selections[state.selector].luck?.[data.ks.indexOf(state.k)] ?? null;
+/** Returns the optimism of a choice, or null if it was not measured or the target is not seen. */
+const optimismOf = (data, window, state) =>
+  window.selections[state.selector].optimism?.[data.ks.indexOf(state.k)] ?? null;
 
 /** Returns tokens as inline elements. A line breaks only before a token that begins with a space, so words stay whole. */
 function tokenNodes(texts, dress) {
@@ -85,7 +86,7 @@ function cardBody(data, window, state, longest) {
   const far = data.summary.num_long_range;
   const foreign = real ? "" : `, null context: of document ${window.null_doc.slice(0, 8)}`;
   const gain = sparse === null ? null : window.loss_short_nats - sparse;
-  const luck = real ? luckOf(data, window, state) : null;
+  const optimism = real ? optimismOf(data, window, state) : null;
   return html(
     "div",
     { class: "body" },
@@ -123,8 +124,8 @@ function cardBody(data, window, state, longest) {
         { class: "gains" },
         gain === null ? "" : `sparse gain ${digits(gain, 3)}, `,
         `long gain ${digits(window.loss_short_nats - long, 3)} nats`,
-        luck === null ? "" : html("br"),
-        luck === null ? "" : `selection luck, the mean gain on resampled targets, ${digits(luck, 3)} nats`,
+        optimism === null ? "" : html("br"),
+        optimism === null ? "" : `optimism, measured on resampled targets, ${digits(optimism, 3)} nats`,
       ),
     ),
   );

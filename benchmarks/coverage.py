@@ -1,0 +1,384 @@
+"""Simulates how often the intervals of D(k), and of what follows from it, cover the truth: ``python -m benchmarks.coverage``.
+
+The reaction of a window, KL(p_all, p_{}), is log-normal with a standard deviation of 1.85 of its logarithm, of which a third is
+common to the windows of a document, so that the top 5% of the windows hold half of it. The share of it that k tokens leave is
+logit-normal, in four kinds of text: the share does not depend on the reaction; tokens reproduce large reactions better (as of
+SmolLM2), or worse; they do it better, and no reaction is larger than 32 times the mean. The kinds differ in whether few windows
+decide D(k). ``--tables`` adds the windows of a measurement: its documents are drawn with replacement, and its own D(k) is the
+truth.
+
+Prints for each method the share of experiments whose interval holds the truth, and its median width as a multiple of that of the
+percentile interval. All numbers follow from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Optional
+from unittest.mock import patch
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import t as student_t
+from tqdm import tqdm
+
+from olmo_sparsity.statistics.intervals import ratios
+from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, attained_estimates, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.ratios import minus, share_without, value_of
+from olmo_sparsity.statistics.several.sparsity_by_length import log_smallest_k, reaching_k, slope_over_lengths
+from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, SelectionKey, load
+
+SPREAD = 1.85  # standard deviation of the logarithm of the reaction
+OF_DOCUMENT = 1 / 3  # share of its variance that the windows of a document have in common
+NUM_DOCUMENTS = (64, 128, 240, 300, 500, 1000)
+NUM_WINDOWS = ("1", "4", "1 to 16")  # of a document
+LENGTHS = (128, 256, 512, 1024, 2048)
+AT_LENGTH = 512  # where a smallest k is looked at
+LOCAL_LEN = 64
+GROWTH = 0.55  # of the k that halves what is left of the reaction, with the length
+SHARE = 0.8  # that the smallest k is to reach
+AT_ONCE = 100  # experiments in one call
+NUM_RESAMPLES = 1000
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kind of text.
+
+    Attributes:
+        name: in tables.
+        offset: log odds of the share that is left where the logarithm of the reaction has its mean.
+        slope: how they change with a standard deviation of the logarithm of the reaction.
+        most: largest reaction, as a multiple of the mean; infinite: none.
+    """
+
+    name: str
+    offset: float
+    slope: float
+    most: float = np.inf
+
+    def reaction(self, z: np.ndarray) -> np.ndarray:
+        """Return the reaction whose logarithm lies ``z`` standard deviations above its mean, as a multiple of the mean."""
+        return np.minimum(np.exp(SPREAD * z - SPREAD**2 / 2), self.most)
+
+    def left(self, z: np.ndarray, noise: np.ndarray, more: float = 0.0) -> np.ndarray:
+        """Return the share of the reaction that is left; ``noise``: standard normal, ``more``: added to the log odds."""
+        return np.asarray(expit(self.offset + more + self.slope * z + noise))
+
+    def true_share(self, more: float = 0.0) -> float:
+        """Return D by numerical integration."""
+        z, noise = np.linspace(-9, 11, 4001)[:, None], np.linspace(-6, 6, 241)
+        weight = np.exp(-(z**2) / 2 - noise**2 / 2) * self.reaction(z)
+        return float(1 - (weight * self.left(z, noise, more)).sum() / weight.sum())
+
+
+TEXTS = (
+    Text("share alone", -0.6, 0.0),
+    Text("large ones better", 0.0, -0.8),
+    Text("large ones worse", -1.6, 0.6),
+    Text("better, bounded", 0.0, -0.8, most=32.0),
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a method fared."""
+
+    coverage: float
+    width: float
+
+
+def score(found: Sequence[Optional[Bounds]], truth: float) -> Score:
+    """Return how often intervals hold the truth, and their median width; no interval holds nothing."""
+    covered = [bounds is not None and bounds[0] <= truth <= bounds[1] for bounds in found]
+    return Score(
+        float(np.mean(covered)), float(np.median([high - low for low, high in filter(None, found)] or [np.nan]))
+    )
+
+
+def bounds_of(found: Optional[Estimate]) -> Optional[Bounds]:
+    """Return the interval of an estimate, or None."""
+    return None if found is None else found.bounds
+
+
+def documents(
+    rng: np.random.Generator, num_documents: int, num_windows: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, for each window that a document may have, which documents [U] have it and its z of every experiment, [E, U]."""
+    numbers_U = (
+        rng.integers(1, 17, num_documents) if num_windows == "1 to 16" else np.full(num_documents, int(num_windows))
+    )
+    common = rng.standard_normal((AT_ONCE, num_documents))
+    for i in range(numbers_U.max()):
+        own = rng.standard_normal(common.shape)
+        yield numbers_U > i, np.sqrt(OF_DOCUMENT) * common + np.sqrt(1 - OF_DOCUMENT) * own
+
+
+def drawn(rng: np.random.Generator, text: Text, num_documents: int, num_windows: str) -> dict[str, np.ndarray]:
+    """Return what is left and the whole reaction of two models, summed over each document, [E, U] each.
+
+    The second model's reactions correlate with the first's, at 0.8 of their logarithms; it leaves less.
+    """
+    sums = {name: np.zeros((AT_ONCE, num_documents)) for name in ("left", "whole", "second left", "second whole")}
+    for is_there_U, z in documents(rng, num_documents, num_windows):
+        z_of_second = 0.8 * z + 0.6 * rng.standard_normal(z.shape)
+        noise = rng.standard_normal(z.shape)
+        for prefix, z_of, more in (("", z, 0.0), ("second ", z_of_second, -0.5)):
+            whole = text.reaction(z_of) * is_there_U
+            sums[f"{prefix}left"] += whole * text.left(z_of, noise, more)
+            sums[f"{prefix}whole"] += whole
+    return sums
+
+
+def resampled_documents(
+    rng: np.random.Generator, sums: Mapping[str, np.ndarray], num_documents: int
+) -> dict[str, np.ndarray]:
+    """Return the sums of documents that are drawn with replacement from a measurement's, [E, U]; ``sums``: [documents] each."""
+    chosen = rng.integers(0, len(sums["whole"]), (AT_ONCE, num_documents))
+    return {name: sum_U[chosen] for name, sum_U in sums.items()}
+
+
+def linear_bounds(left: np.ndarray, whole: np.ndarray) -> dict[str, Bounds]:
+    """Return the intervals of D that need no resamples: delta method on the logarithm, and Fieller's.
+
+    Args:
+        left: what is left of each document, [U].
+        whole: the reaction of each document, [U].
+    """
+    num, a, b = len(left), left.sum(), whole.sum()
+    size = student_t.ppf((1 + CONFIDENCE) / 2, num - 1)
+    error = np.sqrt(((left / a - whole / b) ** 2).sum() * num / (num - 1))
+    (aa, ab), (_, bb) = np.cov(left, whole) * num
+    square, half, rest = b * b - size**2 * bb, a * b - size**2 * ab, a * a - size**2 * aa
+    bounds = {"delta": (1 - a / b * np.exp(size * error), 1 - a / b * np.exp(-size * error))}
+    if square > 0:
+        root = np.sqrt(half**2 - square * rest)
+        return bounds | {"Fieller": (1 - (half + root) / square, 1 - (half - root) / square)}
+    return bounds | {"Fieller": (-np.inf, np.inf)}
+
+
+def of_share(sums: Mapping[str, np.ndarray]) -> dict[tuple[str, str], list[Optional[Bounds]]]:
+    """Return, for D of the first model and for the difference of the two, the intervals of every experiment by each method."""
+    keyed = {(name, e): sums[name][e] for name in sums for e in range(AT_ONCE)}
+
+    def heavy(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
+        values: dict[Any, ratios.Value] = {}
+        for e in range(AT_ONCE):
+            first = values["D", e] = share_without(totals["left", e], totals["whole", e])
+            if "second whole" in sums:
+                second = share_without(totals["second left", e], totals["second whole", e])
+                values["difference", e] = minus(second, first)
+        return values
+
+    def plain(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
+        return {key: value_of(value) for key, value in heavy(totals).items()}
+
+    found: dict[tuple[str, str], list[Optional[Bounds]]] = {}
+    for method, by_key in (
+        ("percentile", estimates(keyed, plain, num_resamples=NUM_RESAMPLES)),
+        ("BCa", estimates(keyed, plain, num_resamples=NUM_RESAMPLES, method="bca")),
+        ("bootstrap-t", estimates(keyed, heavy, num_resamples=NUM_RESAMPLES)),
+    ):
+        for (what, _), estimate in by_key.items():
+            found.setdefault((what, method), []).append(bounds_of(estimate))
+    for e in range(AT_ONCE):
+        for method, bounds in linear_bounds(sums["left"][e], sums["whole"][e]).items():
+            found.setdefault(("D", method), []).append(bounds)
+    return found
+
+
+def ks_of(length: int) -> list[int]:
+    """Return the measured k of a length: powers of two, and all long-range tokens."""
+    num_long_range = length - LOCAL_LEN
+    return [*(2**i for i in range(num_long_range.bit_length()) if 2**i < num_long_range), num_long_range]
+
+
+def drawn_lengths(rng: np.random.Generator, text: Text, shape: tuple[int, ...]) -> dict[Any, np.ndarray]:
+    """Return reaction, what k tokens leave of it, long gain and sparse gain of targets at every length, one of each document.
+
+    The k that leaves half of a window's reaction is log-normal, grows as ``GROWTH`` says, and depends on the reaction as the
+    text says. The label is drawn from the prediction: its gains have the divergences as means, and twice them as variances.
+    """
+    z_common, noise = rng.standard_normal(shape), rng.standard_normal(shape)
+    luck = rng.standard_normal(shape)
+    sums: dict[Any, np.ndarray] = {}
+    for length in LENGTHS:
+        z = np.sqrt(0.9) * z_common + np.sqrt(0.1) * rng.standard_normal(shape)
+        whole = sums["whole", length] = text.reaction(z)
+        half_k = 6 * (length / 128) ** GROWTH * np.exp(text.slope * z + noise)
+        gain_long = whole + np.sqrt(2 * whole) * luck
+        sums["gain", length] = gain_long
+        for k in ks_of(length):
+            share = np.zeros(shape) if k == length - LOCAL_LEN else 1 / (1 + k / half_k)
+            sums["left", length, k] = whole * share
+            gained = whole * (1 - share)
+            mixed = np.sqrt(1 - share) * luck + np.sqrt(share) * rng.standard_normal(shape)
+            sums["gain", length, k] = gained + np.sqrt(2 * gained) * mixed
+    return sums
+
+
+def log_k_of(totals: Mapping[Any, np.ndarray], length: int) -> np.ndarray:
+    """Return the logarithm of the smallest k at a length, [...], from totals of ``drawn_lengths``."""
+    whole = totals["whole", length]
+    recovered_KX = np.stack([1 - totals["left", length, k] / whole for k in ks_of(length)])
+    return log_smallest_k(recovered_KX, ks_of(length), SHARE)
+
+
+def smallest_by_gain(totals: Mapping[Any, np.ndarray], length: int) -> np.ndarray:
+    """Return the index of the smallest measured k with R(k) of at least the share, [...]."""
+    wanted = SHARE * totals["gain", length]
+    reached = [(wanted > 0) & (totals["gain", length, k] >= wanted) for k in ks_of(length)]
+    return np.argmax([*reached, np.ones_like(reached[0])], axis=0)
+
+
+def in_experiments(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+    """Return the totals of all experiments by the key of the sum, [E, ...] each."""
+    keys = dict.fromkeys(key for key, _ in totals)
+    return {key: np.stack([totals[key, e] for e in range(AT_ONCE)]) for key in keys}
+
+
+def of_lengths(sums: Mapping[Any, np.ndarray], length: int) -> dict[tuple[str, str], list[Optional[Bounds]]]:
+    """Return the intervals of the smallest k at a length by D and by R, and of the slope over all, of every experiment."""
+    keyed = {(key, e): value[e] for key, value in sums.items() for e in range(AT_ONCE)}
+    ks = ks_of(length)
+
+    def logs(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
+        of = in_experiments(totals)
+        log_k = {n: log_k_of(of, n) for n in LENGTHS}
+        slope = slope_over_lengths(LENGTHS, np.stack(list(log_k.values())))
+        return {(what, e): value[e] for what, value in (("k", log_k[length]), ("slope", slope)) for e in range(AT_ONCE)}
+
+    def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
+        whole = {e: totals[("whole", length), e] for e in range(AT_ONCE)}
+        return {(k, e): share_without(totals[("left", length, k), e], whole[e]) for k in ks for e in range(AT_ONCE)}
+
+    def smallest(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        return dict(enumerate(smallest_by_gain(in_experiments(totals), length)))
+
+    found: dict[tuple[str, str], list[Optional[Bounds]]] = {}
+    of_d = {key: value for key, value in keyed.items() if key[0][0] != "gain"}
+    for method in ("percentile", "bca"):
+        of = estimates(of_d, logs, num_resamples=NUM_RESAMPLES, method=method)
+        for (what, _), estimate in of.items():
+            found.setdefault((what, method), []).append(bounds_of(estimate))
+    at_length = {key: value for key, value in keyed.items() if key[0][1] == length}
+    recovered = estimates(at_length, shares, num_resamples=NUM_RESAMPLES)
+    for e in range(AT_ONCE):
+        point = reaching_k([of_k for k in ks if (of_k := recovered[k, e])], ks, SHARE)
+        assert point.has_interval
+        ends = point.low or np.inf, point.high or np.inf
+        found.setdefault(("k", "where D's holds it"), []).append((np.log(ends[0]), np.log(ends[1])))
+    of_gain = {key: value for key, value in at_length.items() if key[0][0] == "gain"}
+    for whole in attained_estimates(of_gain, smallest, num_resamples=NUM_RESAMPLES).values():
+        assert whole.low is not None and whole.high is not None
+        found.setdefault(("k by R", "percentile"), []).append((whole.low, whole.high))
+    return found
+
+
+def scores_of(
+    draw: Callable[[], Mapping[Any, np.ndarray]],
+    intervals: Callable[[Any], Mapping[tuple[str, str], list[Optional[Bounds]]]],
+    truths: Mapping[str, float],
+    *,
+    num_experiments: int,
+) -> dict[tuple[str, str], Score]:
+    """Return how each method fared with each quantity, in some experiments."""
+    found: dict[tuple[str, str], list[Optional[Bounds]]] = {}
+    for _ in range(num_experiments // AT_ONCE):
+        for key, of_method in intervals(draw()).items():
+            found.setdefault(key, []).extend(of_method)
+    return {key: score(of_method, truths[key[0]]) for key, of_method in found.items()}
+
+
+def line_of(name: str, scores: Mapping[tuple[str, str], Score]) -> str:
+    """Return a row of a table: of each method the coverage, and the width over that of percentiles."""
+    words = []
+    for (what, method), of in scores.items():
+        width = of.width / scores[what, "percentile"].width
+        words.append(f"{what}, {method} {of.coverage:.3f} ({width:.2f})")
+    return f"{name}: " + "; ".join(words)
+
+
+def measured_sums(tables: Path, selector: str, k: int) -> dict[str, np.ndarray]:
+    """Return what a measurement's selection leaves, and the whole reaction, summed over each document, [documents] each."""
+    measurement = load(tables)
+    units = document_units(measurement.windows["doc_id"])
+    whole_W = measurement.windows[SHORT_DIVERGENCE["real"]].to_numpy(np.float64)
+    left_W = measurement.divergences[SelectionKey(selector, "real", k)].to_numpy(np.float64)
+    return {name: units.sums(measurement.weights_W * of) for name, of in (("left", left_W), ("whole", whole_W))}
+
+
+def lengths_of_many(text: Text) -> dict[Any, np.ndarray]:
+    """Return the sums of ``drawn_lengths`` over many targets, whose numbers are the truth; [batches] each."""
+    rng, batches = np.random.default_rng(99), []
+    for _ in tqdm(range(10), desc=f"{text.name}, truth"):
+        batches.append({key: value.sum() for key, value in drawn_lengths(rng, text, (100_000,)).items()})
+    return {key: np.array([batch[key] for batch in batches]) for key in batches[0]}
+
+
+def simulate_measurement(
+    tables: Path, selector: str, k: int, *, num_documents: Sequence[int], num_experiments: int, seed: int
+) -> None:
+    """Print how the intervals of a measurement's D(k) fare when its documents are resampled, a line for each number of them."""
+    rng, sums = np.random.default_rng(seed), measured_sums(tables, selector, k)
+    truth = 1 - sums["left"].sum() / sums["whole"].sum()
+    for n in tqdm(num_documents, desc=f"{selector}, k = {k}"):
+        draw = partial(resampled_documents, rng, sums, n)
+        scores = scores_of(draw, of_share, {"D": truth}, num_experiments=num_experiments)
+        print(line_of(f"{selector}, D({k}) = {truth:.3f}, {n} documents", scores), flush=True)
+
+
+def simulate_shares(text: Text, *, num_documents: Sequence[int], num_experiments: int, seed: int) -> None:
+    """Print how the intervals of D and of a difference of two fare, a line for each number of windows and of documents."""
+    first, second = text.true_share(), text.true_share(more=-0.5)
+    truths = {"D": first, "difference": second - first}
+    for windows in NUM_WINDOWS:
+        for n in tqdm(num_documents, desc=f"{text.name}, {windows} windows"):
+            draw = partial(drawn, np.random.default_rng([seed, n]), text, n, windows)
+            scores = scores_of(draw, of_share, truths, num_experiments=num_experiments)
+            name = f"{text.name}, D = {first:.2f}, {windows} windows a document, {n} documents"
+            print(line_of(name, scores), flush=True)
+
+
+def simulate_lengths(text: Text, *, num_documents: Sequence[int], num_experiments: int, seed: int) -> None:
+    """Print how the intervals of a smallest k and of its growth with the length fare, a line for each number of documents."""
+    everyone = {key: value.sum() for key, value in lengths_of_many(text).items()}
+    slope = float(slope_over_lengths(LENGTHS, np.stack([log_k_of(everyone, n) for n in LENGTHS])))
+    of_k = float(log_k_of(everyone, AT_LENGTH))
+    truths = {"k": of_k, "slope": slope, "k by R": float(smallest_by_gain(everyone, AT_LENGTH))}
+    for n in tqdm(num_documents, desc=f"{text.name}, lengths"):
+        draw = partial(drawn_lengths, np.random.default_rng([seed, n]), text, (AT_ONCE, n))
+        scores = scores_of(draw, partial(of_lengths, length=AT_LENGTH), truths, num_experiments=num_experiments)
+        name = f"{text.name}, k = {np.exp(of_k):.1f} at {AT_LENGTH}, slope {slope:.2f}, {n} documents"
+        print(line_of(name, scores), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiments", type=int, default=1000, help="experiments in each row")
+    parser.add_argument("--documents", type=int, nargs="+", default=NUM_DOCUMENTS)
+    parser.add_argument("--tables", type=Path, help="a measurement whose documents are resampled, too")
+    parser.add_argument("--k", type=int, nargs="+", default=[1, 8], help="of the measurement")
+    parser.add_argument("--selectors", nargs="+", default=["kl", "attention", "random"], help="of the measurement")
+    parser.add_argument("--parts", nargs="*", default=["shares", "lengths"], choices=["shares", "lengths"])
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    shared = {"num_documents": arguments.documents, "num_experiments": arguments.experiments, "seed": arguments.seed}
+    with patch.object(ratios, "MIN_RATIO_DOCUMENTS", 2):  # the simulation is to say where there is none
+        for selector, k in product(arguments.selectors, arguments.k) if arguments.tables else ():
+            simulate_measurement(arguments.tables, selector, k, **shared)
+        for text in TEXTS if "shares" in arguments.parts else ():
+            simulate_shares(text, **shared)
+        for text in TEXTS if "lengths" in arguments.parts else ():
+            simulate_lengths(text, **shared)
+
+
+if __name__ == "__main__":
+    main()

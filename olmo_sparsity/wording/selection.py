@@ -1,0 +1,76 @@
+"""Sentences about what selection does: optimism, corrected gain, and the checks that stand beside them."""
+
+from __future__ import annotations
+
+from olmo_sparsity.statistics.single.measurement import SelectionKey
+from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.numbers import interval
+
+NAMES = "optimism and corrected gain"
+ALL_TOKENS = "all tokens"
+RANDOM = "random"  # the selector that is the check
+SELECTION_CAPTION = (
+    "optimism: the mean gain of the choice for a label drawn from the short-context prediction, minus what the same choice gains "
+    "on another such label. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected gain with the "
+    "long-range tokens of the null context; it must not be above 0 (of all tokens: their gain, since they select nothing)."
+)
+
+
+def earlier_words(summary: Summary) -> str:
+    """Return that the tables are of a version without optimism, and what to do; else nothing."""
+    if summary.has_optimism:
+        return ""
+    return (
+        f"These tables are of an earlier version ({summary.tables_version}): their gains on resampled targets, there called "
+        f"luck, lack the cost of showing a set, so they are no optimism, and {NAMES} are not shown; measuring again "
+        "(`olmo-sparsity influence --overwrite`) gives them."
+    )
+
+
+def selection_words(summary: Summary) -> str:
+    """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
+    words = [
+        "What selection does: a selector that sees the target gains by choosing for this target alone, and optimism is how much; "
+        "read the corrected gain.",
+        *_checks(summary),
+    ]
+    if summary.calibration_nats is not None:
+        words.append(
+            "The short-context prediction, from which labels are drawn, need not be calibrated: its entropy minus its loss is "
+            f"{interval(summary.calibration_nats, 3)} nats."
+        )
+    return " ".join(words)
+
+
+def _checks(summary: Summary) -> list[str]:
+    """Return what the checks say: the optimism of rules that select nothing, and the placebo."""
+    keys = {(entry.selector, entry.context, entry.k): entry for entry in summary.selections}
+    blind = {
+        f"{RANDOM} at k = {k}": keys[RANDOM, "real", k].optimism_nats
+        for k in summary.shown_ks
+        if SelectionKey(RANDOM, "real", k) in keys
+    }
+    measured = {
+        name: value
+        for name, value in {**blind, ALL_TOKENS: summary.optimism_all_nats}.items()
+        if value is not None and value.has_interval
+    }
+    failed = [name for name, value in measured.items() if value.is_above_zero or value.is_below_zero]
+    words = []
+    if failed:
+        words.append(
+            f"Random and all tokens select nothing, yet the interval of the optimism of {', '.join(failed)} does not hold 0."
+        )
+    elif measured:
+        words.append("Random and all tokens select nothing, and the intervals of their optimism hold 0, as they must.")
+    above = []
+    for name in (*summary.seeing_selectors, RANDOM):
+        for k in summary.shown_ks:
+            entry = keys.get((name, "null", k))
+            if entry is not None and entry.corrected_gain_nats is not None and entry.corrected_gain_nats.is_above_zero:
+                above.append(f"{name} at k = {k}")
+    if above:
+        words.append(
+            f"The placebo of {', '.join(above)} is above 0, so not all of the corrected gain need be information."
+        )
+    return words
