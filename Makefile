@@ -10,6 +10,8 @@
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
+# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 108, of the demo, without PoSE, and the
+#                ceiling; TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
@@ -49,7 +51,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -86,6 +88,18 @@ seeds: $(READY)
 	$(call each_seed,influence,$(LADDER),runs/scale)
 	$(BIN)/olmo-sparsity summary $(call runs_of,configs/demo.yaml,runs)
 	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
+
+# The plan of docs/hypothesis.md. As many local tokens as a training row has, so that all others lie beyond it.
+HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-ceiling)
+TARGETS_OF_TEST ?= 100000
+hypothesis: SEEDS ?= 101 102 103 104 105 106 107 108
+hypothesis: $(READY)
+	$(call each_seed,influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \
+	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 \
+	influence.resampled_draws=0,$(HYPOTHESIS),runs/hypothesis)
+	$(BIN)/olmo-sparsity hypothesis --every $(call runs_of,$(HYPOTHESIS),runs/hypothesis)
+	$(BIN)/python -m analysis.hypothesis $(call runs_of,$(HYPOTHESIS),runs/hypothesis) --out runs/hypothesis/figures
+comma = ,
 
 # Figure 1 has a run for each K_train, the others a configuration for each way to give position IDs.
 K_TRAIN ?= 2 4

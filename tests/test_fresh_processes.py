@@ -32,6 +32,10 @@ TARGETS = {
         f"{LADDER} 'SEEDS=0 1'",
         "runs/demo-seed1/influence/*/manifest.json runs/scale/cpu-d64-seed1/config.yaml",
     ),
+    "hypothesis": (
+        "'SEEDS=0 1' TARGETS_OF_TEST=40",
+        "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
+    ),
     "figures-synthetic": (
         "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
         " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
@@ -73,6 +77,7 @@ FIGURES = {
     "compare": ("runs", ("--run", "demo", "--run", "demo-seed1")),
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "effective_sparsity": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
+    "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
     "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
     "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
 }
@@ -126,7 +131,7 @@ def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], Non
 @pytest.mark.parametrize("name", STARTED)
 def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
     """Each draws, in the style in which ``olmo-sparsity figures`` draws."""
-    for target in ("demo", "evidence", "seeds", "figures-synthetic", "lengths"):
+    for target in ("demo", "evidence", "seeds", "hypothesis", "figures-synthetic", "lengths"):
         made(target)
     folder, arguments = FIGURES.get(name, DEMO)
     cwd = checkout.folder / folder

@@ -44,6 +44,7 @@ for group, name, function in (
     (app, "report", viewing.report),
     (app, "show", viewing.show),
     (app, "compare", viewing.compare),
+    (app, "hypothesis", viewing.hypothesis),
     (app, "config", training.show_config),
     (export, "hf", training.export_hf),
     (synth, "train", synthetic.synth_train),

@@ -1,4 +1,4 @@
-"""Commands that show results: ``summary``, ``figures``, ``report``, ``show``, ``compare``."""
+"""Commands that show results: ``summary``, ``figures``, ``report``, ``show``, ``compare``, ``hypothesis``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from olmo_sparsity.cli.shown_models import check_shown_model
 from olmo_sparsity.cli.steps import measure_first
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import SELECTORS, names_where
 
 AS_RUN = "name it as RUN"  # where there is no option --run
 
@@ -299,3 +300,38 @@ def compare(
     print_comparison(subjects, every=every, as_json=as_json)
     if out is not None:
         logger.info(str(out))
+
+
+def hypothesis(
+    runs: Annotated[
+        list[Path],
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="A measured run; repeat the option. Seeds of a configuration are one model; one model may be a ceiling.",
+            show_default=False,
+        ),
+    ],
+    selector: Annotated[
+        Optional[SelectorName],
+        typer.Option(
+            "--selector",
+            help="Whose first token tells how sparse a reaction is; it must not see the target. Default: kl.",
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--every", help="Also print the comparison in other ways.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Test whether sparsity predicts length generalization: the gain from beyond the training row of targets whose reaction to
+    those tokens is sparse, against that of targets whose reaction is dense.
+
+    Each run must be measured with as many local tokens as a training row has (`influence --local-len`).
+    """
+    from olmo_sparsity.statistics.several.hypothesis import MAIN
+    from olmo_sparsity.view.hypothesis import print_hypothesis
+
+    name = MAIN.selector if selector is None else selector.value
+    if SELECTORS[name].sees_target:
+        blind = ", ".join(names_where(lambda entry: not entry.sees_target))
+        raise UserError(f"hypothesis: --selector {name} sees the target; choose one of {blind}")
+    print_hypothesis(runs, selector=name, every=every, as_json=as_json)

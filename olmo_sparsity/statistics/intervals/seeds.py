@@ -100,11 +100,23 @@ def estimates_over_seeds(
 
     over_documents = estimates(means, of_means)
     parts_of_seeds = _seed_parts(sums, quantities)
-    if not parts_of_seeds:
-        return over_documents
-    num_units = len(next(iter(means.values())))
+    return with_seed_variance(over_documents, parts_of_seeds, num_units=len(next(iter(means.values()))))
+
+
+def with_seed_variance(
+    over_documents: Mapping[QuantityKey, Optional[Estimate]], parts: Sequence[VariancePart], *, num_units: int
+) -> dict[QuantityKey, Optional[Estimate]]:
+    """Return estimates with intervals that include the seeds.
+
+    Args:
+        over_documents: estimates of means over seeds, with intervals over documents.
+        parts: the variance between the seeds of each model that has several, float [Q], in the order of the estimates.
+        num_units: U, the units that the intervals over documents are of.
+    """
+    if not parts:
+        return dict(over_documents)
     return {
-        key: _with_seeds(estimate, [_part_of(part, i) for part in parts_of_seeds], num_units=num_units)
+        key: _with_seeds(estimate, [_part_of(part, i) for part in parts], num_units=num_units)
         for i, (key, estimate) in enumerate(over_documents.items())
     }
 

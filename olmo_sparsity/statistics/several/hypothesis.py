@@ -1,0 +1,563 @@
+"""Whether sparsity predicts length generalization: the gain from beyond the training row against how sparse the reaction is.
+
+Targets are divided into thirds by the sparsity of one run's reaction, within cells of targets that are alike in other respects,
+and the gain of another run is averaged over each third. Sparsity is measured without the label and the gain with it, by runs with
+different seeds, so that no noise enters both. ``docs/hypothesis.md`` has the plan.
+
+Letters of shapes: W windows; C contexts, real and null; T thirds, dense, middle, sparse; U bootstrap units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Optional
+
+import numpy as np
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units, estimates
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_variance
+from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
+from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
+from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, Lengths, unit_of
+from olmo_sparsity.storage.folders import folder_name
+from olmo_sparsity.storage.manifests import read_config_of
+from olmo_sparsity.tables.reading import list_finished, read_manifest
+
+THIRDS = ("dense", "middle", "sparse")
+# The most bins of what targets are matched on: equal shares of the targets, or equally wide parts of the distances.
+MOST_BINS = {"reaction": 20, "distance": 4, "entropy": 5}
+TARGETS_OF_CELL = 12  # on average at least; of few targets there are fewer bins, first of the last respect
+MIN_SEEDS = 3  # of a model whose seeds an interval includes: without one of two, sparsity and gain would be of one run
+LEAST_OF_CELL = len(THIRDS)  # targets; a cell of fewer has no thirds
+
+Matched = Literal["reaction", "distance", "entropy"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One way to compare sparse and dense reactions.
+
+    Attributes:
+        name: in tables.
+        selector: whose first token, or tokens, tell how sparse a reaction is; it does not see the target.
+        measure: ``best``: D of one token; ``half``: the number of tokens for half of the reaction.
+        matched: what the targets of a cell have in common.
+        without_copying: leave out targets of the classes ``CONDITIONED_CLASSES``, which the long-range tokens hold.
+        without_overlap: leave out windows that share text with the training text.
+        half: 0 or 1: only every second document.
+    """
+
+    name: str
+    selector: str = "kl"
+    measure: SparsityMeasure = "best"
+    matched: tuple[Matched, ...] = ("reaction", "distance", "entropy")
+    without_copying: bool = False
+    without_overlap: bool = False
+    half: Optional[int] = None
+
+
+MAIN = Analysis("as planned")
+ROBUSTNESS = (
+    Analysis("matched on the reaction alone", matched=("reaction",)),
+    Analysis("not matched", matched=()),
+    Analysis("a random token in place of the best", selector="random"),
+    Analysis("`attention` in place of `kl`", selector="attention"),
+    Analysis("tokens for half of the reaction", measure="half"),
+    Analysis("without copying", without_copying=True),
+    Analysis("without text that training saw", without_overlap=True),
+    Analysis("first half of the documents", half=0),
+    Analysis("second half of the documents", half=1),
+)
+
+
+class _Sum(NamedTuple):
+    """Key of a sum over the targets of a third; ``weight``, ``gain``, ``ceiling`` or ``sparsity``."""
+
+    name: str
+    context: str
+    third: str
+
+
+class _Number(NamedTuple):
+    """Key of an estimate: a number of one third, or a contrast of thirds (third "")."""
+
+    name: str
+    context: str
+    third: str = ""
+
+
+@dataclass(frozen=True)
+class ThirdOfTargets:
+    """The targets whose reactions are dense, middling or sparse.
+
+    Attributes:
+        third: one of ``THIRDS``.
+        sparsity: mean sparsity of their reactions.
+        gain_nats: mean gain from beyond the training row.
+        null_gain_nats: the same of the thirds of the reactions to foreign text, with that text.
+        ceiling_gain_nats: the ceiling's mean gain from the same tokens; None without a ceiling.
+        share_of_ceiling: ``gain_nats`` over ``ceiling_gain_nats``.
+    """
+
+    third: str
+    sparsity: Optional[Estimate]
+    gain_nats: Estimate
+    null_gain_nats: Estimate
+    ceiling_gain_nats: Optional[Estimate]
+    share_of_ceiling: Optional[Estimate]
+
+
+@dataclass(frozen=True)
+class Contrasts:
+    """Sparse minus dense.
+
+    Attributes:
+        gain_nats: of the gain.
+        null_gain_nats: of the gain under foreign text.
+        real_minus_null_nats: the first minus the second: the first planned number.
+        ceiling_gain_nats: of the ceiling's gain; None without a ceiling.
+        share_of_ceiling: of the share: the second planned number.
+    """
+
+    gain_nats: Estimate
+    null_gain_nats: Estimate
+    real_minus_null_nats: Estimate
+    ceiling_gain_nats: Optional[Estimate]
+    share_of_ceiling: Optional[Estimate]
+
+
+@dataclass(frozen=True)
+class SparsityAndGain:
+    """The gain of one model by the sparsity of the reactions of one model, the same one or another.
+
+    Attributes:
+        analysis: how targets are compared.
+        sparsity_from: name of the model whose reactions are sparse or dense.
+        gain_of: name of the model whose gain it is.
+        is_same_run: True where both are of one run, for want of another seed, so that its noise enters both.
+        num_targets: targets in the comparison, under the real context.
+        thirds: dense, middle, sparse.
+        contrasts: sparse minus dense.
+    """
+
+    analysis: Analysis
+    sparsity_from: str
+    gain_of: str
+    is_same_run: bool
+    num_targets: int
+    thirds: tuple[ThirdOfTargets, ...]
+    contrasts: Contrasts
+
+
+@dataclass(frozen=True)
+class Model:
+    """The runs of one configuration with their reactions.
+
+    Attributes:
+        label: its name.
+        runs: by seed.
+        seeds: of training.
+        reactions: of each run, to the same windows.
+        lengths: of the measurement.
+    """
+
+    label: str
+    runs: tuple[Path, ...]
+    seeds: tuple[Optional[int], ...]
+    reactions: tuple[Reactions, ...]
+    lengths: Lengths
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What the runs say about the hypothesis.
+
+    Attributes:
+        row_len, full_len: tokens of a training row, which are the local tokens here, and of the full context.
+        num_windows, num_documents: that were measured.
+        models: their labels and numbers of seeds, the ceiling last.
+        ceiling: the ceiling's label; None: there is none.
+        main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
+        robustness: the same of the first model in other ways, ``ROBUSTNESS``.
+    """
+
+    row_len: int
+    full_len: int
+    num_windows: int
+    num_documents: int
+    models: dict[str, int]
+    ceiling: Optional[str]
+    main: tuple[SparsityAndGain, ...]
+    robustness: tuple[SparsityAndGain, ...]
+
+
+def thirds_of(
+    reactions: Reactions, analysis: Analysis, *, context: int, distances: tuple[int, int], keep_W: np.ndarray
+) -> np.ndarray:
+    """Return the third of each target, int64 [W]: 0 dense, 1 middle, 2 sparse; -1 where it is not compared.
+
+    Targets are ranked by sparsity within their cell, and divided by weight.
+
+    Args:
+        reactions: of one run.
+        analysis: which sparsity, and what the targets of a cell have in common.
+        context: index of the context.
+        distances: the smallest and the largest distance of a long-range token to the target.
+        keep_W: bool; the targets to compare.
+    """
+    choice = reactions.choices[analysis.selector]
+    sparsity_W = choice.sparsity(analysis.measure)[context]
+    weights_W = reactions.windows["weight"].to_numpy(np.float64)
+    kept_w = np.flatnonzero(keep_W & ~np.isnan(sparsity_W))
+    cell_w = np.zeros(len(kept_w), np.int64)
+    room = len(kept_w) // TARGETS_OF_CELL  # cells
+    for name in analysis.matched:
+        bins = max(1, min(MOST_BINS[name], room))
+        if name == "distance":
+            first, last = distances
+            bins = min(bins, last - first + 1)
+            bin_w = (choice.distance_CW[context, kept_w] - first) * bins // (last - first + 1)
+        else:
+            values_W = reactions.reaction_CW[context] if name == "reaction" else reactions.entropy_W
+            bin_w = _equal_parts(values_W[kept_w], weights_W[kept_w], parts=bins)
+        cell_w, room = cell_w * bins + bin_w, room // bins
+    thirds_W = np.full(len(sparsity_W), -1)
+    order = np.lexsort((sparsity_W[kept_w], cell_w))  # stable: equal sparsities are ordered by the number of the window
+    sorted_cells = cell_w[order]
+    bounds = np.flatnonzero(np.r_[True, sorted_cells[1:] != sorted_cells[:-1], True])
+    for begin, end in pairwise(bounds.tolist()):
+        if end - begin >= LEAST_OF_CELL:
+            of_cell = kept_w[order[begin:end]]
+            thirds_W[of_cell] = _parts_in_order(weights_W[of_cell], parts=len(THIRDS))
+    return thirds_W
+
+
+def _parts_in_order(weights: np.ndarray, *, parts: int) -> np.ndarray:
+    """Return the part of each of some weighted items in their order, int64; the parts have about equal weights."""
+    middles = np.cumsum(weights) - weights / 2
+    return np.minimum((middles / weights.sum() * parts).astype(np.int64), parts - 1)
+
+
+def _equal_parts(values: np.ndarray, weights: np.ndarray, *, parts: int) -> np.ndarray:
+    """Return the part of each value, int64, 0 for the lowest; the parts have about equal weights."""
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values), np.int64)
+    found[order] = _parts_in_order(weights[order], parts=parts)
+    return found
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One analysis of three models.
+
+    Attributes:
+        sparsity, gain, ceiling: the models.
+        analysis: which sparsity.
+        units: of the documents.
+        third_ACW: the third of each target by each run A of ``sparsity``, int64 [A, C, W].
+    """
+
+    sparsity: Model
+    gain: Model
+    ceiling: Optional[Model]
+    analysis: Analysis
+    units: Units
+    third_ACW: np.ndarray
+
+    @property
+    def models(self) -> list[Model]:
+        """The models in it, each once."""
+        models: list[Model] = []
+        for model in (self.sparsity, self.gain, self.ceiling):
+            if model is not None and not any(model is other for other in models):
+                models.append(model)
+        return models
+
+    def sums(self, left_out: Optional[tuple[Model, int]] = None) -> dict[_Sum, np.ndarray]:
+        """Return the sums of each unit, mean over the pairs of runs, float64 [U].
+
+        Args:
+            left_out: a model and the number of its seed that is left out, in every role.
+        """
+        of_sparsity = self._seeds(self.sparsity, left_out)
+        sums: dict[_Sum, np.ndarray] = {}
+        weights_W = self.sparsity.reactions[0].windows["weight"].to_numpy(np.float64)
+        for a in of_sparsity:
+            gains = self._gain_of_others(self.gain, a, left_out)
+            ceilings = None if self.ceiling is None else self._gain_of_others(self.ceiling, a, left_out)
+            sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].sparsity(self.analysis.measure)
+            for (c, context), (t, third) in product(enumerate(CONTEXTS), enumerate(THIRDS)):
+                of_third_W = np.where(self.third_ACW[a, c] == t, weights_W, 0.0) / len(of_sparsity)
+                values = {"weight": np.float64(1), "gain": gains[c]}
+                if self.analysis.measure == "best":  # a number of tokens may be infinite, and has no mean
+                    values["sparsity"] = np.nan_to_num(sparsity_CW[c])
+                if ceilings is not None:
+                    values["ceiling"] = ceilings[c]
+                for name, values_W in values.items():
+                    key = _Sum(name, context, third)
+                    sums[key] = sums.get(key, 0.0) + self.units.sums(of_third_W * values_W)
+        return sums
+
+    def _seeds(self, model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:
+        gone = left_out[1] if left_out is not None and left_out[0] is model else None
+        return [seed for seed in range(len(model.runs)) if seed != gone]
+
+    def _gain_of_others(self, model: Model, a: int, left_out: Optional[tuple[Model, int]]) -> np.ndarray:
+        """Return the mean gain of a model's runs other than the run ``a`` of the sparsity, float64 [C, W]."""
+        seeds = self._seeds(model, left_out)
+        others = [seed for seed in seeds if model is not self.sparsity or seed != a] or seeds
+        return np.mean([model.reactions[seed].gain_CW for seed in others], axis=0)
+
+    @property
+    def is_same_run(self) -> bool:
+        """True if the only run of a model gives both sparsity and gain."""
+        return self.gain is self.sparsity and len(self.gain.runs) == 1
+
+    def numbers(self) -> dict[_Number, Optional[Estimate]]:
+        """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds."""
+        sums = self.sums()
+        over_documents = estimates(sums, _numbers)
+        parts = []
+        for model in self.models:
+            num_seeds = len(model.runs)
+            if num_seeds < MIN_SEEDS:
+                continue
+            without = [self.sums((model, seed)) for seed in range(num_seeds)]
+            values_SQ = [[float(value) for value in _numbers(_totals(sums_of)).values()] for sums_of in without]
+            parts.append(VariancePart((num_seeds - 1) * np.var(values_SQ, axis=0), num_seeds - 1))
+        return with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+
+
+def _totals(sums: Mapping[_Sum, np.ndarray]) -> dict[_Sum, np.ndarray]:
+    return {key: np.asarray(sum_U.sum()) for key, sum_U in sums.items()}
+
+
+def _numbers(totals: Mapping[_Sum, np.ndarray]) -> dict[_Number, np.ndarray]:
+    """Return means of the thirds, and sparse minus dense."""
+    values: dict[_Number, np.ndarray] = {}
+    names = [name for name in ("gain", "ceiling", "sparsity") if _Sum(name, CONTEXTS[0], THIRDS[0]) in totals]
+    for context, name in product(CONTEXTS, names):
+        for third in THIRDS:
+            values[_Number(name, context, third)] = (
+                totals[_Sum(name, context, third)] / totals[_Sum("weight", context, third)]
+            )
+    if "ceiling" in names:
+        for third in THIRDS:
+            values[_Number("share", "real", third)] = (
+                values[_Number("gain", "real", third)] / values[_Number("ceiling", "real", third)]
+            )
+    for number in [number for number in values if number.third == THIRDS[-1]]:
+        name, context, _ = number
+        values[_Number(name, context)] = values[number] - values[_Number(name, context, THIRDS[0])]
+    values[_Number("gain", "real minus null")] = values[_Number("gain", "real")] - values[_Number("gain", "null")]
+    return values
+
+
+def sparsity_and_gain(
+    sparsity: Model, gain: Model, ceiling: Optional[Model], analysis: Analysis = MAIN
+) -> SparsityAndGain:
+    """Return the gain of one model by the sparsity of the reactions of one model, the same one or another.
+
+    Args:
+        sparsity: whose reactions are ranked. Each of its seeds ranks once; the numbers are means over them.
+        gain: whose gain is averaged: over its seeds, without the one that ranks.
+        ceiling: whose gain from the same tokens stands beside, likewise; None: none.
+        analysis: how targets are compared.
+    """
+    windows = sparsity.reactions[0].windows
+    units = document_units(windows["doc_id"])
+    keep_W = _kept(windows, units, analysis)
+    lengths = sparsity.lengths
+    distances = (lengths.local_len + 1, lengths.full_len)
+    third_ACW = np.stack(
+        [
+            [
+                thirds_of(reactions, analysis, context=c, distances=distances, keep_W=keep_W)
+                for c in range(len(CONTEXTS))
+            ]
+            for reactions in sparsity.reactions
+        ]
+    )
+    compared = _Comparison(sparsity, gain, ceiling, analysis, units, third_ACW)
+    numbers = compared.numbers()
+
+    def defined(name: str, context: str, third: str = "") -> Estimate:
+        estimate = numbers[_Number(name, context, third)]
+        if estimate is None:
+            raise UserError("too few targets to compare dense and sparse reactions; measure more with --num-windows")
+        return estimate
+
+    return SparsityAndGain(
+        analysis=analysis,
+        sparsity_from=sparsity.label,
+        gain_of=gain.label,
+        is_same_run=compared.is_same_run,
+        num_targets=int((third_ACW[0, 0] >= 0).sum()),
+        thirds=tuple(
+            ThirdOfTargets(
+                third,
+                numbers.get(_Number("sparsity", "real", third)),
+                defined("gain", "real", third),
+                defined("gain", "null", third),
+                numbers.get(_Number("ceiling", "real", third)),
+                numbers.get(_Number("share", "real", third)),
+            )
+            for third in THIRDS
+        ),
+        contrasts=Contrasts(
+            defined("gain", "real"),
+            defined("gain", "null"),
+            defined("gain", "real minus null"),
+            numbers.get(_Number("ceiling", "real")),
+            numbers.get(_Number("share", "real")),
+        ),
+    )
+
+
+def _kept(windows: Any, units: Units, analysis: Analysis) -> np.ndarray:
+    """Return which windows an analysis compares, bool [W]."""
+    keep_W = np.ones(len(windows), dtype=bool)
+    if analysis.without_copying:
+        keep_W &= ~windows["target_class"].isin(CONDITIONED_CLASSES).to_numpy(bool)
+    if analysis.without_overlap:
+        keep_W &= ~windows["train_overlap"].fillna(False).to_numpy(bool)
+    if analysis.half is not None:
+        keep_W &= units.unit_W % 2 == analysis.half
+    return keep_W
+
+
+def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> Hypothesis:
+    """Read the reactions of runs, and compare gain and sparsity.
+
+    Runs of a configuration with several seeds are one model; one model may be a ceiling, whose rows are as long as the full
+    context.
+
+    Args:
+        runs: trained runs, each measured by ``olmo-sparsity influence`` with as many local tokens as a training row has.
+        selector: whose first token tells how sparse a reaction is.
+
+    Raises:
+        UserError: there is no such measurement, the windows differ, or there is no model that is no ceiling.
+    """
+    grouped = trained_models(runs)
+    row_len, ceiling_run = _row_len(grouped)
+    folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
+    _check_same_windows(folders)
+    analyses = [
+        other for other in ROBUSTNESS if all(other.selector in _selectors(folder) for folder in folders.values())
+    ]
+    selectors = {selector, *(other.selector for other in analyses)}
+    names = _names(grouped)
+    models = [
+        Model(
+            name,
+            model.runs,
+            model.seeds,
+            tuple(read_reactions(folders[run], sorted(selectors)) for run in model.runs),
+            Lengths.from_manifest(read_manifest(folders[model.runs[0]])),
+        )
+        for name, model in zip(names, grouped, strict=True)
+    ]
+    ceiling = next((model for model in models if model.runs[0] == ceiling_run), None)
+    others = [model for model in models if model is not ceiling]
+    main = Analysis(MAIN.name, selector)
+
+    def compared(model: Model, analysis: Analysis) -> list[SparsityAndGain]:
+        of_own = sparsity_and_gain(model, model, ceiling, analysis)
+        return [of_own] if ceiling is None else [of_own, sparsity_and_gain(ceiling, model, ceiling, analysis)]
+
+    windows = others[0].reactions[0].windows
+    return Hypothesis(
+        row_len=row_len,
+        full_len=others[0].lengths.full_len,
+        num_windows=len(windows),
+        num_documents=int(windows["doc_id"].nunique()),
+        models={model.label: len(model.runs) for model in [*others, *([] if ceiling is None else [ceiling])]},
+        ceiling=None if ceiling is None else ceiling.label,
+        main=tuple(entry for model in others for entry in compared(model, main)),
+        robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
+    )
+
+
+def _names(models: Sequence[TrainedModel]) -> list[str]:
+    """Return the name of each model: that of its configuration, or of its first run where two have the same."""
+    names = [read_config_of(model.runs[0]).name for model in models]
+    return names if len(set(names)) == len(names) else [folder_name(model.runs[0]) for model in models]
+
+
+def _selectors(folder: Path) -> list[str]:
+    """Return the selectors that a folder has."""
+    selectors: list[str] = read_manifest(folder)["influence"]["selectors"]
+    return selectors
+
+
+def _check_same_windows(folders: Mapping[Path, Path]) -> None:
+    """Check that all folders are of the same windows, with the same foreign text.
+
+    Raises:
+        UserError: they are not.
+    """
+    of = {run: _text_of(read_manifest(folder)) for run, folder in folders.items()}
+    first = next(iter(of))
+    for run, text in of.items():
+        if text != of[first]:
+            raise UserError(
+                f"{first} and {run} were measured on different windows or foreign text; measure both with the same options of "
+                "`olmo-sparsity influence`"
+            )
+
+
+def _text_of(manifest: dict[str, Any]) -> list[Any]:
+    """Return what tells which windows a folder is of, and which foreign text stands in them."""
+    settings = manifest["influence"]
+    return [manifest["windows_sha256"], manifest["tokens_sha256"], settings.get("seed"), settings.get("null_context")]
+
+
+def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
+    """Return the length of the training rows of the models that are no ceiling, and the first run of the ceiling.
+
+    Raises:
+        UserError: a model is pretrained, the rows differ, every model is a ceiling, or there are two ceilings.
+    """
+    pretrained = next((model.runs[0] for model in models if is_pretrained(model.runs[0])), None)
+    if pretrained is not None:
+        raise UserError(
+            f"{pretrained}: no training row of this model is known, so nothing is known to lie beyond it; name runs"
+        )
+    contexts = {model.runs[0]: read_config_of(model.runs[0]).context for model in models}
+    ceilings = [run for run, context in contexts.items() if context.row_len >= context.full_len]
+    row_lens = sorted({context.row_len for run, context in contexts.items() if run not in ceilings})
+    if not row_lens:
+        raise UserError(
+            "every run here is a ceiling, whose rows are as long as the full context; name one with shorter rows"
+        )
+    if len(row_lens) > 1:
+        raise UserError(
+            f"these runs were trained on rows of {' and '.join(map(str, row_lens))} tokens; name runs of one length"
+        )
+    if len(ceilings) > 1:
+        raise UserError(f"{' and '.join(map(str, ceilings))} are ceilings of different configurations; name one")
+    return row_lens[0], ceilings[0] if ceilings else None
+
+
+def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
+    """Return the newest influence folder of a run with as many local tokens as a training row, and this selector.
+
+    Raises:
+        UserError: there is none.
+    """
+    for folder in reversed(list_finished(run)):
+        manifest = read_manifest(folder)
+        is_of_row = manifest["context"]["local_len"] == row_len and unit_of(manifest) == "token"
+        if is_of_row and selector in _selectors(folder) and 1 in manifest["influence"]["k"]:
+            return folder
+    raise UserError(
+        f"{run}: no measurement with as many local tokens as a training row has; run `olmo-sparsity influence --run {run} "
+        f"--local-len {row_len} --selector {selector} --selector random --k 1,2,4` first"
+    )

@@ -1,0 +1,178 @@
+"""The reactions of one run to the tokens beyond the training row, target by target.
+
+A *reaction* is how far these tokens move the model's prediction, KL(p_all, p_{}); it is *sparse* where one token alone
+reproduces much of it. No label enters a reaction. Everything is read from the tables of ``olmo-sparsity influence``.
+
+Letters of shapes: W windows; C contexts, real and null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, window_rows
+from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rows_by_choice
+
+# Below this divergence, in nats, rounding decides what share of a reaction a token reproduces.
+LEAST_REACTION_NATS = 1e-6
+HALF = 0.5  # share of a reaction, of the sparsity that counts tokens
+WINDOW_COLUMNS = [
+    "window_id",
+    "doc_id",
+    "weight",
+    "target_class",
+    "train_overlap",
+    "loss_short_nats",
+    "loss_long_nats",
+    "null_loss_long_nats",
+    "loss_short_no_gap_nats",
+    "kl_short_nats",
+    "null_kl_short_nats",
+    "entropy_short_nats",
+]
+SELECTION_COLUMNS = ["window_id", "selector", "context", "k", "kl_sparse_nats", "distance_tokens"]
+
+SparsityMeasure = Literal["best", "half"]
+
+
+class Choice(NamedTuple):
+    """What a selector chose in every window, under each context.
+
+    Attributes:
+        best_CW: D of its first token alone, float64; NaN where there is hardly a reaction.
+        half_CW: minus the number of tokens at which D reaches one half, float64; between two measured k, and between none and
+            the smallest k, D is taken to be linear. Minus infinity where no measured k reaches it. The higher, the sparser.
+        distance_CW: distance of its first token to the target, in tokens, int64.
+    """
+
+    best_CW: np.ndarray
+    half_CW: np.ndarray
+    distance_CW: np.ndarray
+
+    def sparsity(self, measure: SparsityMeasure) -> np.ndarray:
+        """Return how sparse each reaction is, float64 [C, W]; the higher, the sparser."""
+        return self.best_CW if measure == "best" else self.half_CW
+
+
+@dataclass(frozen=True)
+class Reactions:
+    """One run's reactions and gains.
+
+    Attributes:
+        windows: one row a window, by rising ``window_id``; columns window_id, doc_id, weight, target_class, train_overlap.
+        reaction_CW: KL(p_all, p_{}), nats, float64.
+        gain_CW: loss with the local tokens alone, directly behind the anchor, as in a training row, minus the loss with all
+            tokens, nats, float64; under the null context all tokens are those of the null context.
+        entropy_W: entropy of p_{}, nats, float64.
+        loss_short_W: L_short, nats, float64.
+        choices: by selector.
+    """
+
+    windows: pd.DataFrame
+    reaction_CW: np.ndarray
+    gain_CW: np.ndarray
+    entropy_W: np.ndarray
+    loss_short_W: np.ndarray
+    choices: dict[str, Choice]
+
+    def restrict(self, keep_W: np.ndarray) -> Reactions:
+        """Return those of some windows, bool [W]."""
+        return replace(
+            self,
+            windows=self.windows[keep_W],
+            reaction_CW=self.reaction_CW[:, keep_W],
+            gain_CW=self.gain_CW[:, keep_W],
+            entropy_W=self.entropy_W[keep_W],
+            loss_short_W=self.loss_short_W[keep_W],
+            choices={name: Choice(*(of[:, keep_W] for of in choice)) for name, choice in self.choices.items()},
+        )
+
+
+def read_reactions(folder: Path, selectors: Sequence[str]) -> Reactions:
+    """Read the reactions of one run from an influence folder.
+
+    Args:
+        folder: a finished influence folder.
+        selectors: whose choices to read; all were measured, and at k = 1.
+
+    Raises:
+        UserError: the tables are missing, unfinished, or of another version.
+    """
+    windows = _windows(folder)
+    reaction_CW = windows[["kl_short_nats", "null_kl_short_nats"]].to_numpy(np.float64).T
+    short_W = windows["loss_short_no_gap_nats"].to_numpy(np.float64)
+    long_CW = windows[["loss_long_nats", "null_loss_long_nats"]].to_numpy(np.float64).T
+    return Reactions(
+        windows[["window_id", "doc_id", "weight", "target_class", "train_overlap"]],
+        reaction_CW,
+        short_W - long_CW,
+        windows["entropy_short_nats"].to_numpy(np.float64),
+        windows["loss_short_nats"].to_numpy(np.float64),
+        _choices(folder, windows, selectors, reaction_CW=reaction_CW),
+    )
+
+
+def _windows(folder: Path) -> pd.DataFrame:
+    parts = list(read_parts(folder, "windows", columns=WINDOW_COLUMNS))
+    if any(part["loss_short_no_gap_nats"].null_count or part["entropy_short_nats"].null_count for part in parts):
+        raise UserError(f"{folder}: tables of an earlier version lack what this needs; measure again with --overwrite")
+    frame: pd.DataFrame = pa.concat_tables(parts).to_pandas(strings_to_categorical=False)
+    return frame.sort_values("window_id", ignore_index=True)
+
+
+def _choices(
+    folder: Path, windows: pd.DataFrame, selectors: Sequence[str], *, reaction_CW: np.ndarray
+) -> dict[str, Choice]:
+    num_windows = len(windows)
+    found: dict[str, list[Any]] = {name: [None, np.zeros((len(CONTEXTS), num_windows), np.int64)] for name in selectors}
+    ks: list[int] = []
+    for part in read_parts(folder, "selections", columns=SELECTION_COLUMNS):
+        wanted = part.filter(pc.field("context").isin(CONTEXTS) & pc.field("selector").isin(list(selectors)))
+        if not len(wanted):
+            continue
+        ks = wanted["k"][0].as_py()
+        kl_RK, distance_RS = list_rows(wanted["kl_sparse_nats"]), padded_rows(wanted["distance_tokens"])
+        rows_R = window_rows(windows, wanted["window_id"])
+        for selector, context, rows_r in rows_by_choice(wanted):
+            of_selector, c = found[selector], CONTEXTS.index(context)
+            if of_selector[0] is None:
+                of_selector[0] = np.full((len(CONTEXTS), num_windows, len(ks)), np.nan)
+            of_selector[0][c, rows_R[rows_r]] = kl_RK[rows_r]
+            of_selector[1][c, rows_R[rows_r]] = distance_RS[rows_r, 0]
+    return {name: _choice(kl_CWK, reaction_CW, ks, distance_CW) for name, (kl_CWK, distance_CW) in found.items()}
+
+
+def _choice(kl_CWK: np.ndarray, reaction_CW: np.ndarray, ks: list[int], distance_CW: np.ndarray) -> Choice:
+    reacts_CW = reaction_CW >= LEAST_REACTION_NATS
+    recovered_CWK = 1 - kl_CWK / np.where(reacts_CW, reaction_CW, np.nan)[..., None]
+    return Choice(recovered_CWK[..., 0], -tokens_to_reach(recovered_CWK, ks, share=HALF), distance_CW)
+
+
+def tokens_to_reach(recovered_NK: np.ndarray, ks: Sequence[int], *, share: float) -> np.ndarray:
+    """Return at how many tokens D first reaches a share, float64 [...]; infinity where no measured k reaches it, NaN for NaN.
+
+    Args:
+        recovered_NK: D at each measured k, float64 [..., K].
+        ks: the measured k, rising. D of no token is 0, and between two measured k it is taken to be linear.
+        share: above 0.
+    """
+    values_NK = np.concatenate([np.zeros((*recovered_NK.shape[:-1], 1)), recovered_NK], axis=-1)
+    all_ks = np.array([0, *ks], dtype=np.float64)
+    reached_NK = values_NK >= share
+    first_N = reached_NK.argmax(axis=-1)  # 0 where none is: D of no token is below the share
+    before_N = np.maximum(first_N - 1, 0)
+    high_N = np.take_along_axis(values_NK, first_N[..., None], axis=-1)[..., 0]
+    low_N = np.take_along_axis(values_NK, before_N[..., None], axis=-1)[..., 0]
+    rise_N = np.where(first_N > 0, high_N - low_N, 1.0)  # or the division would be by 0
+    tokens_N = all_ks[before_N] + (share - low_N) / rise_N * (all_ks[first_N] - all_ks[before_N])
+    tokens_N = np.where(first_N > 0, tokens_N, np.inf)
+    return np.where(np.isnan(recovered_NK).any(axis=-1), np.nan, tokens_N)

@@ -1,0 +1,100 @@
+"""Words about whether sparsity predicts the gain from beyond the training row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.hypothesis import MIN_SEEDS, Hypothesis, SparsityAndGain
+from olmo_sparsity.wording.curves import seeds_words
+from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, interval
+
+GAIN_DIGITS, SHARE_DIGITS = 4, 2
+SAME_RUN = (
+    "Sparsity and gain are of one run, so its noise is in both; train further seeds, and name them with --run, to separate "
+    "them."
+)
+NO_CEILING = "Without a ceiling there is no share: in any model sparse reactions may gain more."
+
+
+def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
+    """Yield what was found about each model, the answer first."""
+    for entry in found.main:
+        if entry.sparsity_from == entry.gain_of:
+            yield gain_sentence(entry)
+            if entry.is_same_run:
+                yield SAME_RUN
+        else:
+            yield share_sentence(entry)
+    if found.ceiling is None:
+        yield NO_CEILING
+
+
+def gain_sentence(entry: SparsityAndGain) -> str:
+    """Return whether sparse reactions gain more than dense ones, and more than under foreign text."""
+    difference = entry.contrasts.real_minus_null_nats
+    numbers = (
+        f"{interval(difference, GAIN_DIGITS)} nats more than under foreign text (real "
+        f"{interval(entry.contrasts.gain_nats, GAIN_DIGITS)}, foreign {interval(entry.contrasts.null_gain_nats, GAIN_DIGITS)})"
+    )
+    return f"{entry.gain_of}: {_verdict(difference, _OF_GAIN)}. Sparse minus dense: {numbers}."
+
+
+def share_sentence(entry: SparsityAndGain) -> str:
+    """Return whether the model reaches a larger share of the ceiling's gain where reactions are sparse."""
+    difference = entry.contrasts.share_of_ceiling
+    if difference is None:
+        return f"{entry.gain_of}: the share of the ceiling's gain is not defined here."
+    shares = ", ".join(interval(third.share_of_ceiling, SHARE_DIGITS) for third in entry.thirds)
+    return (
+        f"{entry.gain_of}: {_verdict(difference, _OF_SHARE)}. Its share of the ceiling's gain is {shares} (dense, middle, "
+        f"sparse); sparse minus dense {interval(difference, SHARE_DIGITS)}."
+    )
+
+
+_OF_GAIN = (
+    "targets whose reaction is sparse gain more from beyond the training row than targets whose reaction is as large and dense",
+    "targets whose reaction is sparse gain less from beyond the training row than targets whose reaction is as large and dense",
+    "it is not shown that targets whose reaction is sparse gain more from beyond the training row than dense ones",
+)
+_OF_SHARE = (
+    "it reaches a larger share of the ceiling's gain where the reaction is sparse",
+    "it reaches a smaller share of the ceiling's gain where the reaction is sparse",
+    "it is not shown that it reaches a larger share of the ceiling's gain where the reaction is sparse",
+)
+
+
+def _verdict(difference: Estimate, words: tuple[str, str, str]) -> str:
+    """Return the words for a difference whose interval lies above 0, below 0, or neither."""
+    if not difference.has_interval:
+        return f"there are {TOO_FEW_TO_TELL} sparse from dense reactions"
+    if difference.is_above_zero:
+        return words[0]
+    return words[1] if difference.is_below_zero else words[2]
+
+
+def measured_words(found: Hypothesis) -> str:
+    """Return what was compared, and what the intervals include."""
+    seeds = ", ".join(f"{label} ({seeds_words(number)})" for label, number in found.models.items())
+    includes = "the documents"
+    if max(found.models.values()) >= MIN_SEEDS:
+        includes += f" and the seeds of models with {MIN_SEEDS} or more"
+    return (
+        f"{found.num_windows:,} targets of {found.num_documents:,} documents; gain: loss with the last {found.row_len} tokens, "
+        f"as many as a training row has, minus loss with {found.full_len}. Models: {seeds}; brackets: 95% intervals that "
+        f"include {includes}."
+    )
+
+
+def matched_words(entry: SparsityAndGain) -> str:
+    """Return what the dense, middling and sparse targets have in common."""
+    of = {
+        "reaction": "the size of the reaction",
+        "distance": "the distance of the chosen token",
+        "entropy": "the entropy of the short prediction",
+    }
+    matched = [of[name] for name in entry.analysis.matched]
+    words = f"thirds of {entry.num_targets:,} targets"
+    if matched:
+        words += f" that are alike in {', '.join(matched[:-1])}{' and ' if matched[1:] else ''}{matched[-1]}"
+    return words

@@ -1,0 +1,254 @@
+"""Whether sparsity predicts the gain: planted answers, and the thirds and means by plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from olmo_sparsity.statistics.several.hypothesis import (
+    MAIN,
+    THIRDS,
+    Analysis,
+    Model,
+    sparsity_and_gain,
+    thirds_of,
+)
+from olmo_sparsity.statistics.several.reactions import Choice, Reactions, tokens_to_reach
+from olmo_sparsity.statistics.single.measurement import Lengths
+
+LENGTHS = Lengths(local_len=8, full_len=16, num_long_range=8, train_len=8)
+NUM_DOCUMENTS, PER_DOCUMENT = 300, 8
+NUM_TARGETS = NUM_DOCUMENTS * PER_DOCUMENT
+UNMATCHED = Analysis("not matched", matched=())
+SHARED = np.random.default_rng(77)
+# What all models share of each target: how sparse, how large, how far, under both contexts.
+TRUE_SPARSITY_CW = SHARED.uniform(0, 1, (2, NUM_TARGETS))
+TRUE_SIZE_CW = SHARED.gamma(2.0, 0.1, (2, NUM_TARGETS))
+DISTANCE_CW = SHARED.integers(9, 17, (2, NUM_TARGETS))
+ENTROPY_W = SHARED.uniform(1, 6, NUM_TARGETS)
+WINDOWS = pd.DataFrame(
+    {
+        "window_id": np.arange(NUM_TARGETS),
+        "doc_id": [f"{w // PER_DOCUMENT:016x}" for w in range(NUM_TARGETS)],
+        "weight": np.where(np.arange(NUM_TARGETS) % 16 < 8, 1.0, 1.5),
+        "target_class": np.where(np.arange(NUM_TARGETS) % 5 == 0, "induction", "other"),
+        "train_overlap": np.arange(NUM_TARGETS) % 10 == 0,
+    }
+)
+
+
+def a_run(seed: int, *, gain_CW: np.ndarray, noise: float = 0.3) -> Reactions:
+    """Return the reactions of a run: the shared truth and noise of its own, which is in its gain, too."""
+    rng = np.random.default_rng(seed)
+    own_CW = rng.normal(0, 0.1, (2, NUM_TARGETS))
+    best_CW = TRUE_SPARSITY_CW + own_CW
+    return Reactions(
+        WINDOWS,
+        TRUE_SIZE_CW * np.exp(rng.normal(0, 0.1, (2, NUM_TARGETS))),
+        gain_CW + own_CW + rng.normal(0, noise, (2, NUM_TARGETS)),
+        ENTROPY_W,
+        ENTROPY_W + rng.normal(0, 1, NUM_TARGETS),
+        {name: Choice(best_CW, best_CW, DISTANCE_CW) for name in ("kl", "random")},
+    )
+
+
+def a_model(label: str, seeds: range, *, gain_CW: np.ndarray, noise: float = 0.3) -> Model:
+    reactions = tuple(a_run(seed, gain_CW=gain_CW, noise=noise) for seed in seeds)
+    return Model(label, tuple(Path(f"{label}{seed}") for seed in seeds), tuple(seeds), reactions, LENGTHS)
+
+
+def slope(real: float, null: float) -> np.ndarray:
+    """Return gains that rise with sparsity."""
+    return np.array([[real], [null]]) * (TRUE_SPARSITY_CW - 0.5)
+
+
+def mean_by_loop(
+    sparsity: Model, gain: Model, third_of: dict[tuple[int, int], np.ndarray], *, context: int, third: int
+) -> float:
+    """Return the mean gain of a third over pairs of different runs, one target at a time."""
+    total = weight = 0.0
+    for a in range(len(sparsity.runs)):
+        for w in range(NUM_TARGETS):
+            if third_of[a, context][w] != third:
+                continue
+            others = [b for b in range(len(gain.runs)) if gain is not sparsity or b != a]
+            value = sum(gain.reactions[b].gain_CW[context, w] for b in others) / len(others)
+            total += WINDOWS["weight"][w] * value
+            weight += WINDOWS["weight"][w]
+    return total / weight
+
+
+def plain_thirds(reactions: Reactions, context: int) -> np.ndarray:
+    """Return the thirds of all targets, not matched, by counting the weight of the sparser and denser ones."""
+    sparsity_W, weight_W = reactions.choices["kl"].best_CW[context], WINDOWS["weight"].to_numpy()
+    below_W = np.array([weight_W[sparsity_W < value].sum() for value in sparsity_W])
+    return np.array(((below_W + weight_W / 2) / weight_W.sum() * 3).astype(int))
+
+
+def of_truth(gain_W: np.ndarray, reactions: Reactions) -> np.ndarray:
+    """Return the mean of a gain without noise in the thirds of a run, not matched."""
+    thirds_W, weight_W = plain_thirds(reactions, 0), WINDOWS["weight"].to_numpy()
+    return np.array([np.average(gain_W[thirds_W == t], weights=weight_W[thirds_W == t]) for t in range(3)])
+
+
+def test_means_of_thirds_are_those_of_a_loop() -> None:
+    pose = a_model("pose", range(3), gain_CW=slope(0.3, 0.0))
+    found = sparsity_and_gain(pose, pose, None, UNMATCHED)
+    third_of = {(a, c): plain_thirds(pose.reactions[a], c) for a in range(3) for c in range(2)}
+    for t, entry in enumerate(found.thirds):
+        assert entry.gain_nats.mean == pytest.approx(mean_by_loop(pose, pose, third_of, context=0, third=t), abs=1e-9)
+        assert entry.null_gain_nats.mean == pytest.approx(
+            mean_by_loop(pose, pose, third_of, context=1, third=t), abs=1e-9
+        )
+    contrasts = found.contrasts
+    assert contrasts.real_minus_null_nats.mean == pytest.approx(
+        contrasts.gain_nats.mean - contrasts.null_gain_nats.mean
+    )
+
+
+def test_a_planted_slope_is_found_and_none_is_not() -> None:
+    """Sparse targets are higher on the planted slope than dense ones, by what the ranking runs' noise leaves of it."""
+    planted = a_model("planted", range(8), gain_CW=slope(0.3, 0.0))
+    found = sparsity_and_gain(planted, planted, None, UNMATCHED).contrasts
+    assert found.real_minus_null_nats.is_above_zero
+    expected = np.mean([of_truth(slope(0.3, 0.0)[0], reactions) @ [-1, 0, 1] for reactions in planted.reactions])
+    assert found.gain_nats.mean == pytest.approx(expected, abs=0.015)
+    without = a_model("without", range(8), gain_CW=slope(0.0, 0.0))
+    nothing = sparsity_and_gain(without, without, None).contrasts
+    assert not nothing.real_minus_null_nats.is_above_zero and not nothing.real_minus_null_nats.is_below_zero
+
+
+def test_noise_of_one_run_enters_both_sides_only_where_there_is_no_other_run() -> None:
+    """In ``a_run`` a reaction that seems sparse by chance seems to gain by the same chance."""
+    alone = a_model("alone", range(1), gain_CW=slope(0.0, 0.0), noise=0.0)
+    several = a_model("several", range(4), gain_CW=slope(0.0, 0.0), noise=0.0)
+    biased = sparsity_and_gain(alone, alone, None)
+    assert biased.is_same_run and biased.contrasts.gain_nats.is_above_zero
+    clean = sparsity_and_gain(several, several, None)
+    assert not clean.is_same_run
+    assert abs(clean.contrasts.gain_nats.mean) < biased.contrasts.gain_nats.mean / 5
+
+
+def test_the_share_tells_a_constant_share_from_one_that_grows() -> None:
+    """The ceiling gains more from sparse reactions in both cases; the share is one half, or rises from 0.2 to 0.8."""
+    of_ceiling = 0.4 + slope(0.4, 0.0)
+    ceiling = a_model("ceiling", range(10, 18), gain_CW=of_ceiling)
+    half = a_model("half", range(20, 28), gain_CW=of_ceiling / 2)
+    constant = sparsity_and_gain(ceiling, half, ceiling)
+    assert constant.contrasts.gain_nats.is_above_zero
+    share = constant.contrasts.share_of_ceiling
+    assert share is not None and not share.is_above_zero and not share.is_below_zero
+    rising = a_model("rising", range(30, 38), gain_CW=of_ceiling * (0.2 + 0.6 * TRUE_SPARSITY_CW))
+    grows = sparsity_and_gain(ceiling, rising, ceiling, UNMATCHED)
+    assert grows.contrasts.share_of_ceiling is not None and grows.contrasts.share_of_ceiling.is_above_zero
+    expected = np.mean(
+        [of_truth(of_ceiling[0] * (0.2 + 0.6 * TRUE_SPARSITY_CW[0]), run) for run in ceiling.reactions], axis=0
+    ) / np.mean([of_truth(of_ceiling[0], run) for run in ceiling.reactions], axis=0)
+    shares = [third.share_of_ceiling.mean for third in grows.thirds if third.share_of_ceiling is not None]
+    np.testing.assert_allclose(shares, expected, atol=0.03)
+
+
+def test_matching_takes_away_what_the_size_alone_explains() -> None:
+    """Gain that follows the size of the reaction, which is larger where the reaction is sparse: nothing is left in cells."""
+    size_CW = np.exp(2 * TRUE_SPARSITY_CW) * SHARED.gamma(4.0, 0.05, (2, NUM_TARGETS))
+
+    def of_size(seed: int) -> Reactions:
+        rng = np.random.default_rng(seed)
+        best_CW = TRUE_SPARSITY_CW + rng.normal(0, 0.1, (2, NUM_TARGETS))
+        gain_CW = np.stack([0.1 * np.log(size_CW[0]), np.zeros(NUM_TARGETS)]) + rng.normal(0, 0.1, (2, NUM_TARGETS))
+        choices = {"kl": Choice(best_CW, best_CW, DISTANCE_CW)}
+        return Reactions(WINDOWS, size_CW, gain_CW, ENTROPY_W, ENTROPY_W, choices)
+
+    model = Model("size", tuple(map(Path, "abcd")), tuple(range(4)), tuple(map(of_size, range(4))), LENGTHS)
+    unmatched = sparsity_and_gain(model, model, None, UNMATCHED).contrasts.gain_nats
+    matched = sparsity_and_gain(model, model, None, Analysis("matched", matched=("reaction",))).contrasts.gain_nats
+    assert unmatched.is_above_zero
+    assert abs(matched.mean) < 0.1 * unmatched.mean
+
+
+def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
+    reactions = a_run(5, gain_CW=slope(0, 0))
+    keep_W = np.arange(NUM_TARGETS) % 7 != 0
+    thirds_W = thirds_of(reactions, MAIN, context=0, distances=(9, 16), keep_W=keep_W)
+    assert (thirds_W[~keep_W] == -1).all()
+    weight_W, sparsity_W = WINDOWS["weight"].to_numpy(), reactions.choices["kl"].best_CW[0]
+    weights = [weight_W[thirds_W == t].sum() for t in range(len(THIRDS))]
+    assert max(weights) / min(weights) < 1.25
+    means = [sparsity_W[thirds_W == t].mean() for t in range(len(THIRDS))]
+    assert means == sorted(means)
+    # Matched on distance, entropy and size: the thirds hardly differ in them.
+    for values_W in (DISTANCE_CW[0], ENTROPY_W, np.log(reactions.reaction_CW[0])):
+        of_thirds = [values_W[thirds_W == t].mean() for t in range(len(THIRDS))]
+        assert max(of_thirds) - min(of_thirds) < 0.15 * values_W.std()
+
+
+@pytest.mark.parametrize(("analysis", "left"), [
+    (Analysis("x", matched=(), without_copying=True), NUM_TARGETS - NUM_TARGETS // 5),
+    (Analysis("x", matched=(), without_overlap=True), NUM_TARGETS - NUM_TARGETS // 10),
+    (Analysis("x", matched=(), half=0), NUM_TARGETS // 2),
+])  # fmt: skip
+def test_targets_that_an_analysis_leaves_out(analysis: Analysis, left: int) -> None:
+    model = a_model("model", range(2), gain_CW=slope(0.3, 0.0))
+    assert sparsity_and_gain(model, model, None, analysis).num_targets == left
+
+
+def test_a_target_without_a_reaction_is_in_no_third() -> None:
+    reactions = a_run(5, gain_CW=slope(0, 0))
+    best_CW = reactions.choices["kl"].best_CW.copy()
+    best_CW[0, 3] = np.nan
+    of_one = Reactions(*(getattr(reactions, name) for name in ("windows", "reaction_CW", "gain_CW", "entropy_W", "loss_short_W")),
+                       {"kl": Choice(best_CW, best_CW, DISTANCE_CW)})  # fmt: skip
+    thirds_W = thirds_of(of_one, MAIN, context=0, distances=(9, 16), keep_W=np.ones(NUM_TARGETS, bool))
+    assert thirds_W[3] == -1
+
+
+@pytest.mark.parametrize(
+    ("recovered", "expected"),
+    [
+        ([0.5, 0.6, 0.9], 1.0),
+        ([0.25, 0.75, 0.9], 1.5),
+        ([1.0, 1.0, 1.0], 0.5),
+        ([0.1, 0.2, 0.4], np.inf),
+        ([-0.2, 0.3, 0.5], 4.0),
+        ([0.6, 0.4, 0.7], 0.5 / 0.6),
+        ([np.nan, 0.4, 0.7], np.nan),
+    ],
+)
+def test_tokens_to_reach_half_of_the_reaction(recovered: list[float], expected: float) -> None:
+    found = tokens_to_reach(np.array([recovered]), [1, 2, 4], share=0.5)
+    np.testing.assert_allclose(found, [expected])
+
+
+def covered(real: float, *, num_seeds: int, repeats: int) -> float:
+    """Return how often the interval of the first planned number holds the truth, which is computed without noise."""
+    hits = 0
+    for repeat in range(repeats):
+        seeds = range(1000 + repeat * num_seeds, 1000 + (repeat + 1) * num_seeds)
+        rng = np.random.default_rng(repeat)
+        # Targets are drawn anew: what they share is permuted between them, document by document.
+        of_documents = rng.normal(0, 0.1, (2, NUM_DOCUMENTS)).repeat(PER_DOCUMENT, axis=1)
+        model = a_model("model", seeds, gain_CW=slope(real, 0.0) + of_documents)
+        truth = sparsity_and_gain(model, a_truth(real), None).contrasts.real_minus_null_nats.mean
+        bounds: Optional[tuple[float, float]] = sparsity_and_gain(
+            model, model, None
+        ).contrasts.real_minus_null_nats.bounds
+        assert bounds is not None
+        hits += bounds[0] <= truth <= bounds[1]
+    return hits / repeats
+
+
+def a_truth(real: float) -> Any:
+    """Return a model of one run whose gain has no noise."""
+    zeros = np.zeros((2, NUM_TARGETS))
+    choices = {"kl": Choice(TRUE_SPARSITY_CW, TRUE_SPARSITY_CW, DISTANCE_CW)}
+    reactions = Reactions(WINDOWS, TRUE_SIZE_CW, slope(real, 0.0) + zeros, ENTROPY_W, ENTROPY_W, choices)
+    return Model("truth", (Path("truth"),), (None,), (reactions,), LENGTHS)
+
+
+def test_intervals_hold_the_truth() -> None:
+    """Nominally 95%; with 40 repeats, fewer than 34 hits have a chance below 0.5%."""
+    assert covered(0.1, num_seeds=4, repeats=40) >= 34 / 40

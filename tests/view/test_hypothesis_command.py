@@ -1,0 +1,161 @@
+"""``olmo-sparsity hypothesis`` on tables: its numbers are those of the tables, its words follow them, mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_runs import FULL, made_up_measurement, made_up_run
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from analysis import hypothesis as figure_of_hypothesis
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, read_hypothesis
+from olmo_sparsity.statistics.several.reactions import read_reactions
+from olmo_sparsity.tables.reading import newest_finished, read_table
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three seeds of a model, and one of a ceiling, on the same windows."""
+    folder = tmp_path_factory.mktemp("hypothesis")
+    made = [made_up_run(folder / f"pose-seed{seed}", seed=seed) for seed in range(3)]
+    made.append(made_up_run(folder / "ceiling", row_len=FULL))
+    for number, run in enumerate(made):
+        made_up_measurement(run, 0.4 + 0.02 * number)
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(runs: list[Path]) -> Hypothesis:
+    return read_hypothesis(runs)
+
+
+def run_options(runs: list[Path]) -> list[str]:
+    return [word for run in runs for word in ("--run", str(run))]
+
+
+def test_reactions_are_those_of_the_tables(runs: list[Path]) -> None:
+    folder = newest_finished(runs[0])
+    read = read_reactions(folder, ["kl"])
+    windows = {row["window_id"]: row for row in read_table(folder, "windows").to_pylist()}
+    chosen = {
+        (row["window_id"], row["context"]): row
+        for row in read_table(folder, "selections").to_pylist()
+        if row["selector"] == "kl"
+    }
+    assert len(windows) == len(read.windows) == 120
+    for w, window_id in enumerate(read.windows["window_id"]):
+        window = windows[window_id]
+        assert read.windows["doc_id"][w] == window["doc_id"] and read.entropy_W[w] == window["entropy_short_nats"]
+        for c, (context, prefix) in enumerate({"real": "", "null": "null_"}.items()):
+            row, reaction = chosen[window_id, context], window[f"{prefix}kl_short_nats"]
+            gain = window["loss_short_no_gap_nats"] - window[f"{prefix}loss_long_nats"]
+            assert read.reaction_CW[c, w] == reaction and read.gain_CW[c, w] == pytest.approx(gain, abs=1e-12)
+            assert read.choices["kl"].best_CW[c, w] == pytest.approx(1 - row["kl_sparse_nats"][0] / reaction, abs=1e-12)
+            assert read.choices["kl"].distance_CW[c, w] == row["distance_tokens"][0]
+
+
+def test_models_and_their_roles(found: Hypothesis) -> None:
+    assert found.models == {"pose-seed0": 3, "ceiling": 1} and found.ceiling == "ceiling"
+    assert [(entry.sparsity_from, entry.gain_of) for entry in found.main] == [
+        ("pose-seed0", "pose-seed0"),
+        ("ceiling", "pose-seed0"),
+    ]
+    assert (found.row_len, found.num_windows, found.num_documents) == (8, 120, 80)
+
+
+def test_shares_are_ratios_of_the_gains(found: Hypothesis) -> None:
+    for entry in found.main:
+        for third in entry.thirds:
+            assert third.ceiling_gain_nats is not None and third.share_of_ceiling is not None
+            assert third.share_of_ceiling.mean == pytest.approx(third.gain_nats.mean / third.ceiling_gain_nats.mean)
+
+
+def test_printed_numbers_are_those_that_were_found(
+    runs: list[Path], found: Hypothesis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    result = CliRunner().invoke(app, ["hypothesis", *run_options(runs), "--every"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("pose-seed0: ")
+    for entry in found.main:
+        for third in entry.thirds:
+            shown = f"{third.gain_nats.mean:.4f}"
+            assert any(third.third in line and shown in line for line in lines)
+    for entry in found.robustness:
+        shown = f"{entry.contrasts.real_minus_null_nats.mean:.4f}"
+        assert any(entry.analysis.name in line and shown in line for line in lines)
+    as_json = CliRunner().invoke(app, ["hypothesis", *run_options(runs), "--json"])
+    values = json.loads(as_json.output)
+    assert values["main"][1]["thirds"][2]["share_of_ceiling"]["mean"] == found.main[1].thirds[2].share_of_ceiling.mean  # type: ignore[union-attr]
+
+
+def test_each_line_of_the_figure_is_what_its_label_says(found: Hypothesis) -> None:
+    figure: Figure = figure_of_hypothesis.draw_hypothesis(found).figure
+    left, right = figure.axes
+    own, of_ceiling = found.main
+    labels = {
+        container.get_label(): list(container.lines[0].get_ydata())  # type: ignore[union-attr]
+        for container in left.containers
+    }
+    assert labels == {
+        "pose-seed0": [third.gain_nats.mean for third in own.thirds],
+        "foreign text": [third.null_gain_nats.mean for third in own.thirds],
+        "ceiling": [third.ceiling_gain_nats.mean for third in own.thirds if third.ceiling_gain_nats is not None],
+    }
+    (shares,) = right.containers
+    assert list(shares.lines[0].get_ydata()) == [  # type: ignore[union-attr]
+        third.share_of_ceiling.mean for third in of_ceiling.thirds if third.share_of_ceiling is not None
+    ]
+    for axis in figure.axes:
+        assert [label.get_text() for label in axis.get_xticklabels()] == list(THIRDS)
+    assert np.isfinite(left.get_ylim()).all()
+
+
+def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:
+    found = read_hypothesis(runs[:2])
+    assert found.ceiling is None and len(found.main) == 1
+    assert found.main[0].contrasts.share_of_ceiling is None
+    assert "Without a ceiling there is no share" in printed(runs[:2])
+    assert len(figure_of_hypothesis.draw_hypothesis(found).figure.axes) == 1
+
+
+def test_one_run_is_said_to_be_one(runs: list[Path]) -> None:
+    assert "Sparsity and gain are of one run" in printed(runs[:1])
+    assert "Sparsity and gain are of one run" not in printed(runs[:2])
+
+
+def printed(runs: list[Path]) -> str:
+    result = CliRunner().invoke(app, ["hypothesis", *run_options(runs)])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
+    def message(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["hypothesis", *arguments])
+        assert isinstance(result.exception, UserError), result.output
+        return str(result.exception)
+
+    first = str(runs[0])
+    assert "unmask-one sees the target" in message("--run", first, "--selector", "unmask-one")
+    assert "every run here is a ceiling" in message("--run", str(runs[3]))
+    bare = made_up_run(tmp_path / "bare")
+    assert f"{bare}: no measurement with as many local tokens" in message("--run", str(bare))
+    other = made_up_run(tmp_path / "other", seed=7)
+    made_up_measurement(other, 0.4, windows_sha256="others")
+    assert "different windows or foreign text" in message("--run", first, "--run", str(other))
+    seeded = made_up_run(tmp_path / "seeded", seed=8)
+    made_up_measurement(seeded, 0.4, seed=5)
+    assert "different windows or foreign text" in message("--run", first, "--run", str(seeded))
+    longer = made_up_run(tmp_path / "longer", row_len=12)
+    assert "rows of 8 and 12 tokens" in message("--run", first, "--run", str(longer))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "there is no training run here" in message("--run", str(empty))
