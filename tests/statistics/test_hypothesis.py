@@ -51,14 +51,13 @@ def a_run(seed: int, *, gain_CW: np.ndarray, noise: float = 0.3) -> Reactions:
         TRUE_SIZE_CW * np.exp(rng.normal(0, 0.1, (2, NUM_TARGETS))),
         gain_CW + own_CW + rng.normal(0, noise, (2, NUM_TARGETS)),
         ENTROPY_W,
-        ENTROPY_W + rng.normal(0, 1, NUM_TARGETS),
         {name: Choice(best_CW, best_CW, DISTANCE_CW) for name in ("kl", "random")},
     )
 
 
 def a_model(label: str, seeds: range, *, gain_CW: np.ndarray, noise: float = 0.3) -> Model:
     reactions = tuple(a_run(seed, gain_CW=gain_CW, noise=noise) for seed in seeds)
-    return Model(label, tuple(Path(f"{label}{seed}") for seed in seeds), tuple(seeds), reactions, LENGTHS)
+    return Model(label, tuple(Path(f"{label}{seed}") for seed in seeds), reactions, LENGTHS)
 
 
 def slope(real: float, null: float) -> np.ndarray:
@@ -161,9 +160,9 @@ def test_matching_takes_away_what_the_size_alone_explains() -> None:
         best_CW = TRUE_SPARSITY_CW + rng.normal(0, 0.1, (2, NUM_TARGETS))
         gain_CW = np.stack([0.1 * np.log(size_CW[0]), np.zeros(NUM_TARGETS)]) + rng.normal(0, 0.1, (2, NUM_TARGETS))
         choices = {"kl": Choice(best_CW, best_CW, DISTANCE_CW)}
-        return Reactions(WINDOWS, size_CW, gain_CW, ENTROPY_W, ENTROPY_W, choices)
+        return Reactions(WINDOWS, size_CW, gain_CW, ENTROPY_W, choices)
 
-    model = Model("size", tuple(map(Path, "abcd")), tuple(range(4)), tuple(map(of_size, range(4))), LENGTHS)
+    model = Model("size", tuple(map(Path, "abcd")), tuple(map(of_size, range(4))), LENGTHS)
     unmatched = sparsity_and_gain(model, model, None, UNMATCHED).contrasts.gain_nats
     matched = sparsity_and_gain(model, model, None, Analysis("matched", matched=("reaction",))).contrasts.gain_nats
     assert unmatched.is_above_zero
@@ -200,7 +199,7 @@ def test_a_target_without_a_reaction_is_in_no_third() -> None:
     reactions = a_run(5, gain_CW=slope(0, 0))
     best_CW = reactions.choices["kl"].best_CW.copy()
     best_CW[0, 3] = np.nan
-    of_one = Reactions(*(getattr(reactions, name) for name in ("windows", "reaction_CW", "gain_CW", "entropy_W", "loss_short_W")),
+    of_one = Reactions(*(getattr(reactions, name) for name in ("windows", "reaction_CW", "gain_CW", "entropy_W")),
                        {"kl": Choice(best_CW, best_CW, DISTANCE_CW)})  # fmt: skip
     thirds_W = thirds_of(of_one, MAIN, context=0, distances=(9, 16), keep_W=np.ones(NUM_TARGETS, bool))
     assert thirds_W[3] == -1
@@ -245,8 +244,8 @@ def a_truth(real: float) -> Any:
     """Return a model of one run whose gain has no noise."""
     zeros = np.zeros((2, NUM_TARGETS))
     choices = {"kl": Choice(TRUE_SPARSITY_CW, TRUE_SPARSITY_CW, DISTANCE_CW)}
-    reactions = Reactions(WINDOWS, TRUE_SIZE_CW, slope(real, 0.0) + zeros, ENTROPY_W, ENTROPY_W, choices)
-    return Model("truth", (Path("truth"),), (None,), (reactions,), LENGTHS)
+    reactions = Reactions(WINDOWS, TRUE_SIZE_CW, slope(real, 0.0) + zeros, ENTROPY_W, choices)
+    return Model("truth", (Path("truth"),), (reactions,), LENGTHS)
 
 
 def test_intervals_hold_the_truth() -> None:

@@ -162,14 +162,12 @@ class Model:
     Attributes:
         label: its name.
         runs: by seed.
-        seeds: of training.
         reactions: of each run, to the same windows.
         lengths: of the measurement.
     """
 
     label: str
     runs: tuple[Path, ...]
-    seeds: tuple[Optional[int], ...]
     reactions: tuple[Reactions, ...]
     lengths: Lengths
 
@@ -458,7 +456,6 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> Hypothesis
         Model(
             name,
             model.runs,
-            model.seeds,
             tuple(read_reactions(folders[run], sorted(selectors)) for run in model.runs),
             Lengths.from_manifest(read_manifest(folders[model.runs[0]])),
         )

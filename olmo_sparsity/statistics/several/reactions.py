@@ -9,7 +9,7 @@ Letters of shapes: W windows; C contexts, real and null.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +31,6 @@ WINDOW_COLUMNS = [
     "weight",
     "target_class",
     "train_overlap",
-    "loss_short_nats",
     "loss_long_nats",
     "null_loss_long_nats",
     "loss_short_no_gap_nats",
@@ -73,7 +72,6 @@ class Reactions:
         gain_CW: loss with the local tokens alone, directly behind the anchor, as in a training row, minus the loss with all
             tokens, nats, float64; under the null context all tokens are those of the null context.
         entropy_W: entropy of p_{}, nats, float64.
-        loss_short_W: L_short, nats, float64.
         choices: by selector.
     """
 
@@ -81,20 +79,7 @@ class Reactions:
     reaction_CW: np.ndarray
     gain_CW: np.ndarray
     entropy_W: np.ndarray
-    loss_short_W: np.ndarray
     choices: dict[str, Choice]
-
-    def restrict(self, keep_W: np.ndarray) -> Reactions:
-        """Return those of some windows, bool [W]."""
-        return replace(
-            self,
-            windows=self.windows[keep_W],
-            reaction_CW=self.reaction_CW[:, keep_W],
-            gain_CW=self.gain_CW[:, keep_W],
-            entropy_W=self.entropy_W[keep_W],
-            loss_short_W=self.loss_short_W[keep_W],
-            choices={name: Choice(*(of[:, keep_W] for of in choice)) for name, choice in self.choices.items()},
-        )
 
 
 def read_reactions(folder: Path, selectors: Sequence[str]) -> Reactions:
@@ -116,7 +101,6 @@ def read_reactions(folder: Path, selectors: Sequence[str]) -> Reactions:
         reaction_CW,
         short_W - long_CW,
         windows["entropy_short_nats"].to_numpy(np.float64),
-        windows["loss_short_nats"].to_numpy(np.float64),
         _choices(folder, windows, selectors, reaction_CW=reaction_CW),
     )
 
