@@ -28,7 +28,7 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False
         every: also print the comparison in other ways.
         as_json: print all of it as JSON instead.
     """
-    found = read_hypothesis(runs, selector=selector)
+    found = read_hypothesis(runs, selector=selector, every=every or as_json)
     if as_json:
         print_json(record_json(found))
         return

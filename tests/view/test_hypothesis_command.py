@@ -118,6 +118,11 @@ def test_each_line_of_the_figure_is_what_its_label_says(found: Hypothesis) -> No
     assert np.isfinite(left.get_ylim()).all()
 
 
+def test_other_ways_are_compared_only_where_that_is_asked_for(runs: list[Path], found: Hypothesis) -> None:
+    alone = read_hypothesis(runs, every=False)
+    assert alone.main == found.main and not alone.robustness and found.robustness
+
+
 def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:
     found = read_hypothesis(runs[:2])
     assert found.ceiling is None and len(found.main) == 1

@@ -182,7 +182,7 @@ class Hypothesis:
         models: their labels and numbers of seeds, the ceiling last.
         ceiling: the ceiling's label; None: there is none.
         main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
-        robustness: the same of the first model in other ways, ``ROBUSTNESS``.
+        robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
     """
 
     row_len: int
@@ -430,7 +430,7 @@ def _kept(windows: Any, units: Units, analysis: Analysis) -> np.ndarray:
     return keep_W
 
 
-def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> Hypothesis:
+def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool = True) -> Hypothesis:
     """Read the reactions of runs, and compare gain and sparsity.
 
     Runs of a configuration with several seeds are one model; one model may be a ceiling, whose rows are as long as the full
@@ -439,6 +439,7 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> Hypothesis
     Args:
         runs: trained runs, each measured by ``olmo-sparsity influence`` with as many local tokens as a training row has.
         selector: whose first token tells how sparse a reaction is.
+        every: compare in the other ways, ``ROBUSTNESS``, too, which takes most of the time.
 
     Raises:
         UserError: there is no such measurement, the windows differ, or there is no model that is no ceiling.
@@ -448,7 +449,9 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl") -> Hypothesis
     folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
     _check_same_windows(folders)
     analyses = [
-        other for other in ROBUSTNESS if all(other.selector in _selectors(folder) for folder in folders.values())
+        other
+        for other in (ROBUSTNESS if every else ())
+        if all(other.selector in _selectors(folder) for folder in folders.values())
     ]
     selectors = {selector, *(other.selector for other in analyses)}
     names = _names(grouped)
