@@ -11,8 +11,8 @@ from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, interval
 
 GAIN_DIGITS, SHARE_DIGITS = 4, 2
 SAME_RUN = (
-    "Sparsity and gain are of one run, so its noise is in both; train further seeds, and name them with --run, to separate "
-    "them."
+    "Sparsity and {gain} are of one run, so its noise is in both; train further seeds{of_it}, and name them with --run, to "
+    "separate them."
 )
 NO_CEILING = "Without a ceiling there is no share: in any model sparse reactions may gain more."
 
@@ -23,9 +23,11 @@ def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
         if entry.sparsity_from == entry.gain_of:
             yield gain_sentence(entry)
             if entry.is_same_run:
-                yield SAME_RUN
+                yield SAME_RUN.format(gain="gain", of_it="")
         else:
             yield share_sentence(entry)
+            if entry.is_same_run:
+                yield SAME_RUN.format(gain="the ceiling's gain", of_it=" of the ceiling")
     if found.ceiling is None:
         yield NO_CEILING
 

@@ -134,6 +134,8 @@ def test_without_a_ceiling_there_is_no_share(runs: list[Path]) -> None:
 def test_one_run_is_said_to_be_one(runs: list[Path]) -> None:
     assert "Sparsity and gain are of one run" in printed(runs[:1])
     assert "Sparsity and gain are of one run" not in printed(runs[:2])
+    assert "Sparsity and the ceiling's gain are of one run" in printed(runs)
+    assert "ceiling's gain are of one run" not in printed(runs[:3])
 
 
 def printed(runs: list[Path]) -> str:

@@ -140,7 +140,8 @@ class SparsityAndGain:
         analysis: how targets are compared.
         sparsity_from: name of the model whose reactions are sparse or dense.
         gain_of: name of the model whose gain it is.
-        is_same_run: True where both are of one run, for want of another seed, so that its noise enters both.
+        is_same_run: True where sparsity and a gain, that of the model or the ceiling's, are of one run, for want of another
+            seed, so that its noise enters both.
         num_targets: targets in the comparison, under the real context.
         thirds: dense, middle, sparse.
         contrasts: sparse minus dense.
@@ -314,8 +315,8 @@ class _Comparison:
 
     @property
     def is_same_run(self) -> bool:
-        """True if the only run of a model gives both sparsity and gain."""
-        return self.gain is self.sparsity and len(self.gain.runs) == 1
+        """True if the only run of a model gives both sparsity and a gain, its own or the ceiling's."""
+        return len(self.sparsity.runs) == 1 and any(model is self.sparsity for model in (self.gain, self.ceiling))
 
     def numbers(self) -> dict[_Number, Optional[Estimate]]:
         """Return all numbers, with intervals over documents and, of models with ``MIN_SEEDS``, over seeds."""
