@@ -10,8 +10,8 @@
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
-# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 108, of the demo, without PoSE, and the
-#                ceiling; TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
+# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 106, of the demo and the ceiling, the
+#                first two without PoSE; TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
@@ -39,13 +39,13 @@ LADDER ?= $(wildcard configs/scale/cpu-*.yaml)
 RUNGS = $(LADDER:configs/scale/%.yaml=runs/scale/%)
 FOUR_WAY = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-randpos demo-ceiling)
 # The run of a configuration is FOLDER/NAME for seed 0 and FOLDER/NAME-seedN for seed N.
-# $(call each_seed,COMMAND,CONFIGURATIONS,FOLDER): run the command for each configuration and each of SEEDS.
-each_seed = @set -e; for seed in $(SEEDS); do for config in $(2); do \
+# $(call each_seed,COMMAND,CONFIGURATIONS,FOLDER[,SEEDS]): run the command for each configuration and each of SEEDS.
+each_seed = @set -e; for seed in $(or $(4),$(SEEDS)); do for config in $(2); do \
 	run=$(3)/$$(basename $$config .yaml); test $$seed = 0 || run=$$run-seed$$seed; \
 	set -- $(1) --config $$config --run $$run --train training.seed=$$seed; \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done
-# $(call runs_of,CONFIGURATIONS,FOLDER): the same runs as options, all seeds of a configuration together.
-runs_of = $(foreach config,$(1),$(foreach seed,$(SEEDS),--run \
+# $(call runs_of,CONFIGURATIONS,FOLDER[,SEEDS]): the same runs as options, all seeds of a configuration together.
+runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 	$(2)/$(basename $(notdir $(config)))$(if $(filter-out 0,$(seed)),-seed$(seed))))
 
 # The weights that `make real` measures.
@@ -90,15 +90,19 @@ seeds: $(READY)
 	$(BIN)/python -m analysis.scale $(call runs_of,$(LADDER),runs/scale) --out runs/scale/figures
 
 # The plan of docs/hypothesis.md. As many local tokens as a training row has, so that all others lie beyond it.
-HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-no-pose demo-ceiling)
+HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-ceiling)
+WITHOUT_POSE = configs/demo-no-pose.yaml
+SEEDS_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
 TARGETS_OF_TEST ?= 100000
-hypothesis: SEEDS ?= 101 102 103 104 105 106 107 108
+REACTIONS = influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \
+	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 influence.resampled_draws=0
+RUNS_OF_TEST = $(call runs_of,$(HYPOTHESIS),runs/hypothesis) $(call runs_of,$(WITHOUT_POSE),runs/hypothesis,$(SEEDS_WITHOUT_POSE))
+hypothesis: SEEDS ?= 101 102 103 104 105 106
 hypothesis: $(READY)
-	$(call each_seed,influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \
-	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 \
-	influence.resampled_draws=0,$(HYPOTHESIS),runs/hypothesis)
-	$(BIN)/olmo-sparsity hypothesis --every $(call runs_of,$(HYPOTHESIS),runs/hypothesis)
-	$(BIN)/python -m analysis.hypothesis $(call runs_of,$(HYPOTHESIS),runs/hypothesis) --out runs/hypothesis/figures
+	$(call each_seed,$(REACTIONS),$(HYPOTHESIS),runs/hypothesis)
+	$(call each_seed,$(REACTIONS),$(WITHOUT_POSE),runs/hypothesis,$(SEEDS_WITHOUT_POSE))
+	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
+	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
 
 # Figure 1 has a run for each K_train, the others a configuration for each way to give position IDs.
