@@ -42,18 +42,19 @@ def print_hypothesis(runs: Sequence[Path], *, selector: str, every: bool = False
 def thirds_table(entry: SparsityAndGain) -> ResultTable:
     """Return one row a third of the targets, and sparse minus dense."""
     contrasts = entry.contrasts
-    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("gain", "gain, foreign text")]
+    columns = [*keys("reaction"), *plain("sparsity"), *in_nats("size", "gain", "gain, foreign text")]
     rows = [
         [
             *words(third.third),
             estimated(third.sparsity, SHARE_DIGITS),
+            estimated(third.reaction_nats, GAIN_DIGITS),
             estimated(third.gain_nats, GAIN_DIGITS),
             estimated(third.null_gain_nats, GAIN_DIGITS),
         ]
         for third in entry.thirds
     ]
     numbers = (contrasts.gain_nats, contrasts.null_gain_nats)
-    rows.append([*words("sparse minus dense", ""), *(estimated(number, GAIN_DIGITS) for number in numbers)])
+    rows.append([*words("sparse minus dense", "", ""), *(estimated(number, GAIN_DIGITS) for number in numbers)])
     if contrasts.ceiling_gain_nats is not None:
         columns += [*in_nats("ceiling's gain"), *plain("share of the ceiling's")]
         of_ceiling = [(third.ceiling_gain_nats, third.share_of_ceiling) for third in entry.thirds]
@@ -62,8 +63,9 @@ def thirds_table(entry: SparsityAndGain) -> ResultTable:
             row += [estimated(gain, GAIN_DIGITS), estimated(share, SHARE_DIGITS)]
     title = f"gain of {entry.gain_of} by how sparse the reaction of {entry.sparsity_from} is: {matched_words(entry)}"
     caption = (
-        "sparsity: the share of the reaction that one token reproduces, D(1). foreign text: thirds of the reactions to foreign "
-        "text, and the gain from it."
+        "sparsity: the share of the reaction that one token reproduces, D(1). size: of the reactions of the runs whose gain it "
+        "is; a calibrated model would gain about as much. foreign text: thirds of the reactions to "
+        "foreign text, and the gain from it."
     )
     return ResultTable(
         f"{entry.sparsity_from} {entry.gain_of}", tuple(columns), tuple(map(tuple, rows)), title, caption

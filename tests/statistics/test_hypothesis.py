@@ -66,16 +66,22 @@ def slope(real: float, null: float) -> np.ndarray:
 
 
 def mean_by_loop(
-    sparsity: Model, gain: Model, third_of: dict[tuple[int, int], np.ndarray], *, context: int, third: int
+    sparsity: Model,
+    gain: Model,
+    third_of: dict[tuple[int, int], np.ndarray],
+    *,
+    context: int,
+    third: int,
+    name: str = "gain_CW",
 ) -> float:
-    """Return the mean gain of a third over pairs of different runs, one target at a time."""
+    """Return the mean gain, or reaction, of a third over pairs of different runs, one target at a time."""
     total = weight = 0.0
     for a in range(len(sparsity.runs)):
         for w in range(NUM_TARGETS):
             if third_of[a, context][w] != third:
                 continue
             others = [b for b in range(len(gain.runs)) if gain is not sparsity or b != a]
-            value = sum(gain.reactions[b].gain_CW[context, w] for b in others) / len(others)
+            value = sum(getattr(gain.reactions[b], name)[context, w] for b in others) / len(others)
             total += WINDOWS["weight"][w] * value
             weight += WINDOWS["weight"][w]
     return total / weight
@@ -103,6 +109,8 @@ def test_means_of_thirds_are_those_of_a_loop() -> None:
         assert entry.null_gain_nats.mean == pytest.approx(
             mean_by_loop(pose, pose, third_of, context=1, third=t), abs=1e-9
         )
+        reaction = mean_by_loop(pose, pose, third_of, context=0, third=t, name="reaction_CW")
+        assert entry.reaction_nats.mean == pytest.approx(reaction, abs=1e-9)
     contrasts = found.contrasts
     assert contrasts.real_minus_null_nats.mean == pytest.approx(
         contrasts.gain_nats.mean - contrasts.null_gain_nats.mean

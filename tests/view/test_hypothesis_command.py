@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +87,10 @@ def test_printed_numbers_are_those_that_were_found(
     assert lines[0].startswith("pose-seed0: ")
     for entry in found.main:
         for third in entry.thirds:
-            shown = f"{third.gain_nats.mean:.4f}"
-            assert any(third.third in line and shown in line for line in lines)
+            columns = (third.reaction_nats, third.gain_nats, third.null_gain_nats)
+            shown = [f"{column.mean:.4f}" for column in columns]
+            cells = [re.findall(r"-?\d+\.\d{4}(?= \[)", line)[:3] for line in lines if f" {third.third} " in line]
+            assert shown in cells
     for entry in found.robustness:
         shown = f"{entry.contrasts.real_minus_null_nats.mean:.4f}"
         assert any(entry.analysis.name in line and shown in line for line in lines)

@@ -77,7 +77,7 @@ ROBUSTNESS = (
 
 
 class _Sum(NamedTuple):
-    """Key of a sum over the targets of a third; ``weight``, ``gain``, ``ceiling`` or ``sparsity``."""
+    """Key of a sum over the targets of a third; ``weight``, ``gain``, ``reaction``, ``ceiling`` or ``sparsity``."""
 
     name: str
     context: str
@@ -99,6 +99,7 @@ class ThirdOfTargets:
     Attributes:
         third: one of ``THIRDS``.
         sparsity: mean sparsity of their reactions.
+        reaction_nats: mean size of the reactions of the runs whose gain it is; a calibrated model would gain about as much.
         gain_nats: mean gain from beyond the training row.
         null_gain_nats: the same of the thirds of the reactions to foreign text, with that text.
         ceiling_gain_nats: the ceiling's mean gain from the same tokens; None without a ceiling.
@@ -107,6 +108,7 @@ class ThirdOfTargets:
 
     third: str
     sparsity: Optional[Estimate]
+    reaction_nats: Estimate
     gain_nats: Estimate
     null_gain_nats: Estimate
     ceiling_gain_nats: Optional[Estimate]
@@ -288,16 +290,21 @@ class _Comparison:
         sums: dict[_Sum, np.ndarray] = {}
         weights_W = self.sparsity.reactions[0].windows["weight"].to_numpy(np.float64)
         for a in of_sparsity:
-            gains = self._gain_of_others(self.gain, a, left_out)
-            ceilings = None if self.ceiling is None else self._gain_of_others(self.ceiling, a, left_out)
+            others = self._others(self.gain, a, left_out)
+            gain_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
+            reaction_CW = np.mean([reactions.reaction_CW for reactions in others], axis=0)
+            ceiling_CW = None
+            if self.ceiling is not None:
+                others = self._others(self.ceiling, a, left_out)
+                ceiling_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
             sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].sparsity(self.analysis.measure)
             for (c, context), (t, third) in product(enumerate(CONTEXTS), enumerate(THIRDS)):
                 of_third_W = np.where(self.third_ACW[a, c] == t, weights_W, 0.0) / len(of_sparsity)
-                values = {"weight": np.float64(1), "gain": gains[c]}
+                values = {"weight": np.float64(1), "gain": gain_CW[c], "reaction": reaction_CW[c]}
                 if self.analysis.measure == "best":  # a number of tokens may be infinite, and has no mean
                     values["sparsity"] = np.nan_to_num(sparsity_CW[c])
-                if ceilings is not None:
-                    values["ceiling"] = ceilings[c]
+                if ceiling_CW is not None:
+                    values["ceiling"] = ceiling_CW[c]
                 for name, values_W in values.items():
                     key = _Sum(name, context, third)
                     sums[key] = sums.get(key, 0.0) + self.units.sums(of_third_W * values_W)
@@ -307,11 +314,11 @@ class _Comparison:
         gone = left_out[1] if left_out is not None and left_out[0] is model else None
         return [seed for seed in range(len(model.runs)) if seed != gone]
 
-    def _gain_of_others(self, model: Model, a: int, left_out: Optional[tuple[Model, int]]) -> np.ndarray:
-        """Return the mean gain of a model's runs other than the run ``a`` of the sparsity, float64 [C, W]."""
+    def _others(self, model: Model, a: int, left_out: Optional[tuple[Model, int]]) -> list[Reactions]:
+        """Return a model's runs other than the run ``a`` of the sparsity."""
         seeds = self._seeds(model, left_out)
         others = [seed for seed in seeds if model is not self.sparsity or seed != a] or seeds
-        return np.mean([model.reactions[seed].gain_CW for seed in others], axis=0)
+        return [model.reactions[seed] for seed in others]
 
     @property
     def is_same_run(self) -> bool:
@@ -340,7 +347,9 @@ def _totals(sums: Mapping[_Sum, np.ndarray]) -> dict[_Sum, np.ndarray]:
 def _numbers(totals: Mapping[_Sum, np.ndarray]) -> dict[_Number, np.ndarray]:
     """Return means of the thirds, and sparse minus dense."""
     values: dict[_Number, np.ndarray] = {}
-    names = [name for name in ("gain", "ceiling", "sparsity") if _Sum(name, CONTEXTS[0], THIRDS[0]) in totals]
+    names = [
+        name for name in ("gain", "reaction", "ceiling", "sparsity") if _Sum(name, CONTEXTS[0], THIRDS[0]) in totals
+    ]
     for context, name in product(CONTEXTS, names):
         for third in THIRDS:
             values[_Number(name, context, third)] = (
@@ -402,6 +411,7 @@ def sparsity_and_gain(
             ThirdOfTargets(
                 third,
                 numbers.get(_Number("sparsity", "real", third)),
+                defined("reaction", "real", third),
                 defined("gain", "real", third),
                 defined("gain", "null", third),
                 numbers.get(_Number("ceiling", "real", third)),
