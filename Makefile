@@ -95,7 +95,8 @@ WITHOUT_POSE = configs/demo-no-pose.yaml
 SEEDS_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
 TARGETS_OF_TEST ?= 100000
 REACTIONS = influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \
-	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 influence.resampled_draws=0
+	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 influence.resampled_draws=0 \
+	training.precision=bf16
 RUNS_OF_TEST = $(call runs_of,$(HYPOTHESIS),runs/hypothesis) $(call runs_of,$(WITHOUT_POSE),runs/hypothesis,$(SEEDS_WITHOUT_POSE))
 hypothesis: SEEDS ?= 101 102 103 104 105 106
 hypothesis: $(READY)
