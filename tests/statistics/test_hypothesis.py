@@ -41,6 +41,9 @@ WINDOWS = pd.DataFrame(
 )
 
 
+NO_SIZES_W = np.full(NUM_TARGETS, np.nan)  # of the runs that gain, where nothing is matched on them
+
+
 def a_run(seed: int, *, gain_CW: np.ndarray, noise: float = 0.3) -> Reactions:
     """Return the reactions of a run: the shared truth and noise of its own, which is in its gain, too."""
     rng = np.random.default_rng(seed)
@@ -177,10 +180,29 @@ def test_matching_takes_away_what_the_size_alone_explains() -> None:
     assert abs(matched.mean) < 0.1 * unmatched.mean
 
 
+def test_matching_on_the_runs_that_gain_takes_away_what_their_own_sizes_explain() -> None:
+    """Gain follows the size of a run's own reaction; where one run reacts sparsely, the other runs react more strongly."""
+
+    def of_own_size(seed: int) -> Reactions:
+        rng = np.random.default_rng(seed)
+        size_CW = np.exp(2 * TRUE_SPARSITY_CW + rng.normal(0, 0.05, (2, NUM_TARGETS)))
+        gain_CW = 0.1 * np.log(size_CW) * [[1], [0]] + rng.normal(0, 0.1, (2, NUM_TARGETS))
+        choices = {"kl": Choice(TRUE_SPARSITY_CW + rng.normal(0, 0.1, (2, NUM_TARGETS)), np.zeros(1), DISTANCE_CW)}
+        shown_CW = np.full((2, NUM_TARGETS), 0.1) if seed == 0 else size_CW  # the ranking run reacts to all alike
+        return Reactions(WINDOWS, shown_CW, gain_CW, ENTROPY_W, choices)
+
+    ranking = Model("ranking", (Path("a"),), (of_own_size(0),), LENGTHS)
+    gaining = Model("gaining", tuple(map(Path, "bcde")), tuple(map(of_own_size, range(1, 5))), LENGTHS)
+    by_own = sparsity_and_gain(ranking, gaining, None, Analysis("x", matched=("reaction",))).contrasts.gain_nats
+    by_both = sparsity_and_gain(ranking, gaining, None, Analysis("x", matched=("reaction", "gaining"))).contrasts
+    assert by_own.is_above_zero
+    assert abs(by_both.gain_nats.mean) < 0.2 * by_own.mean
+
+
 def test_thirds_of_a_cell_have_the_same_weight_and_rise_in_sparsity() -> None:
     reactions = a_run(5, gain_CW=slope(0, 0))
     keep_W = np.arange(NUM_TARGETS) % 7 != 0
-    thirds_W = thirds_of(reactions, MAIN, context=0, distances=(9, 16), keep_W=keep_W)
+    thirds_W = thirds_of(reactions, MAIN, context=0, distances=(9, 16), keep_W=keep_W, gaining_W=NO_SIZES_W)
     assert (thirds_W[~keep_W] == -1).all()
     weight_W, sparsity_W = WINDOWS["weight"].to_numpy(), reactions.choices["kl"].best_CW[0]
     weights = [weight_W[thirds_W == t].sum() for t in range(len(THIRDS))]
@@ -209,7 +231,9 @@ def test_a_target_without_a_reaction_is_in_no_third() -> None:
     best_CW[0, 3] = np.nan
     of_one = Reactions(*(getattr(reactions, name) for name in ("windows", "reaction_CW", "gain_CW", "entropy_W")),
                        {"kl": Choice(best_CW, best_CW, DISTANCE_CW)})  # fmt: skip
-    thirds_W = thirds_of(of_one, MAIN, context=0, distances=(9, 16), keep_W=np.ones(NUM_TARGETS, bool))
+    thirds_W = thirds_of(
+        of_one, MAIN, context=0, distances=(9, 16), keep_W=np.ones(NUM_TARGETS, bool), gaining_W=NO_SIZES_W
+    )
     assert thirds_W[3] == -1
 
 

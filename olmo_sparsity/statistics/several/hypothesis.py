@@ -31,12 +31,12 @@ from olmo_sparsity.tables.reading import list_finished, read_manifest
 
 THIRDS = ("dense", "middle", "sparse")
 # The most bins of what targets are matched on: equal shares of the targets, or equally wide parts of the distances.
-MOST_BINS = {"reaction": 20, "distance": 4, "entropy": 5}
+MOST_BINS = {"reaction": 20, "gaining": 20, "distance": 4, "entropy": 5}
 TARGETS_OF_CELL = 12  # on average at least; of few targets there are fewer bins, first of the last respect
 MIN_SEEDS = 3  # of a model whose seeds an interval includes: without one of two, sparsity and gain would be of one run
 LEAST_OF_CELL = len(THIRDS)  # targets; a cell of fewer has no thirds
 
-Matched = Literal["reaction", "distance", "entropy"]
+Matched = Literal["reaction", "gaining", "distance", "entropy"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Analysis:
         name: in tables.
         selector: whose first token, or tokens, tell how sparse a reaction is; it does not see the target.
         measure: ``best``: D of one token; ``half``: the number of tokens for half of the reaction.
-        matched: what the targets of a cell have in common.
+        matched: what the targets of a cell have in common; ``reaction``: the size of the ranked reaction; ``gaining``: the mean
+            size of the reactions of the runs whose gain it is.
         without_copying: leave out targets of the classes ``CONDITIONED_CLASSES``, which the long-range tokens hold.
         without_overlap: leave out windows that share text with the training text.
         half: 0 or 1: only every second document.
@@ -66,6 +67,7 @@ MAIN = Analysis("as planned")
 ROBUSTNESS = (
     Analysis("matched on the reaction alone", matched=("reaction",)),
     Analysis("not matched", matched=()),
+    Analysis("matched on the reactions of the runs that gain, too", matched=("reaction", "gaining", "distance")),
     Analysis("a random token in place of the best", selector="random"),
     Analysis("`attention` in place of `kl`", selector="attention"),
     Analysis("tokens for half of the reaction", measure="half"),
@@ -199,7 +201,13 @@ class Hypothesis:
 
 
 def thirds_of(
-    reactions: Reactions, analysis: Analysis, *, context: int, distances: tuple[int, int], keep_W: np.ndarray
+    reactions: Reactions,
+    analysis: Analysis,
+    *,
+    context: int,
+    distances: tuple[int, int],
+    keep_W: np.ndarray,
+    gaining_W: np.ndarray,
 ) -> np.ndarray:
     """Return the third of each target, int64 [W]: 0 dense, 1 middle, 2 sparse; -1 where it is not compared.
 
@@ -211,6 +219,7 @@ def thirds_of(
         context: index of the context.
         distances: the smallest and the largest distance of a long-range token to the target.
         keep_W: bool; the targets to compare.
+        gaining_W: mean size of the reactions of the runs whose gain it is, nats, float64.
     """
     choice = reactions.choices[analysis.selector]
     sparsity_W = choice.sparsity(analysis.measure)[context]
@@ -225,8 +234,12 @@ def thirds_of(
             bins = min(bins, last - first + 1)
             bin_w = (choice.distance_CW[context, kept_w] - first) * bins // (last - first + 1)
         else:
-            values_W = reactions.reaction_CW[context] if name == "reaction" else reactions.entropy_W
-            bin_w = _equal_parts(values_W[kept_w], weights_W[kept_w], parts=bins)
+            values_of = {
+                "reaction": reactions.reaction_CW[context],
+                "gaining": gaining_W,
+                "entropy": reactions.entropy_W,
+            }
+            bin_w = _equal_parts(values_of[name][kept_w], weights_W[kept_w], parts=bins)
         cell_w, room = cell_w * bins + bin_w, room // bins
     thirds_W = np.full(len(sparsity_W), -1)
     order = np.lexsort((sparsity_W[kept_w], cell_w))  # stable: equal sparsities are ordered by the number of the window
@@ -286,16 +299,16 @@ class _Comparison:
         Args:
             left_out: a model and the number of its seed that is left out, in every role.
         """
-        of_sparsity = self._seeds(self.sparsity, left_out)
+        of_sparsity = _seeds(self.sparsity, left_out)
         sums: dict[_Sum, np.ndarray] = {}
         weights_W = self.sparsity.reactions[0].windows["weight"].to_numpy(np.float64)
         for a in of_sparsity:
-            others = self._others(self.gain, a, left_out)
+            others = _other_runs(self.gain, self.sparsity, a, left_out=left_out)
             gain_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
             reaction_CW = np.mean([reactions.reaction_CW for reactions in others], axis=0)
             ceiling_CW = None
             if self.ceiling is not None:
-                others = self._others(self.ceiling, a, left_out)
+                others = _other_runs(self.ceiling, self.sparsity, a, left_out=left_out)
                 ceiling_CW = np.mean([reactions.gain_CW for reactions in others], axis=0)
             sparsity_CW = self.sparsity.reactions[a].choices[self.analysis.selector].sparsity(self.analysis.measure)
             for (c, context), (t, third) in product(enumerate(CONTEXTS), enumerate(THIRDS)):
@@ -309,16 +322,6 @@ class _Comparison:
                     key = _Sum(name, context, third)
                     sums[key] = sums.get(key, 0.0) + self.units.sums(of_third_W * values_W)
         return sums
-
-    def _seeds(self, model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:
-        gone = left_out[1] if left_out is not None and left_out[0] is model else None
-        return [seed for seed in range(len(model.runs)) if seed != gone]
-
-    def _others(self, model: Model, a: int, left_out: Optional[tuple[Model, int]]) -> list[Reactions]:
-        """Return a model's runs other than the run ``a`` of the sparsity."""
-        seeds = self._seeds(model, left_out)
-        others = [seed for seed in seeds if model is not self.sparsity or seed != a] or seeds
-        return [model.reactions[seed] for seed in others]
 
     @property
     def is_same_run(self) -> bool:
@@ -338,6 +341,20 @@ class _Comparison:
             values_SQ = [[float(value) for value in _numbers(_totals(sums_of)).values()] for sums_of in without]
             parts.append(VariancePart((num_seeds - 1) * np.var(values_SQ, axis=0), num_seeds - 1))
         return with_seed_variance(over_documents, parts, num_units=self.units.num_units)
+
+
+def _seeds(model: Model, left_out: Optional[tuple[Model, int]]) -> list[int]:
+    gone = left_out[1] if left_out is not None and left_out[0] is model else None
+    return [seed for seed in range(len(model.runs)) if seed != gone]
+
+
+def _other_runs(
+    model: Model, sparsity: Model, a: int, *, left_out: Optional[tuple[Model, int]] = None
+) -> list[Reactions]:
+    """Return a model's runs other than the run ``a`` of the sparsity; that run where there is no other."""
+    seeds = _seeds(model, left_out)
+    others = [seed for seed in seeds if model is not sparsity or seed != a] or seeds
+    return [model.reactions[seed] for seed in others]
 
 
 def _totals(sums: Mapping[_Sum, np.ndarray]) -> dict[_Sum, np.ndarray]:
@@ -383,15 +400,18 @@ def sparsity_and_gain(
     keep_W = _kept(windows, units, analysis)
     lengths = sparsity.lengths
     distances = (lengths.local_len + 1, lengths.full_len)
-    third_ACW = np.stack(
-        [
-            [
-                thirds_of(reactions, analysis, context=c, distances=distances, keep_W=keep_W)
-                for c in range(len(CONTEXTS))
-            ]
-            for reactions in sparsity.reactions
-        ]
-    )
+
+    def ranked_by(a: int) -> list[np.ndarray]:
+        reactions = sparsity.reactions[a]
+        gaining_CW = np.mean([other.reaction_CW for other in _other_runs(gain, sparsity, a)], axis=0)
+        return [
+            thirds_of(
+                reactions, analysis, context=c, distances=distances, keep_W=keep_W, gaining_W=gaining_CW[c]
+            )
+            for c in range(len(CONTEXTS))
+        ]  # fmt: skip
+
+    third_ACW = np.stack([ranked_by(a) for a in range(len(sparsity.runs))])
     compared = _Comparison(sparsity, gain, ceiling, analysis, units, third_ACW)
     numbers = compared.numbers()
 
