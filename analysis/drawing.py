@@ -15,7 +15,7 @@ import typer
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.tables.reading import figures_folder, newest_finished, run_of_tables
+from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
 
 from .output import Drawn, save
 from .paper import Width, drawn_for, folder_for
@@ -87,7 +87,7 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
         width: WidthOption = Width.screen,
     ) -> None:
         with mistakes_in_one_line(), drawn_for(width):
-            shown = tables or newest_finished(run or DEFAULT_RUN)
+            shown = tables or newest_shown(run or DEFAULT_RUN)
             folder = run or run_of_tables(shown)
             if out is None:
                 if folder is None:

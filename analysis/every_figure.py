@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional, TypeVar
 
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.tables.reading import figures_folder, newest_finished
+from olmo_sparsity.tables.reading import figures_folder, newest_shown
 
 from .drawing import FigureOfMeasurement, FigureOfRuns, saved
 from .paper import Width, drawn_for
@@ -37,7 +37,7 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
         UserError: the run has no finished measurement, or its tables are damaged.
     """
     with drawn_for(Width(width)):
-        shown = tables or newest_finished(run)
+        shown = tables or newest_shown(run)
         measured = Measured.read(shown)
         for of_measurement in figures_of(FigureOfMeasurement):
             yield from saved(of_measurement.draw(measured), figures_folder(run, shown))

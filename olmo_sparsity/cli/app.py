@@ -35,6 +35,7 @@ for group, name, function in (
     (app, "prepare", training.prepare),
     (app, "train", training.train),
     (app, "influence", measuring.influence),
+    (app, "list", viewing.list_runs),
     (app, "summary", viewing.summary),
     (app, "validate", measuring.validate),
     (app, "context-curve", measuring.context_curve),

@@ -1,4 +1,4 @@
-"""Commands that show results: ``summary``, ``figures``, ``report``, ``show``, ``compare``, ``hypothesis``."""
+"""Commands that show results: ``list``, ``summary``, ``figures``, ``report``, ``show``, ``compare``, ``hypothesis``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
+    RUNS,
     ConfigOption,
     ContextName,
     FigureWidth,
@@ -28,6 +29,14 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
+TablesOption = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--tables",
+        metavar="DIR",
+        help="Influence folder, or how its name ends (`olmo-sparsity list`). Default: the newest of the run.",
+    ),
+]
 AS_RUN = "name it as RUN"  # where there is no option --run
 
 logger = logging.getLogger(__name__)
@@ -52,7 +61,7 @@ def _resolve_shown(
     return loaded, folder
 
 
-def _run_of(
+def _named(
     tables: Path,
     config: Optional[Path],
     run: Optional[Path],
@@ -60,23 +69,27 @@ def _run_of(
     overrides: Optional[list[str]],
     model: Optional[str],
     revision: Optional[str],
-) -> Optional[Path]:
-    """Return the folder of the run or model that options name beside tables; without such options the one in which they lie.
+) -> tuple[Path, Optional[Path]]:
+    """Return (the influence folder that ``--tables`` names, the folder of the run or model that options name beside it).
+
+    Without such options the second is the one in which the tables lie, if there is one.
 
     Raises:
-        UserError: the tables are of another one.
+        UserError: the tables are of another run or model than the options name, or the name is that of several.
     """
-    from olmo_sparsity.tables.reading import run_of_tables
+    from olmo_sparsity.tables.reading import named_tables, run_of_tables
 
-    own = run_of_tables(tables)
-    if not any((config, run, overrides, model, revision)):
-        return own
+    is_named = any((config, run, overrides, model, revision))
+    if tables.exists() and not is_named:
+        return tables, run_of_tables(tables)
     _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-    if own is not None and own.resolve() != folder.resolve():
+    found = named_tables(tables, folder)
+    own = run_of_tables(found)
+    if is_named and own is not None and own.resolve() != folder.resolve():
         raise UserError(
             f"{tables}: these tables are of {own}, not of {folder}; leave out what names {folder}, or --tables"
         )
-    return folder
+    return found, folder if is_named else own
 
 
 def _shown_tables(
@@ -89,12 +102,22 @@ def _shown_tables(
     revision: Optional[str],
 ) -> tuple[Path, Optional[Path]]:
     """Return (the tables, by default the newest, and the folder of their run or model, if there is one)."""
-    from olmo_sparsity.tables.reading import newest_finished
+    from olmo_sparsity.tables.reading import newest_shown
 
     if tables is not None:
-        return tables, _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
+        return _named(tables, config, run, overrides=overrides, model=model, revision=revision)
     _, folder = _resolve_shown(config, run, overrides=overrides, model=model, revision=revision)
-    return newest_finished(folder), folder
+    return newest_shown(folder), folder
+
+
+def list_runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """List the runs, and what was measured of each: when, of which text, at which lengths, and whether the gates passed."""
+    from olmo_sparsity.view.listing import print_runs
+
+    print_runs(folder, as_json=as_json)
 
 
 def summary(
@@ -110,10 +133,7 @@ def summary(
     ] = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
-    tables: Annotated[
-        Optional[Path],
-        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
-    ] = None,
+    tables: TablesOption = None,
     every: Annotated[
         bool,
         typer.Option(
@@ -159,10 +179,7 @@ def figures(
     run: RunOption = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
-    tables: Annotated[
-        Optional[Path],
-        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
-    ] = None,
+    tables: TablesOption = None,
     width: Annotated[
         FigureWidth, typer.Option("--width", help="screen, or the columns of a paper: one (3.25 in) or two (6.75 in).")
     ] = FigureWidth.screen,
@@ -179,7 +196,7 @@ def figures(
         if not list_finished(folder):
             measure_first(loaded, folder, asked=train)
     else:
-        folder = _run_of(tables, config, run, overrides=overrides, model=model, revision=revision)
+        tables, folder = _named(tables, config, run, overrides=overrides, model=model, revision=revision)
         if folder is None:
             raise UserError(
                 f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
@@ -193,10 +210,7 @@ def report(
     run: RunOption = None,
     model: ModelOption = None,
     revision: RevisionOption = None,
-    tables: Annotated[
-        Optional[Path],
-        typer.Option("--tables", metavar="DIR", help="Influence folder. Default: the newest of the run."),
-    ] = None,
+    tables: TablesOption = None,
     windows: Annotated[
         int, typer.Option("--windows", min=0, help="Windows on the page; a random sample if more were measured.")
     ] = 200,

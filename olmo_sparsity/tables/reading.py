@@ -5,6 +5,7 @@ A folder of tables holds one folder for each table, and in it Parquet part files
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -25,6 +26,7 @@ from olmo_sparsity.tables.schemas import READABLE_VERSIONS, SCHEMA_VERSION, sche
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
+logger = logging.getLogger(__name__)
 ONE_ROW_PER_WINDOW = ("windows", "curve", "planted")
 
 
@@ -291,6 +293,20 @@ def newest_finished(run: Path, kind: str = "influence") -> Path:
     return finished[-1]
 
 
+def newest_shown(run: Path) -> Path:
+    """Return the influence folder of a run that was finished last, to be shown; a message says so where there are others.
+
+    Raises:
+        UserError: the run has none.
+    """
+    newest = newest_finished(run)
+    others = len(list_finished(run)) - 1
+    if others:
+        also = "another one is" if others == 1 else f"{others} others are"
+        logger.info(f"{newest}: the newest measurement of {run}; {also} there (`olmo-sparsity list` lists them)")
+    return newest
+
+
 def find_tables(path: Path) -> Path:
     """Return ``path`` if it is an influence folder, or the newest influence folder if it is a run.
 
@@ -302,7 +318,26 @@ def find_tables(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; expected a run or an influence folder")
-    return newest_finished(path)
+    return newest_shown(path)
+
+
+def named_tables(name: Path, run: Path) -> Path:
+    """Return the influence folder that a name means: its path, or in a run its name or how no other name there ends.
+
+    Args:
+        name: as a user gives it.
+        run: folder of the run.
+
+    Raises:
+        UserError: several finished folders of the run end so.
+    """
+    if name.exists() or len(name.parts) != 1:
+        return name
+    finished = [folder.name for folder in list_finished(run)]
+    named = [own for own in finished if own == name.name] or [own for own in finished if own.endswith(name.name)]
+    if len(named) > 1:
+        raise UserError(f"{name}: {' and '.join(named)} of {run} end so; give more of the name")
+    return run / "influence" / named[0] if named else name
 
 
 def run_of_tables(tables: Path, kind: str = "influence") -> Optional[Path]:

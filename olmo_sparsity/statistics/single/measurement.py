@@ -259,8 +259,12 @@ def window_rows(windows: pd.DataFrame, window_ids: Any) -> np.ndarray:
     return np.where(known[rows] == wanted, rows, -1)
 
 
-def load(folder: Path) -> Measurement:
+def load(folder: Path, *, has_selections: bool = True) -> Measurement:
     """Read the numbers of a finished influence folder, without positions and scores.
+
+    Args:
+        folder: the influence folder.
+        has_selections: False: leave out what the selectors chose, which takes most of the time; both gates do not need it.
 
     The tables are read part by part. The result takes 4 bytes a window for every column of ``gains``, ``divergences`` and
     ``optimisms``, and some 80 bytes for its row of ``windows`` (a third of them for the document's name of 16 characters). A
@@ -279,7 +283,8 @@ def load(folder: Path) -> Measurement:
     drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
     sees_target: dict[str, bool] = {}
     costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each
-    for part in read_parts(folder, "selections", columns=[*SELECTION_COLUMNS, *of_groups]):
+    columns = [*SELECTION_COLUMNS, *of_groups]
+    for part in read_parts(folder, "selections", columns=columns) if has_selections else ():
         measured = part.filter(~pc.field("context").isin(list(RESAMPLED.values())))
         try:
             gathered.add(measured, windows=windows)

@@ -422,6 +422,8 @@ def summarize(measurement: Measurement, method: IntervalMethod = "percentile") -
     sums = sums_by_unit(measurement)
     numbers = estimates(sums, lambda totals: quantities_of(totals, measurement.keys), method=method)
     summary = summary_of_numbers(measurement, numbers)
+    if not measurement.keys:
+        return summary
     return replace(summary, effective_sparsity=effective_sparsity(measurement, sums, gate_passed=summary.gate_passed))
 
 
