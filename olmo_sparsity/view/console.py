@@ -27,6 +27,7 @@ from olmo_sparsity.view.as_json import (
     screening_json,
     summary_json,
 )
+from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.result_table import (
     Item,
     ResultTable,
@@ -52,7 +53,7 @@ from olmo_sparsity.view.summary_tables import (
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
-from olmo_sparsity.wording.evidence import harm_words
+from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
 from olmo_sparsity.wording.selection import earlier_words, selection_words
@@ -116,7 +117,7 @@ def _print_lines(text: str) -> None:
 
 
 def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) -> None:
-    """Print one measurement: losses, both gates, and each selector at the shown k.
+    """Print one measurement: what it found in one sentence, losses, both gates, and each selector at the shown k.
 
     Args:
         tables: an influence folder.
@@ -130,9 +131,11 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
     losses = screening(tables, measurement)
+    verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
         print_json(
             {
+                "verdict": verdict,
                 **summary_json(summary),
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
@@ -141,7 +144,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         )
         return
     items: list[Item] = [
-        Sentence(str(tables), is_bold=True),
+        Sentence(str(tables)),
+        Sentence(verdict, is_bold=True),
         Sentence(f"{measured_words(summary)}."),
         Sentence(f"{data_words(summary)}; {INTERVALS}"),
         Sentence(length_words(summary.lengths)),

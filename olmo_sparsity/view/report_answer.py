@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from olmo_sparsity.statistics.single.summary import Gate, Summary
 from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import blind_table, selection_table
-from olmo_sparsity.wording.evidence import evidence_sentences
+from olmo_sparsity.wording.evidence import evidence_sentences, verdict_words
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
 from olmo_sparsity.wording.selection import earlier_words, selection_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
@@ -19,6 +19,7 @@ class Answer:
     """What the report says first.
 
     Attributes:
+        verdict: what was found, in one sentence.
         gates: both gates, each passed, failed or not applicable, in words; their numbers are in ``sentences``.
         warning: that another first token gives a lower loss, or that this was not decided; else empty.
         sentences: what the evidence says about the paper's claim (``evidence_sentences``).
@@ -26,6 +27,7 @@ class Answer:
         notes: what the numbers are means of, and what limits them.
     """
 
+    verdict: str
     gates: list[tuple[Gate, str]]
     warning: str
     sentences: list[str]
@@ -54,6 +56,7 @@ def answer(summary: Summary, first: str) -> Answer:
         tables.append(selection_table(summary))
         notes.append(earlier_words(summary) or selection_words(summary))
     return Answer(
+        verdict=verdict_words(summary, first),
         gates=[
             (summary.gate, gate_words(summary, short=True)),
             (summary.beyond_gate, beyond_gate_words(summary, short=True)),

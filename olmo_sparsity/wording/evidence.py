@@ -22,6 +22,66 @@ NO_SEEING = "No selector that sees the target was measured, so there is no optim
 NO_EVIDENCE = "D is no evidence that the context helps."
 
 
+def verdict_words(summary: Summary, first: Optional[str] = None) -> str:
+    """Return what a measurement found in one sentence: whether the model gains from the long context, from beyond its training
+    row, and whether few tokens, chosen without the target, give the gain back; it says no more than the intervals do.
+
+    Args:
+        summary: the numbers.
+        first: as in ``evidence_sentences``.
+    """
+    if not summary.gate_passed:
+        if not summary.long_gain_nats.has_interval:
+            return f"Not shown: there are {TOO_FEW_TO_TELL} whether the model gains from the long context."
+        reason = f"; {MAY_BE_GAP}" if summary.may_be_gap else ""
+        return f"Not shown: these windows show no clear gain of the model from the long context{reason}."
+    selector = first_blind(summary, first)
+    return f"The model gains from the long context{_beyond_clause(summary)}; {_few_clause(summary, selector)}."
+
+
+def _beyond_clause(summary: Summary) -> str:
+    """Return whether the gain reaches beyond the training row, as a clause."""
+    row = summary.lengths.train_len
+    if row is None:
+        return " (its training row is not known)"
+    if summary.beyond_gate == "not-applicable":
+        return f", none of which lies beyond its training row of {row} tokens"
+    if summary.beyond_gate_passed:
+        return f", also from beyond its training row of {row} tokens"
+    return f", but no gain from beyond its training row of {row} tokens is shown"
+
+
+def _few_clause(summary: Summary, selector: Optional[str]) -> str:
+    """Return whether few tokens give back the gain, against random ones and foreign text, as a clause."""
+    few, all_units = f"few {units_of(summary)}", f"{summary.lengths.num_long_range} long-range {units_of(summary)}"
+    if selector is None:
+        return f"whether {few} give the gain back is not shown without a selector that does not see the target"
+    supports = {k: _support(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few}
+    reached = max(supports.values())
+    if reached == 0:
+        return f"it is not shown that {few} give the gain back"
+    k = min(k for k, support in supports.items() if support == reached)
+    amount = "most" if reached == 2 else "some"
+    chosen = counted_of(summary, k) if summary.unit != "token" else f"{k} of the {all_units}"
+    words = (
+        f"{chosen}, chosen by {selector} without the target, give{'s' if k == 1 else ''} back {amount} of it, more than "
+        f"{random_ones_words(k)}"
+    )
+    excess = summary.at(selector, "real", k).excess_gain_nats
+    if excess is None:
+        return words
+    return f"{words}{' and' if excess.is_above_zero else ', but not clearly'} more than under foreign text"
+
+
+def first_blind(summary: Summary, first: Optional[str]) -> Optional[str]:
+    """Return ``first`` if it is a measured selector that does not see the target, else the first such one; None: there is none.
+
+    Taking the best one afterwards would be a selection of its own.
+    """
+    blind = summary.blind_selectors
+    return first if first in blind else next(iter(blind), None)
+
+
 def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[str]:
     """Return what a measurement says about the paper's claim: five entries, of one or a few sentences each.
 
@@ -31,10 +91,8 @@ def evidence_sentences(summary: Summary, first: Optional[str] = None) -> list[st
     Args:
         summary: the numbers.
         first: the selector of the headline, if it does not see the target; else the first measured one that does not is taken.
-            Taking the best one afterwards would be a selection of its own.
     """
-    blind, seeing = summary.blind_selectors, summary.seeing_selectors
-    selector = first if first in blind else next(iter(blind), None)
+    seeing, selector = summary.seeing_selectors, first_blind(summary, first)
     return [
         value_words(summary),
         NO_HEADLINE if selector is None else blind_words(summary, selector),

@@ -25,6 +25,7 @@ from olmo_sparsity.wording.evidence import (
     prediction_words,
     seeing_words,
     value_words,
+    verdict_words,
 )
 from olmo_sparsity.wording.gates import (
     MAY_BE_GAP,
@@ -96,6 +97,52 @@ def conclusion(summary: Summary) -> str:
     *_, last = evidence_sentences(summary)
     assert last.startswith(f"{CLAIM} ")
     return last.removeprefix(f"{CLAIM} ")
+
+
+# --- the verdict
+
+
+def test_the_verdict_says_what_both_gates_and_the_choice_show(passed: Summary) -> None:
+    shown = planted(with_row(clear(passed), 12, CLEAR), "kl", k=1, excess_gain_nats=CLEAR)
+    beyond, few = verdict_words(shown).split("; ")
+    assert beyond == "The model gains from the long context, also from beyond its training row of 12 tokens"
+    assert few == (
+        "1 of the 12 long-range tokens, chosen by kl without the target, gives back most of it, more than a random one and more "
+        "than under foreign text."
+    )
+    assert verdict_words(with_row(shown, 12, UNCLEAR)).startswith(
+        "The model gains from the long context, but no gain from beyond its training row of 12 tokens is shown; "
+    )
+    assert "(its training row is not known)" in verdict_words(with_row(shown, None, None))
+    assert "none of which lies beyond its training row of 20" in verdict_words(with_row(shown, 20, CLEAR))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"excess_gain_nats": UNCLEAR},
+            "most of it, more than a random one, but not clearly more than under foreign text.",
+        ),
+        ({"excess_gain_nats": None}, "most of it, more than a random one."),
+        ({"recovered_fraction": Estimate(0.6, 0.5, 0.7)}, "gives back some of it, more than a random one"),
+        ({"recovered_fraction": Estimate(0.3, 0.0, 0.6)}, "; it is not shown that few tokens give the gain back."),
+        ({"gain_over_random_nats": UNCLEAR}, "; it is not shown that few tokens give the gain back."),
+        ({"gain_over_random_nats": None}, "; it is not shown that few tokens give the gain back."),
+    ],
+)
+def test_the_verdict_says_no_more_than_the_intervals(
+    passed: Summary, values: dict[str, Optional[Estimate]], words: str
+) -> None:
+    of = planted(clear(passed), "kl", k=1, **{"excess_gain_nats": CLEAR, **values})
+    assert words in verdict_words(of)
+
+
+def test_the_verdict_without_a_gain(passed: Summary, failed: Summary) -> None:
+    assert verdict_words(failed) == "Not shown: these windows show no clear gain of the model from the long context."
+    assert "too few" in verdict_words(only("kl", num_documents=49))
+    assert MAY_BE_GAP in verdict_words(dataclasses.replace(passed, gate="failed", long_gain_nats=CLEAR))
+    assert "without a selector that does not see the target" in verdict_words(only("unmask-one", "random"))
 
 
 # --- the gates
