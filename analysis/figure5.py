@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import Measurement
-from olmo_sparsity.statistics.single.shown_ks import few_ks
+from olmo_sparsity.statistics.single.shown_ks import quarter_ks
 from olmo_sparsity.tables.reading import read_window
 from olmo_sparsity.wording.units import unit_words
 
@@ -143,7 +143,7 @@ def _chosen_window(measurement: Measurement) -> int:
 def _panels(measured: Measured, window: dict, *, selector: str) -> list[Panel]:
     rows = read_window(measured.tables, "selections", window_id=window["window_id"])
     (chosen,) = (row for row in rows if (row["selector"], row["context"]) == (selector, "real"))
-    few = few_ks(chosen["k"], measured.summary.num_units)
+    few = quarter_ks(chosen["k"], measured.summary.num_units)
     k, unit = max(k for k in few if k <= MAX_K or k == few[0]), measured.measurement.unit
     index = chosen["k"].index(k)
     if unit == "token":

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_figures import FIGURES, figures_of, mean, measured, only, read, rows, words_on
-from made_up import M, made_up_tables
+from made_up import KS, M, made_up_tables
 from PIL import Image
 
 from analysis import agreement, distance, every_figure, figure5, output, style
@@ -113,6 +113,7 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path) -> N
     ):
         assert f"{visible}. Loss of the target: {window[loss]:.2f} nats" in words
     assert "(kl, numbered by rank)" in words and "sees the target" not in words
+    assert max(k for k in KS if k <= M / 4) == 2 and "the 2 most influential ones" in words  # few of 12: at most a quarter
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])
@@ -254,8 +255,9 @@ def test_figure5_shows_a_choice_made_without_the_target(tables: Path, selectors:
         row for row in rows(tables, "selections")
         if (row["window_id"], row["selector"], row["context"]) == (window_id, shown, "real")
     )  # fmt: skip
-    assert f"Loss of the target: {row['loss_sparse_nats'][-1]:.2f} nats" in title
+    at_2 = row["k"].index(2)  # the largest measured k that is at most a quarter of 12
+    assert f"Loss of the target: {row['loss_sparse_nats'][at_2]:.2f} nats" in title
     assert (f"{shown} sees the target" in str(figure.get_label())) == (shown == "unmask-one")
     ranks = [text.get_text() for text in figure.axes[2].texts if text.get_fontsize() == 5]
-    order = np.argsort(row["positions"][: row["k"][-1]]) + 1  # ranks in the order of the text
+    order = np.argsort(row["positions"][:2]) + 1  # ranks in the order of the text
     assert ranks == [str(rank) for rank in order]
