@@ -10,8 +10,8 @@
 # make curve     draw the context curves of the four-way run: the demo, without PoSE, with RandPos, and the ceiling; print what
 #                each gains beyond the training row; train what is missing; SEEDS="0 1 2" for three seeds of each
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
-# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 106, of the demo and the ceiling, the
-#                first two without PoSE; TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
+# make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
+#                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
@@ -91,17 +91,14 @@ seeds: $(READY)
 
 # The plan of docs/hypothesis.md. As many local tokens as a training row has, so that all others lie beyond it.
 HYPOTHESIS = $(patsubst %,configs/%.yaml,demo demo-ceiling)
-WITHOUT_POSE = configs/demo-no-pose.yaml
-SEEDS_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
 TARGETS_OF_TEST ?= 100000
 REACTIONS = influence --local-len 8 --selector kl --selector attention --selector random --k 1$(comma)2$(comma)4 \
 	--num-windows $(TARGETS_OF_TEST) --seed 1 influence.max_windows_per_document=100 influence.resampled_draws=0 \
 	training.precision=bf16
-RUNS_OF_TEST = $(call runs_of,$(HYPOTHESIS),runs/hypothesis) $(call runs_of,$(WITHOUT_POSE),runs/hypothesis,$(SEEDS_WITHOUT_POSE))
-hypothesis: SEEDS ?= 101 102 103 104 105 106
+RUNS_OF_TEST = $(call runs_of,$(HYPOTHESIS),runs/hypothesis)
+hypothesis: SEEDS ?= 101 102 103 104 105
 hypothesis: $(READY)
 	$(call each_seed,$(REACTIONS),$(HYPOTHESIS),runs/hypothesis)
-	$(call each_seed,$(REACTIONS),$(WITHOUT_POSE),runs/hypothesis,$(SEEDS_WITHOUT_POSE))
 	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
 	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
