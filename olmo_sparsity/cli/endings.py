@@ -146,7 +146,8 @@ def _usage_line(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     command = error.ctx.command_path if error.ctx is not None else PROGRAM
     words = command.removeprefix(PROGRAM).strip()
-    return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}; see {command} --help"
+    see = " See" if message.endswith("?") else "; see"
+    return f"{words + ': ' if words else ''}{message[:1].lower()}{message[1:]}{see} {command} --help"
 
 
 def disk_full_line(reason: str) -> str:

@@ -31,6 +31,7 @@ def document() -> None:
 ARGUMENTS = [
     Case("nope", "error: no such command 'nope'; see olmo-sparsity --help"),
     Case("tra", "no such command 'tra'"),
+    Case("sumary", "error: no such command 'sumary'. Did you mean 'summary'? See olmo-sparsity --help"),
     Case("--nope", "error: no such option: --nope"),
     Case("train --nope", "error: train: no such option: --nope"),
     Case("train --steps 5", "train: no such option: --steps"),
