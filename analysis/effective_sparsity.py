@@ -161,7 +161,7 @@ def _few_lines(model: SparsityOfModel) -> list[str]:
 
 def _constant_share_words(model: SparsityOfModel) -> str:
     growth = model.growth_of_constant_share
-    return f"A constant share of the long-range tokens of {model.name} would grow as full_len^{growth:.2f}"
+    return f"If k of {model.name} were always the same share of the long-range tokens, it would grow as full_len^{growth:.2f}"
 
 
 def _failed_lengths(model: SparsityOfModel) -> list[str]:

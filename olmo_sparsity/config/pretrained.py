@@ -10,7 +10,7 @@ from typing import Optional
 from olmo_sparsity.config.keys import check_values, key, require
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
-UNTELLING = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
+UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def telling_name(path: PurePath) -> str:
     """Return the last part of a path; of a checkpoint or a snapshot, the last parts that tell of what."""
     parts = [part for part in path.parts if _plain(part)] or [str(path)]
     untelling: list[str] = []
-    while len(parts) > 1 and UNTELLING.fullmatch(parts[-1]):
+    while len(parts) > 1 and UNINFORMATIVE_NAMES.fullmatch(parts[-1]):
         untelling.insert(0, parts.pop())
     kept = [part[:12] if len(part) == 40 else part for part in untelling if part not in ("checkpoints", "snapshots")]
     return "-".join([parts[-1], *kept])

@@ -40,8 +40,8 @@ def test_the_growth_of_a_constant_share_stands_beside_that_of_k(found: SparsityB
     """M is 64 and 192 of 128 and 256 tokens: a constant share grows as the logarithm of 3 to the base 2 says."""
     assert found.models[1].growth_of_constant_share == pytest.approx(np.log2(3))
     assert effective_sparsity.slope_lines(found)[-2:] == [
-        "A constant share of the long-range tokens of someone/Made-Up-2M would grow as full_len^1.40",
-        "A constant share of the long-range tokens of someone/Smaller would grow as full_len^1.58",
+        "If k of someone/Made-Up-2M were always the same share of the long-range tokens, it would grow as full_len^1.40",
+        "If k of someone/Smaller were always the same share of the long-range tokens, it would grow as full_len^1.58",
     ]
 
 

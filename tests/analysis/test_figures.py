@@ -113,7 +113,9 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path) -> N
     ):
         assert f"{visible}. Loss of the target: {window[loss]:.2f} nats" in words
     assert "(kl, numbered by rank)" in words and "sees the target" not in words
-    assert max(k for k in KS if k <= M / 4) == 2 and "the 2 most influential ones" in words  # few of 12: at most a quarter
+    assert (
+        max(k for k in KS if k <= M / 4) == 2 and "the 2 most influential ones" in words
+    )  # few of 12: at most a quarter
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])

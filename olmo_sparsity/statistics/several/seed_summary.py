@@ -28,7 +28,7 @@ from olmo_sparsity.statistics.single.sums import Key, quantities_of, sums_by_uni
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
-HOW_IT_RUNS = ("path", "batch_tokens", "windows_per_part", "save_candidates")
+EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates")
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    influence = {key: value for key, value in manifest["influence"].items() if key not in HOW_IT_RUNS}
+    influence = {key: value for key, value in manifest["influence"].items() if key not in EXECUTION_KEYS}
     return (
         influence,
         [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
