@@ -64,9 +64,7 @@ def shown_rows(comparison: Comparison) -> list[ComparisonRow]:
     do not see the target, and the corrected gain of those that do.
     """
     return [
-        row
-        for row in main_rows(comparison)
-        if (not row.is_loss if row.selector is None else row.quantity in CONTROLLED)
+        row for row in main_rows(comparison) if (row.is_gain if row.selector is None else row.quantity in CONTROLLED)
     ]
 
 

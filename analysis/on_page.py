@@ -22,11 +22,11 @@ from matplotlib.transforms import Bbox
 from olmo_sparsity.statistics.several.comparison import Comparison
 from olmo_sparsity.statistics.single.measured import Measured
 
-from . import classes, compare, distance, prediction_recovered, recovered_fraction
+from . import classes, compare, distance, prediction_recovered, recovered_fraction, spectrum
 from .output import Drawn
 from .paper import drawn_for
 
-OF_REPORT = (recovered_fraction, prediction_recovered, classes, distance)
+OF_REPORT = (recovered_fraction, prediction_recovered, spectrum, classes, distance)
 DPI = 72  # so that pixels of the layout are the points of Matplotlib's SVGs
 PADDING = 3  # points around a panel
 FRAME_SHARE = 0.65  # of the height of a figure for a screen

@@ -7,6 +7,9 @@ SmolLM2), or worse; they do it better, and no reaction is larger than 32 times t
 decide D(k). ``--tables`` adds the windows of a measurement: its documents are drawn with replacement, and its own D(k) is the
 truth.
 
+The part ``spectrum`` simulates the simultaneous bands of the dependency spectrum: the logarithm of the k that a target needs is
+normal, a third of its variance common to the windows of a document; 26% of the targets need none, and 0.06% more than 64.
+
 Prints for each method the share of experiments whose interval holds the truth, and its median width as a multiple of that of the
 percentile interval. All numbers follow from the seed.
 """
@@ -24,10 +27,12 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy.special import expit
+from scipy.stats import norm
 from scipy.stats import t as student_t
 from tqdm import tqdm
 
 from olmo_sparsity.statistics.intervals import ratios
+from olmo_sparsity.statistics.intervals.bands import share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, attained_estimates, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import minus, share_without, value_of
@@ -45,6 +50,9 @@ GROWTH = 0.55  # of the k that halves what is left of the reaction, with the len
 SHARE = 0.8  # that the smallest k is to reach
 AT_ONCE = 100  # experiments in one call
 NUM_RESAMPLES = 1000
+# Of the logarithm of the k that a target needs, in standard deviations: those of k = 0, 1, 2, 4, ..., 64.
+LIMITS = (-0.65, -0.16, 0.41, 0.98, 1.55, 2.12, 2.69, 3.26)
+PARTS = ("shares", "lengths", "spectrum")
 Bounds = tuple[float, float]
 
 
@@ -360,6 +368,46 @@ def simulate_lengths(text: Text, *, num_documents: Sequence[int], num_experiment
         print(line_of(name, scores), flush=True)
 
 
+def of_spectrum(rng: np.random.Generator, num_documents: int, num_windows: str) -> dict[str, tuple[int, float]]:
+    """Return by method how many of the experiments hold all true shares, and the mean width of the intervals.
+
+    The methods are simultaneous bands, and percentile intervals of each share alone.
+    """
+    parts = np.zeros((AT_ONCE, len(LIMITS), num_documents))
+    number_U = np.zeros(num_documents)
+    for is_there_U, z in documents(rng, num_documents, num_windows):
+        parts += is_there_U * (z[:, None] <= np.array(LIMITS)[:, None])
+        number_U += is_there_U
+    bands = share_bands(dict(enumerate(parts)), number_U, num_resamples=NUM_RESAMPLES)
+    sums: dict[Any, np.ndarray] = {(e, p): parts[e, p] for e in range(AT_ONCE) for p in range(len(LIMITS))}
+    alone = estimates(
+        {**sums, None: number_U},
+        lambda totals: {key: total / totals[None] for key, total in totals.items() if key is not None},
+        num_resamples=NUM_RESAMPLES,
+    )
+    found = {}
+    of_methods = {
+        "percentile": [[bounds_of(alone[e, p]) for p in range(len(LIMITS))] for e in range(AT_ONCE)],
+        "band": [[bounds_of(share) for share in bands[e]] for e in range(AT_ONCE)],
+    }
+    for method, bounds in of_methods.items():
+        bounds_EP2, truth_P = np.array(bounds, dtype=float), norm.cdf(LIMITS)
+        hold_EP = (bounds_EP2[..., 0] <= truth_P) & (truth_P <= bounds_EP2[..., 1])
+        found[method] = int(hold_EP.all(axis=1).sum()), float(np.diff(bounds_EP2).mean())
+    return found
+
+
+def simulate_spectra(*, num_documents: Sequence[int], num_experiments: int, seed: int) -> None:
+    """Print how often the band of a spectrum holds all of its true shares, a line for each number of windows and documents."""
+    for windows, n in product(NUM_WINDOWS, num_documents):
+        rng = np.random.default_rng([seed, n])
+        batches = [of_spectrum(rng, n, windows) for _ in tqdm(range(num_experiments // AT_ONCE), desc=f"spectrum, {n}")]
+        covered = {method: sum(batch[method][0] for batch in batches) / num_experiments for method in batches[0]}
+        width = {method: np.mean([batch[method][1] for batch in batches]) for method in batches[0]}
+        words = [f"{method} {covered[method]:.3f} ({width[method] / width['percentile']:.2f})" for method in covered]
+        print(f"spectrum, {windows} windows a document, {n} documents: {'; '.join(words)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=1000, help="experiments in each row")
@@ -367,7 +415,7 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, help="a measurement whose documents are resampled, too")
     parser.add_argument("--k", type=int, nargs="+", default=[1, 8], help="of the measurement")
     parser.add_argument("--selectors", nargs="+", default=["kl", "attention", "random"], help="of the measurement")
-    parser.add_argument("--parts", nargs="*", default=["shares", "lengths"], choices=["shares", "lengths"])
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     shared = {"num_documents": arguments.documents, "num_experiments": arguments.experiments, "seed": arguments.seed}
@@ -378,6 +426,8 @@ def main() -> None:
             simulate_shares(text, **shared)
         for text in TEXTS if "lengths" in arguments.parts else ():
             simulate_lengths(text, **shared)
+        if "spectrum" in arguments.parts:
+            simulate_spectra(**shared)
 
 
 if __name__ == "__main__":

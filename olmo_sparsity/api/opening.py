@@ -181,6 +181,7 @@ def open_configured(config: Config, run: Path) -> Model:
     Raises:
         UserError: the model or the run is not usable.
     """
+    config = dataclasses.replace(config, influence=config.influence.with_grid_of(config.num_groups))
     opened = open_configured_model(config, run)
     return Model(config, opened, opened.evaluator(config.influence))
 

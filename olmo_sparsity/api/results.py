@@ -15,7 +15,9 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
-from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.key_tokens import key_token_frame
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
 from olmo_sparsity.tables.schemas import schemas_of, tables_of
@@ -75,10 +77,35 @@ class Results:
 
     def summarize(self) -> Summary:
         """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents."""
+        return summarize(self._measurement())
+
+    def _measurement(self) -> Measurement:
+        """Return the numbers, window by window."""
         if self.folder is not None:
-            return summarize(load(self.folder))
+            return load(self.folder)
         with tempfile.TemporaryDirectory() as folder:
-            return summarize(load(self.save(Path(folder) / "influence")))
+            return load(self.save(Path(folder) / "influence"))
+
+    def spectrum(self) -> pd.DataFrame:
+        """Return the dependency spectrum target by target: how many long-range tokens each needs.
+
+        Returns:
+            One row for each window, family (a selector, or ``fewest``), context and tolerance. ``k`` is the smallest measured k
+            with KL(p_all, p_{J_k}) of at most ``tolerance_nats``: 0 where the local tokens suffice, infinity where more than
+            ``max_k``, the largest measured k, are needed. ``lasting_k`` likewise, with every larger measured k sufficing, too;
+            missing of ``fewest``. ``min_context_tokens``: the length of the shortest suffix of the window that suffices, of
+            `nearest` where tokens are counted, else missing. ``window_id``, ``doc_id``, ``weight``, ``target_class``: the window.
+        """
+        return spectrum_frame(self._measurement())
+
+    def key_tokens(self) -> pd.DataFrame:
+        """Return LongPPL's key tokens (Fang et al. 2024, arXiv 2410.23771), one row a window.
+
+        Returns:
+            Columns ``window_id``, ``doc_id``, ``weight``; ``lsd_nats``, the long-short difference, which is the long gain;
+            ``lcl_nats``, minus L_long; ``is_key``: the first is above 2 and the second above -2.
+        """
+        return key_token_frame(self._measurement())
 
     def summary(self) -> pd.DataFrame:
         """Return the numbers of ``olmo-sparsity summary --json``, one row for each.

@@ -101,6 +101,21 @@ class Config:
             num_long_range=full_len - local_len,
         )
 
+    def with_measured_k(self) -> Config:
+        """Return the configuration with the k that are measured in place of a grid of k; they are checked as ``check_k`` does.
+
+        Raises:
+            UserError: as ``check_k``.
+        """
+        resolved = dataclasses.replace(self, influence=self.influence.with_grid_of(self.num_groups))
+        resolved.check_k()
+        return resolved
+
+    @property
+    def num_groups(self) -> int:
+        """Number of long-range tokens, or of blocks of them: the largest k."""
+        return -(-self.measured_lengths.num_long_range // (block_size(self.influence.unit) or 1))
+
     def check_k(self) -> None:
         """Check ``influence.k`` and the keys of screening against the number of long-range tokens, or of blocks of them.
 
@@ -111,13 +126,13 @@ class Config:
             UserError: there are fewer long-range tokens or blocks than they ask for, or no ranking is named where none is the
                 default.
         """
-        lengths, block = self.measured_lengths, block_size(self.influence.unit)
-        num_groups = -(-lengths.num_long_range // (block or 1))
+        lengths, block, num_groups = self.measured_lengths, block_size(self.influence.unit), self.num_groups
+        measured_k = self.influence.with_grid_of(num_groups).k
         groups = f"M = {counted(lengths.num_long_range, 'long-range token')}"
         are = "is" if num_groups == 1 else "are"
         if block is not None:
             groups = f"{counted(num_groups, 'block')} of {block} among the {groups}"
-        too_large = [k for k in self.influence.k if k > num_groups]
+        too_large = [k for k in measured_k if k > num_groups]
         require(
             not too_large,
             f"influence.k = {too_large}: there {are} only {groups} (full_len {lengths.full_len} - local_len "
@@ -130,8 +145,8 @@ class Config:
             f"{', '.join(selectors)}; leave influence.screen (--screen) out",
         )
         require(
-            screen is None or max(self.influence.k) <= screen <= num_groups,
-            f"influence.screen = {screen}: must lie between the largest k, {max(self.influence.k)}, and "
+            screen is None or max(measured_k) <= screen <= num_groups,
+            f"influence.screen = {screen}: must lie between the largest k, {max(measured_k)}, and "
             + (f"M = {num_groups}" if block is None else f"{num_groups}, the number of blocks"),
         )
         require(

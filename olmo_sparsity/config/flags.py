@@ -11,6 +11,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 
 ALL = "all"  # in place of the names of selectors
+GRIDS = ("all", "geometric")  # in place of the values of k: every one, or powers of two and the largest
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,26 @@ def parse_k(text: str) -> list[int]:
     values = [int(part) for part in text.split(",") if part]
     if "," in text:
         return sorted(set(values))
-    powers = [2**i for i in range(values[0].bit_length()) if 2**i < values[0]]
-    return [*powers, values[0]]
+    return powers_up_to(values[0])
+
+
+def powers_up_to(number: int) -> list[int]:
+    """Return the powers of two below a number, and the number."""
+    return [*(2**i for i in range(number.bit_length()) if 2**i < number), number]
+
+
+def keys_of_k(text: str) -> dict[str, Any]:
+    """Return the keys of ``influence`` that ``--k`` gives: the values of k, or the name of a grid.
+
+    Raises:
+        UserError: ``text`` is neither.
+    """
+    if text in GRIDS:
+        return {"k_grid": text}
+    try:
+        return {"k": parse_k(text), "k_grid": None}
+    except UserError as error:
+        raise UserError(f"{error}, or all, or geometric (1, 2, 4, ... and all)") from None
 
 
 def selectors_named(names: Sequence[str]) -> list[str]:

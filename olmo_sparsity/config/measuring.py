@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional
 
-from olmo_sparsity.config.flags import ALL, Flag, parse_k, selectors_named
+from olmo_sparsity.config.flags import ALL, Flag, keys_of_k, powers_up_to, selectors_named
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.errors import UserError
@@ -88,11 +88,16 @@ class InfluenceConfig:
         least=1,
         most=LARGEST_LENGTH,
         flag=Flag(
-            "8 measures k = 1, 2, 4, 8; 1,3,5 only those.",
+            "8 measures k = 1, 2, 4, 8; 1,3,5 only those; all every k; geometric 1, 2, 4, ... and all long-range tokens.",
             ("influence",),
             metavar="K",
-            parse=lambda text: {"k": parse_k(text)},
+            parse=keys_of_k,
         ),
+    )
+    k_grid: Optional[Literal["all", "geometric"]] = key(
+        None,
+        "In place of k, a grid up to M, the number of long-range tokens (or of blocks). all: every k from 1 to M. geometric: 1, "
+        "2, 4, ... and M. The manifest records the k that it stands for. null: k.",
     )
     selectors: list[str] = key(
         names_where(lambda selector: not selector.on_request),
@@ -267,6 +272,17 @@ class InfluenceConfig:
         check_unit(self.unit)
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors)
+
+    def with_grid_of(self, num_groups: int) -> InfluenceConfig:
+        """Return the section with the values of k that ``k_grid`` stands for, and no grid.
+
+        Args:
+            num_groups: the largest k: the number of long-range tokens, or of blocks of them.
+        """
+        if self.k_grid is None:
+            return self
+        ks = list(range(1, num_groups + 1)) if self.k_grid == "all" else powers_up_to(num_groups)
+        return replace(self, k=ks, k_grid=None)
 
     @property
     def ranking(self) -> str:

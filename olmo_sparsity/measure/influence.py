@@ -40,6 +40,7 @@ from olmo_sparsity.text.overlap import windows_in_training
 
 logger = logging.getLogger(__name__)
 
+MANY_K = 16  # more of them would make a folder's name too long; its end, the fingerprint, tells them apart
 # Keys of ``influence`` that are resolved when the model is opened; ``identity`` holds what they become.
 RESOLVED = ("local_len", "full_len", "anchor", "precision")
 
@@ -66,8 +67,8 @@ def measure(
     Raises:
         UserError: the text, the model, the run or the folder is not usable.
     """
-    config.check_k()
-    settings, opened = config.influence, open_model(config, run)
+    settings = config.with_measured_k().influence
+    opened = open_model(config, run)
     ranking = open_ranking_model(settings, opened, allow_pickle=config.pretrained.allow_pickle)
     run_id = influence_run_id(settings, opened, ranking=ranking)
     folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=run_id)
@@ -121,8 +122,9 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
         parts.append(settings.visibility)
     if opened.anchor is not None:
         parts.append("bos")
-    ks = "-".join(str(k) for k in settings.k)
-    return "-".join([*parts, f"n{settings.num_windows}", f"k{ks}", f"seed{settings.seed}", run_id[:6]])
+    ks = settings.k
+    names = "-".join(map(str, ks)) if len(ks) <= MANY_K else f"{ks[0]}to{ks[-1]}of{len(ks)}"
+    return "-".join([*parts, f"n{settings.num_windows}", f"k{names}", f"seed{settings.seed}", run_id[:6]])
 
 
 def _prepare(

@@ -15,6 +15,7 @@ from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
+from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
@@ -121,6 +122,29 @@ def definition_columns(summary: Summary) -> dict[str, str]:
         "anchor_warning": anchor_warning(setup),
         "gate": summary.gate,
         "beyond_gate": summary.beyond_gate,
+    }
+
+
+def spectra_json(spectra: Spectra) -> Json:
+    """The dependency spectra, an entry of ``curves`` for each; where intervals are there, a null k is more than ``max_k``."""
+    return {
+        "exact_k": spectra.exact_k,
+        "row_k": spectra.row_k,
+        "max_k": spectra.max_k,
+        "curves": [
+            {
+                **curve._asdict(),
+                "ks": list(spectrum.ks),
+                "shares": _plain(spectrum.shares),
+                "reaching": [{"share": share, **record_json(spectrum.reaching(share))} for share in REACHED],
+            }
+            for curve, spectrum in spectra.by_curve.items()
+        ],
+        "beyond_row": [
+            {"context": context, "tolerance_nats": tolerance, "share": _plain(share)}
+            for context, tolerance in {(curve.context, curve.tolerance_nats): None for curve in spectra.by_curve}
+            if (share := spectra.beyond_row(context, tolerance=tolerance)) is not None
+        ],
     }
 
 

@@ -24,7 +24,9 @@ from olmo_sparsity.view.as_json import (
     comparison_json,
     definition_columns,
     detection_json,
+    record_json,
     screening_json,
+    spectra_json,
     summary_json,
 )
 from olmo_sparsity.view.excerpts import shown_first
@@ -49,6 +51,7 @@ from olmo_sparsity.view.summary_tables import (
     no_sample_words,
     screening_table,
     selection_table,
+    spectrum_table,
 )
 from olmo_sparsity.view.table_formats import csv_of, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, results_console
@@ -66,6 +69,7 @@ from olmo_sparsity.wording.setup import (
     setup_words,
     short_anchor_warning,
 )
+from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import k_counts_words, units_words
 
 QUANTITIES = {**WINDOW_QUANTITIES, **SELECTION_QUANTITIES}
@@ -140,6 +144,12 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
                 "screening": [screening_json(loss) for loss in losses],
+                "spectrum": {
+                    **spectra_json(measured.spectra),
+                    "words": spectrum_sentences(measured.spectra, summary),
+                    "classes": {name: spectra_json(of) for name, of in measured.spectra_of_classes.items()},
+                },
+                "key_tokens": {context: record_json(of) for context, of in measured.key_tokens.items()},
             }
         )
         return
@@ -166,6 +176,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         if not earlier_words(summary):
             items.append(Sentence(selection_words(summary)))
         items.append(selection_table(summary, pairs))
+    items.append(spectrum_table(measured.spectra, summary))
+    items += [Sentence(sentence) for sentence in spectrum_sentences(measured.spectra, summary)]
     if losses:
         items.append(
             screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)

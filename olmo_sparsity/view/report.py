@@ -22,6 +22,7 @@ from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json,
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
+from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of, units_words
 
 STYLES = ("report.css",)
@@ -41,6 +42,7 @@ def render(report: Report) -> str:
         tables=shown_tables(measured),
         summary=summary,
         answer=answer(summary, shown_first(measured.measurement)),
+        spectrum_words=spectrum_sentences(measured.spectra, summary),
         contrasts=[words for words in map(contrast_words, measured.classes) if words],
         facts=_facts(measured),
         citation=_citation(summary),

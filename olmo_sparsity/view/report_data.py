@@ -25,6 +25,7 @@ from olmo_sparsity.view.summary_tables import (
     every_table,
     figure4_table,
     loss_table,
+    spectrum_table,
 )
 from olmo_sparsity.view.table_formats import csv_of
 from olmo_sparsity.wording.gates import no_fraction_words
@@ -88,6 +89,7 @@ def shown_tables(measured: Measured) -> dict[str, ResultTable]:
     return {
         "every": every_selection_table(summary),
         "figure4": figure4_table(summary),
+        "spectrum": spectrum_table(measured.spectra, summary),
         "classes": class_table(measured.classes, summary),
         "distances": distance_table([of for of in measured.distances if of.k == summary.end_ks[-1]]),
     }

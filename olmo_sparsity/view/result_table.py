@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
+from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval, recovered_words, smallest_k_words
 

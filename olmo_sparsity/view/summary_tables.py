@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.agreement import Agreement
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares
+from olmo_sparsity.statistics.single.key_tokens import KeyTokens
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import (
     FRACTIONS,
     SELECTION_QUANTITIES,
@@ -34,6 +36,16 @@ from olmo_sparsity.view.result_table import (
 )
 from olmo_sparsity.wording.captions import blind_caption, classes_caption, every_caption
 from olmo_sparsity.wording.selection import ALL_TOKENS, RANDOM, SELECTION_CAPTION
+from olmo_sparsity.wording.spectrum import (
+    FIRST,
+    KEY_TOKENS_CAPTION,
+    KEY_TOKENS_TITLE,
+    LASTING,
+    MOST,
+    families_shown,
+    needed_words,
+    spectrum_caption,
+)
 from olmo_sparsity.wording.units import all_tokens_words, units_of
 
 REFERENCE = "greedy"  # the selector whose choice the others are compared with, where it was measured
@@ -234,7 +246,73 @@ def every_table(measured: Measured) -> list[ResultTable]:
         figure4_table(summary),
         *([effective_sparsity_table(summary)] if summary.gate_passed else []),
         class_table(measured.classes, summary),
+        every_spectrum_table(measured.spectra, summary),
+        class_spectrum_table(measured.spectra_of_classes, summary),
+        key_token_table(measured.key_tokens),
     ]
+
+
+def spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
+    """Return the dependency spectrum at one tolerance: a row a family, the k that shares of the targets need, real and null."""
+    contexts = [(context, share) for context in CONTEXTS for share in REACHED]
+    columns = (
+        *keys("family"),
+        *plain(*(f"{share:.0%}{'' if context == 'real' else ', null context'}" for context, share in contexts)),
+    )
+    rows = []
+    for family in families_shown(spectra, summary):
+        cells = [needed(spectra, spectra.of(family, context), share) for context, share in contexts]
+        rows.append((*words(family), *cells))
+    title = f"dependency spectrum: k that is enough for a share of the targets, within {TOLERANCE:g} nats"
+    return ResultTable("spectrum", columns, tuple(rows), title, spectrum_caption(spectra, summary))
+
+
+def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
+    """Return one row a family, context, tolerance and kind of sufficient k: the share that needs none, and the k of more."""
+    columns = (
+        *keys("family", "context", "tolerance, nats", "k"),
+        *plain("share that needs none", *(f"{share:.0%}" for share in REACHED)),
+    )
+    rows = []
+    for curve, spectrum in spectra.by_curve.items():
+        names = words(curve.family, curve.context, f"{curve.tolerance_nats:g}", LASTING if curve.lasting else FIRST)
+        cells = (needed(spectra, spectrum, share) for share in REACHED)
+        rows.append((*names, estimated(spectrum.none_needed, 3), *cells))
+    return ResultTable(
+        "every spectrum", columns, tuple(rows), "every dependency spectrum", spectrum_caption(spectra, summary)
+    )
+
+
+def class_spectrum_table(of_classes: Mapping[str, Spectra], summary: Summary) -> ResultTable:
+    """Return one row a class of targets: the share that needs none, and the k of most, by family, in the real context."""
+    families = families_shown(next(iter(of_classes.values())), summary)
+    columns = (*keys("class of target"), *plain("share that needs none", *(f"{name}, {MOST:.0%}" for name in families)))
+    rows = []
+    for name, spectra in of_classes.items():
+        of_families = [spectra.of(family) for family in families]
+        none = None if of_families[0] is None else of_families[0].none_needed
+        rows.append((*words(name), estimated(none, 2), *(needed(spectra, of, MOST) for of in of_families)))
+    title = f"dependency spectrum by class of target, within {TOLERANCE:g} nats"
+    return ResultTable("spectrum by class", columns, tuple(rows), title)
+
+
+def needed(spectra: Spectra, spectrum: Optional[Spectrum], share: float) -> Cell:
+    """Return a cell of the k that a share of the targets needs; more than every measured k is missing."""
+    if spectrum is None:
+        return Cell("-")
+    k = spectrum.reaching(share)
+    return Cell(needed_words(spectrum, share, spectra.max_k), k.value, k.low, k.high)
+
+
+def key_token_table(of_contexts: Mapping[str, KeyTokens]) -> ResultTable:
+    """Return one row a context: the key tokens of LongPPL, and the loss over them."""
+    losses = in_nats("L_short of these", "L_long of these")
+    columns = (*keys("context"), *plain("share of key tokens"), *losses, *plain("LongPPL"))
+    rows = []
+    for context, of in of_contexts.items():
+        numbers = (of.share, of.loss_short_nats, of.loss_long_nats, of.perplexity)
+        rows.append((*words(context), *(estimated(value, 3) for value in numbers)))
+    return ResultTable("key tokens", columns, tuple(rows), KEY_TOKENS_TITLE, KEY_TOKENS_CAPTION)
 
 
 def figure4_table(summary: Summary) -> ResultTable:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Optional
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
-from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.single.summary import Summary
 
 REACHES_ZERO = "reaches down to 0 or below"  # of the interval of a gain whose gate failed
@@ -38,6 +37,14 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
         return f"{estimate.mean:.{digits}f}"
     low, high = estimate.bounds
     return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def percent(share: Optional[Estimate], digits: int = 0) -> str:
+    """Return a share with its interval in percent, such as ``37% [34, 41]``; a dash where there is none."""
+    if share is None:
+        return "-"
+    number, bracket, bounds = interval(share.times(100), digits).partition(" ")
+    return f"{number}%{bracket}{bounds}"
 
 
 def no_interval_words(what: str, num_documents: int, *, at_least: int = MIN_RATIO_DOCUMENTS) -> str:

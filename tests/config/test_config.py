@@ -7,7 +7,7 @@ import pytest
 
 from olmo_sparsity.config import Config, PretrainedConfig, fingerprint
 from olmo_sparsity.config.files import config_folder, load_config, to_yaml
-from olmo_sparsity.config.flags import parse_k
+from olmo_sparsity.config.flags import keys_of_k, parse_k
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import MeasuredLengths
 
@@ -188,7 +188,13 @@ def test_k(text: str, values: list[int]) -> None:
     assert parse_k(text) == values
 
 
-@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5"])
+def test_a_flag_names_k_or_a_grid_in_its_place() -> None:
+    assert [keys_of_k(text) for text in ("all", "geometric")] == [{"k_grid": "all"}, {"k_grid": "geometric"}]
+    assert keys_of_k("6") == {"k": [1, 2, 4, 6], "k_grid": None}
+
+
+@pytest.mark.parametrize("text", ["", "x", "1;2", "-1", "1.5", "every", "all,3"])
 def test_bad_k(text: str) -> None:
-    with pytest.raises(UserError):
-        parse_k(text)
+    for parse in (parse_k, keys_of_k):
+        with pytest.raises(UserError, match=r"--k .*must be a number"):
+            parse(text)

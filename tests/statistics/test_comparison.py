@@ -235,15 +235,15 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
 
 
 def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker: Comparison) -> None:
-    """Of selectors that do not see the target R(k) and gain over random; of those that do the corrected gain."""
+    """Of selectors that do not see the target R(k), gain over random and the targets with enough; of others the corrected gain."""
     rows = main_rows(weaker)
     of_windows = [row.quantity for row in rows if row.selector is None]
     assert of_windows[2:4] == ["long_gain_nats", "gain_beyond_nats"]
     headline = {
         "unmask-one": ["corrected_gain_nats"],
-        "kl": ["recovered_fraction", "gain_over_random_nats"],
-        "attention": ["recovered_fraction", "gain_over_random_nats"],
-        "random": ["recovered_fraction"],
+        "kl": ["recovered_fraction", "gain_over_random_nats", "sufficient_share"],
+        "attention": ["recovered_fraction", "gain_over_random_nats", "sufficient_share"],
+        "random": ["recovered_fraction", "sufficient_share"],
     }
     found = {(row.selector, row.quantity, row.k) for row in rows if row.selector is not None}
     assert found == {(selector, name, k) for selector, names in headline.items() for name in names for k in (1, 8)}

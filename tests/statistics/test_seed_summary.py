@@ -109,10 +109,12 @@ def test_rows_hold_the_numbers_of_interest(numbers: SeedSummary) -> None:
     rows = seed_rows(numbers, every=False)
     assert [row.quantity for row in rows if row.selector is None] == [
         "loss_short_nats", "loss_long_nats", "long_gain_nats", "gain_beyond_nats", "null_long_gain_nats",
+        "none_needed_share",
     ]  # fmt: skip
     shown = {(row.selector, row.quantity) for row in rows if row.selector is not None}
     for selector in MAIN_SELECTORS:
-        wanted = {"corrected_gain_nats"} if SEES_TARGET[selector] else {"recovered_fraction", "gain_over_random_nats"}
+        of_blind = {"recovered_fraction", "gain_over_random_nats", "sufficient_share"}
+        wanted = {"corrected_gain_nats"} if SEES_TARGET[selector] else of_blind
         assert {name for of, name in shown if of == selector} == wanted - (
             {"gain_over_random_nats"} if selector == "random" else set()
         )

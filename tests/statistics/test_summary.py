@@ -194,6 +194,8 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
         "optimism_all_nats": weighted(windows["optimism_all_nats"]),
         "corrected_gain_all_nats": long_gain - weighted(windows["optimism_all_nats"]),
         "calibration_nats": weighted(windows["entropy_short_nats"] - windows["loss_short_nats"]),
+        "none_needed_share": weighted(windows["kl_short_nats"] <= 0.05),
+        "null_none_needed_share": weighted(windows["null_kl_short_nats"] <= 0.05),
         **{name: weighted(windows[name]) for name in NUMBERS if name in WINDOW_QUANTITIES},
     }
     assert set(expected_of_windows) == set(WINDOW_QUANTITIES)
@@ -212,6 +214,9 @@ def test_means_and_ratios_of_means_by_brute_force() -> None:
         }
         if context != "mimicry":
             expected["recovered_fraction"] = gain / long_gain
+            up_to_k = [measurement.divergences[selector, context, one] <= 0.05 for one in (1, 4) if one <= k]
+            is_enough = windows["null_kl_short_nats" if context == "null" else "kl_short_nats"] <= 0.05
+            expected["sufficient_share"] = weighted(pd.Series(np.logical_or.reduce([is_enough, *up_to_k])))
             if selector != "random":
                 expected["gain_over_random_nats"] = gain - of["random", context]
         if context == "real":

@@ -299,7 +299,8 @@ def test_csv_holds_every_number_of_every_table_unrounded(
     rows = pd.read_csv(io.StringIO(capsys.readouterr().out), keep_default_na=False)
     assert set(zip(rows["gate"], rows["beyond_gate"], strict=True)) == {("passed", "failed")}
     assert list(dict.fromkeys(rows["table"])) == [
-        "losses", "blind", "selection", "every k", "figure 4", "effective sparsity", "classes", "agreement",
+        "losses", "blind", "selection", "spectrum", "every k", "figure 4", "effective sparsity", "classes", "every spectrum",
+        "spectrum by class", "key tokens", "agreement",
     ]  # fmt: skip
     shown = rows[rows["table"] == "every k"]
     expected = {
@@ -307,6 +308,7 @@ def test_csv_holds_every_number_of_every_table_unrounded(
         "gain over random": ("gain_over_random_nats", "nats"), "excess gain": ("excess_gain_nats", "nats"),
         "optimism": ("optimism_nats", "nats"), "corrected gain": ("corrected_gain_nats", "nats"),
         "D(k)": ("prediction_recovered", ""),
+        "share of targets that need at most k (0.05 nats)": ("sufficient_share", ""),
     }  # fmt: skip
     assert len(shown) == len(expected) * len(summary.selections)
     for row in shown.itertuples():

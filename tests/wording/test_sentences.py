@@ -9,9 +9,8 @@ import pytest
 from made_up import LENGTHS
 from planted_gains import made_up
 
-from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.single.breakdowns import ClassContrast, ClassSummary
-from olmo_sparsity.statistics.single.effective_sparsity import SmallestK
 from olmo_sparsity.statistics.single.measurement import Lengths, NullContext
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, summarize
 from olmo_sparsity.view.as_json import lengths_json

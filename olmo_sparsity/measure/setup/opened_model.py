@@ -35,7 +35,7 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 logger = logging.getLogger(__name__)
 
 # Keys of ``influence`` that there were not from the beginning.
-ADDED_KEYS = ("min_preceding",)
+ADDED_KEYS = ("k_grid", "min_preceding")
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def document_units(doc_ids: pd.Series) -> Units:
 
 
 @dataclass(frozen=True)
-class _Resampled(Generic[QuantityKey]):
+class Resampled(Generic[QuantityKey]):
     """Quantities, and what the bootstrap says of them.
 
     Attributes:
@@ -165,10 +165,10 @@ def _bca_bounds(
     return end((1 - CONFIDENCE) / 2), end((1 + CONFIDENCE) / 2)
 
 
-def _resample(
+def resample(
     sums: Mapping[SumKey, np.ndarray], quantities: Quantities[SumKey, QuantityKey], *, num_resamples: int
-) -> _Resampled[QuantityKey]:
-    """Return the quantities over all documents and over each resample."""
+) -> Resampled[QuantityKey]:
+    """Return the quantities over all documents and over each resample; arguments as of ``estimates``."""
     keys, sums_VU = list(sums), np.stack([np.asarray(sums_U, dtype=np.float64) for sums_U in sums.values()])
     num_units = sums_VU.shape[1]
 
@@ -218,7 +218,7 @@ def _resample(
                 rng=np.random.default_rng(SEED),
             )
     values_Q = np.array([float(value_of(value)) for value in values.values()])
-    return _Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, result)
+    return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, result)
 
 
 def _estimate(mean: float, *, low: float, high: float, standard_error: float) -> Optional[Estimate]:
@@ -249,7 +249,7 @@ def estimates(
         key -> estimate. It has no interval with fewer than ``MIN_DOCUMENTS`` documents, or where the quantity is undefined
         in some resample. It is None where the quantity itself is undefined (such as a slope without variance).
     """
-    resampled = _resample(sums, quantities, num_resamples=num_resamples)
+    resampled = resample(sums, quantities, num_resamples=num_resamples)
     columns = (resampled.values_Q, *resampled.intervals(method))
     return {
         key: _estimate(value, low=low, high=high, standard_error=error)
@@ -276,7 +276,7 @@ def attained_estimates(
 ) -> dict[QuantityKey, WholeEstimate]:
     """As ``estimates``, for whole numbers. The bounds are order statistics: numbers that some resample attained, never
     numbers between two of them."""
-    resampled = _resample(sums, quantities, num_resamples=num_resamples)
+    resampled = resample(sums, quantities, num_resamples=num_resamples)
     keys, values_Q = resampled.keys, resampled.values_Q
     if resampled.result is None:
         return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}

@@ -69,3 +69,12 @@ class WholeEstimate:
     value: int
     low: Optional[int] = None
     high: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class SmallestK:
+    """The smallest measured k that is enough, with its 95% interval. None stands for more than the largest measured k."""
+
+    value: Optional[int]
+    low: Optional[int]
+    high: Optional[int]

@@ -25,7 +25,7 @@ from olmo_sparsity.statistics.single.summary import (
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 
 # The headline of a selector that sees the target, and of one that does not.
-HEADLINE = {True: ("corrected_gain_nats",), False: ("recovered_fraction", "gain_over_random_nats")}
+HEADLINE = {True: ("corrected_gain_nats",), False: ("recovered_fraction", "gain_over_random_nats", "sufficient_share")}
 WITH_OPTIMISM = ("recovered_fraction", "gain_sparse_nats")  # what includes optimism, if the selector sees the target
 
 
@@ -65,13 +65,13 @@ class ComparisonRow:
 
     @property
     def is_fraction(self) -> bool:
-        """True if the quantity is a fraction; the others are in nats."""
+        """True if the quantity is a fraction of the long gain, R(k)."""
         return self.quantity in FRACTIONS
 
     @property
-    def is_loss(self) -> bool:
-        """True if the quantity is a loss, which is some ten times as large as the gains."""
-        return self.quantity.startswith("loss")
+    def is_gain(self) -> bool:
+        """True if the quantity is a gain: no loss, which is some ten times as large, and no share of targets."""
+        return self.quantity.endswith("_nats") and not self.quantity.startswith("loss")
 
 
 @dataclass(frozen=True)

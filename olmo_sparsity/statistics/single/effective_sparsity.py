@@ -10,20 +10,11 @@ from typing import Any, Optional
 import numpy as np
 
 from olmo_sparsity.statistics.intervals.bootstrap import attained_estimates
-from olmo_sparsity.statistics.intervals.estimate import WholeEstimate
+from olmo_sparsity.statistics.intervals.estimate import SmallestK, WholeEstimate
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber
 
 RECOVERED = (0.5, 0.8, 0.9)  # the fractions of the long gain
-
-
-@dataclass(frozen=True)
-class SmallestK:
-    """The smallest measured k that is enough, with its 95% interval. None stands for more than the largest measured k."""
-
-    value: Optional[int]
-    low: Optional[int]
-    high: Optional[int]
 
 
 @dataclass(frozen=True)

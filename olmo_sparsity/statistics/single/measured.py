@@ -7,7 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary, DistanceShares, by_class, by_distance
+from olmo_sparsity.statistics.single.key_tokens import KeyTokens, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Spectra, spectra
 from olmo_sparsity.statistics.single.summary import Summary, summarize
 
 
@@ -35,6 +37,26 @@ class Measured:
     def classes(self) -> list[ClassSummary]:
         """Its numbers by class of the target."""
         return by_class(self.measurement, self.summary)
+
+    @cached_property
+    def spectra(self) -> Spectra:
+        """How many long-range tokens its targets need."""
+        return spectra(self.measurement)
+
+    @cached_property
+    def spectra_of_classes(self) -> dict[str, Spectra]:
+        """The same by class of the target, at one tolerance."""
+        classes_W = self.measurement.windows["target_class"].to_numpy()
+        names = [entry.target_class for entry in self.classes]
+        return {
+            name: spectra(self.measurement.restrict(classes_W == name), tolerances=[TOLERANCE], lasting=[False])
+            for name in names
+        }
+
+    @cached_property
+    def key_tokens(self) -> dict[str, KeyTokens]:
+        """LongPPL's key tokens, by context."""
+        return key_tokens(self.measurement)
 
     @cached_property
     def distances(self) -> list[DistanceShares]:

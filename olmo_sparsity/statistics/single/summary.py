@@ -28,6 +28,7 @@ from olmo_sparsity.statistics.single.measurement import (
 )
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.shown_ks import quarter_ks, shown_ks
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE
 from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
 
 Gate = Literal["passed", "failed", "not-applicable"]
@@ -98,6 +99,8 @@ class SelectionSummary:
         corrected_gain_nats: sparse gain minus optimism, window by window; where ``optimism_nats`` is. Under the null context it
             is the placebo, which must not be above 0.
         prediction_recovered: D(k), 1 - mean KL(p_all, p_{J_k}) / mean KL(p_all, p_{}). No evidence that the context helps.
+        sufficient_share: share of the targets that need at most k of the selector's choice (``spectrum``), within ``TOLERANCE``
+            nats; real and null context. No evidence that the context helps.
         figure4: the long gain (y) against the sparse gain (x), both of this context, one point a window; empty for mimicry.
     """
 
@@ -114,6 +117,9 @@ class SelectionSummary:
     optimism_nats: Annotated[Optional[Estimate], Quantity("optimism", is_compared=False)]
     corrected_gain_nats: Annotated[Optional[Estimate], Quantity("corrected gain")]
     prediction_recovered: Annotated[Optional[Estimate], Quantity("D(k)", unit="", digits=2, is_compared=False)]
+    sufficient_share: Annotated[
+        Optional[Estimate], Quantity(f"share of targets that need at most k ({TOLERANCE:g} nats)", unit="", digits=2)
+    ]
     figure4: LineFit
 
     @property
@@ -187,6 +193,9 @@ class Summary:
         content_gain_nats: long gain minus that under the null context.
         kl_short_nats: mean divergence of the short-context prediction from the full-context one, the denominator of D(k).
         null_kl_short_nats: the same under the null context.
+        none_needed_share: share of the targets that need no long-range token (``spectrum``): the divergence of the short-context
+            prediction from the full-context one is at most ``TOLERANCE`` nats.
+        null_none_needed_share: the same under the null context.
         optimism_all_nats: optimism of showing all tokens, which selects nothing: it must be 0. None where no labels were drawn.
         corrected_gain_all_nats: ``long_gain_nats`` minus ``optimism_all_nats``.
         calibration_nats: mean entropy of the short-context prediction minus ``loss_short_nats``; 0 if it is calibrated, above 0
@@ -251,6 +260,15 @@ class Summary:
     ]
     kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short)", is_compared=False)]
     null_kl_short_nats: Annotated[Estimate, Quantity("KL(p_all, p_short), null context", is_compared=False)]
+    none_needed_share: Annotated[
+        Optional[Estimate], Quantity(f"share of targets that need none ({TOLERANCE:g} nats)", unit="", digits=2)
+    ]
+    null_none_needed_share: Annotated[
+        Optional[Estimate],
+        Quantity(
+            f"share of targets that need none ({TOLERANCE:g} nats), null context", unit="", digits=2, is_compared=False
+        ),
+    ]
     optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]
     corrected_gain_all_nats: Annotated[Optional[Estimate], Quantity("corrected gain of all tokens", is_compared=False)]
     calibration_nats: Annotated[

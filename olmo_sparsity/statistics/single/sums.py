@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.single.measurement import (
     Measurement,
     SelectionKey,
 )
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE, sufficient_ks
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ def _squared(name: str) -> str:
     return f"{name} squared"
 
 
+NONE_NEEDED = {"real": "none_needed_share", "null": "null_none_needed_share"}  # quantity and its sum, by context
+
+
 def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dict[Key, np.ndarray]:
     """Return everything that the quantities depend on, summed over each document (or group of documents).
 
@@ -59,8 +63,9 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
 
     Returns:
         key -> float64 [U]. Of the windows: their ``weight``, each column of ``OF_WINDOWS`` that they have, and the long gain of
-        each context squared. Of each selection: its sparse gain (``gain``), its divergence, its ``optimism`` where it was
-        measured, and in the contexts of ``LONG_GAIN`` the gain squared and times the long gain of the same context.
+        each context squared; and by the names in ``NONE_NEEDED`` the targets that need no long-range token. Of each selection:
+        its sparse gain (``gain``), its divergence, its ``optimism`` where it was measured, and in the contexts of ``LONG_GAIN``
+        the gain squared and times the long gain of the same context, and the targets that need at most k (``sufficient``).
     """
     windows, weights_W = measurement.windows, measurement.weights_W
     units = document_units(windows["doc_id"]) if units is None else units
@@ -75,6 +80,8 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
     long_gains = {context: windows[name].to_numpy(np.float64) for context, name in LONG_GAIN.items()}
     for context, long_gain_W in long_gains.items():
         sums[_squared(LONG_GAIN[context])] = weighted(long_gain_W**2)
+        sums[NONE_NEEDED[context]] = weighted(windows[SHORT_DIVERGENCE[context]].to_numpy(np.float64) <= TOLERANCE)
+    need_W = {curve[:2]: k_W for curve, k_W in sufficient_ks(measurement, tolerances=[TOLERANCE], lasting=[False])}
     for key in measurement.keys:
         gain_W = measurement.gains[key].to_numpy(np.float64)
         sums[SelectionNumber(key, "gain")] = weighted(gain_W)
@@ -82,6 +89,7 @@ def sums_by_unit(measurement: Measurement, units: Optional[Units] = None) -> dic
         if key.context in long_gains:
             sums[SelectionNumber(key, "gain squared")] = weighted(gain_W**2)
             sums[SelectionNumber(key, "gain times long gain")] = weighted(gain_W * long_gains[key.context])
+            sums[SelectionNumber(key, "sufficient")] = weighted(need_W[key.selector, key.context] <= key.k)
         if key in measurement.optimisms:
             sums[SelectionNumber(key, "optimism")] = weighted(measurement.optimisms[key])
     return sums
@@ -106,7 +114,11 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
-        **{name: totals[name] / weight for name in (*OPTIONAL, "optimism_all_nats") if name in totals},
+        **{
+            name: totals[name] / weight
+            for name in (*OPTIONAL, "optimism_all_nats", *NONE_NEEDED.values())
+            if name in totals
+        },
     }
     if "loss_short_no_gap_nats" in totals:
         gap_cost = totals["loss_short_nats"] - totals["loss_short_no_gap_nats"]
@@ -149,6 +161,9 @@ def selection_quantities(totals: Mapping[Any, np.ndarray], key: SelectionKey) ->
         yy=totals[_squared(name)],
         xy=totals[SelectionNumber(key, "gain times long gain")],
     )
+    sufficient = totals.get(SelectionNumber(key, "sufficient"))
+    if sufficient is not None:
+        values["sufficient_share"] = sufficient / weight
     random = totals.get(SelectionNumber(SelectionKey("random", context, k), "gain"))
     if random is not None and selector != "random":
         values["gain_over_random_nats"] = (gain - random) / weight

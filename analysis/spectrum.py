@@ -1,0 +1,108 @@
+"""Figure of the dependency spectrum: the share of the targets for which k tokens are enough, chosen, nearest and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum, chosen_family
+from olmo_sparsity.wording.spectrum import spectrum_sentences
+from olmo_sparsity.wording.units import k_words, units_of
+
+from .drawing import FigureOfMeasurement
+from .output import Drawn, caption
+from .style import LINE_LOOKS, LOOKS, context_entry, write_nothing_measured
+
+WORDS = (
+    "Share of the targets that need at most k long-range {units}: the smallest measured k of which KL(p_all, p_{{J_k}}) is at "
+    "most the tolerance; at k = 0 the local tokens suffice. Bands: simultaneous 95% bands by bootstrap over documents. "
+    "{sentences} A line ends at the largest measured k; what is missing to 100% needs more."
+)
+ROW_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
+TICKS = 7  # of the axis of k, at most
+LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
+
+
+def families_drawn(spectra: Spectra) -> list[str]:
+    """Return the families of the figure, as far as they were measured: a choice, the nearest, and random ones."""
+    chosen = chosen_family([curve.family for curve in spectra.by_curve])
+    return [name for name in (chosen, NEAREST, RANDOM) if name is not None and spectra.of(name) is not None]
+
+
+def _draw(axis: Axes, spectrum: Optional[Spectrum]) -> None:
+    """Draw a distribution as steps; of the real context with its band."""
+    if spectrum is None:
+        return
+    family, context, *_ = spectrum.curve
+    color = LOOKS[family]["color"]
+    numbers = np.array([(of.mean, of.low, of.high) for of in spectrum.shares], dtype=float).T  # None becomes NaN
+    axis.step(
+        spectrum.ks,
+        numbers[0],
+        where="post",
+        color=color,
+        linewidth=1.6 if context == "real" else 1.1,
+        **LINE_LOOKS[context],
+    )
+    if context == "real":
+        axis.fill_between(spectrum.ks, numbers[1], numbers[2], step="post", color=color, alpha=0.16, linewidth=0)
+
+
+def _set_axes(axis: Axes, spectra: Spectra, *, label: str) -> None:
+    ks = np.unique(next(iter(spectra.by_curve.values())).ks)
+    axis.set_xscale("symlog", base=2, linthresh=1)
+    powers = [k for k in ks if k == 0 or k & (k - 1) == 0]
+    shown = powers[:: -(-len(powers) // TICKS)]
+    if ks[-1] not in shown:
+        shown = [k for k in shown if k == 0 or ks[-1] >= 1.4 * k] + [ks[-1]]
+    axis.set_xticks(shown, [str(k) for k in shown])
+    axis.minorticks_off()
+    axis.set_xlim(0, ks[-1])
+    axis.set_ylim(0, 1.01)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.grid(color="#DDDDDD", linewidth=0.5)
+    axis.set_axisbelow(True)
+    axis.set_xlabel(label)
+    if spectra.row_k:
+        axis.axvline(spectra.row_k, **ROW_LOOK)
+
+
+def draw(measured: Measured) -> Iterator[Drawn]:
+    """Draw ``spectrum``: a panel a tolerance."""
+    summary, spectra = measured.summary, measured.spectra
+    families = families_drawn(spectra)
+    figure, axes = plt.subplots(1, len(TOLERANCES), figsize=(10.8, 3.3), sharey=True, layout="constrained")
+    for axis, tolerance in zip(axes.flat, TOLERANCES, strict=True):
+        axis.set_title(f"within {tolerance:g} nats")
+        for family in reversed(families):
+            for context in CONTEXTS:
+                _draw(axis, spectra.of(family, context, tolerance=tolerance))
+        if not axis.lines:
+            write_nothing_measured(axis)
+            continue
+        _set_axes(axis, spectra, label=k_words(summary.unit, summary.setup.visibility))
+    handles = [
+        Line2D([], [], color=LOOKS[name]["color"], label=LABELS.get(name, f"chosen by {name} (how many)"))
+        for name in families
+    ]
+    handles += [context_entry(context) for context in CONTEXTS]
+    if spectra.row_k:
+        handles.append(Line2D([], [], label="the nearest up to here are a training row", **ROW_LOOK))
+    axes[0].set_ylabel("targets that need at most k")
+    sentences = " ".join(spectrum_sentences(spectra, summary))
+    caption(figure, summary, words=WORDS.format(units=units_of(summary), sentences=sentences), handles=handles)
+    yield Drawn(figure, "spectrum")
+
+
+FIGURE = FigureOfMeasurement(draw)
+
+if __name__ == "__main__":
+    FIGURE.command()

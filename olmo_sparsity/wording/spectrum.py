@@ -1,0 +1,155 @@
+"""Sentences about the dependency spectrum: how many targets need long-range tokens, and whether those are few or near."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+from olmo_sparsity.statistics.intervals.estimate import SmallestK
+from olmo_sparsity.statistics.single.shown_ks import FEW
+from olmo_sparsity.statistics.single.spectrum import (
+    FEWEST,
+    NEAREST,
+    RANDOM,
+    TOLERANCE,
+    Spectra,
+    Spectrum,
+    chosen_family,
+)
+from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, number_words, percent, recovered_words, smallest_k_words
+from olmo_sparsity.wording.units import counted_of, units_of
+
+MOST = 0.9  # the share of the targets that the sentences are about
+FIRST, LASTING = "first passage", "lasting"
+KEY_TOKENS_TITLE = "key tokens (LongPPL): targets with a long-short difference above 2 nats and L_long below 2 nats"
+KEY_TOKENS_CAPTION = (
+    "long-short difference: the long gain. LongPPL: exp of the mean L_long over the key tokens. They are chosen by the label, so "
+    "their gain is no mean gain of anything; foreign text has key tokens, too."
+)
+
+
+def families_shown(spectra: Spectra, summary: Summary) -> list[str]:
+    """Return the families of short tables: choices that do not see the target, then suffixes, random ones, and the fewest."""
+    chosen = [name for name in summary.blind_selectors if name not in (NEAREST, RANDOM)]
+    return [name for name in (*chosen, NEAREST, RANDOM, FEWEST) if spectra.of(name) is not None]
+
+
+def needed_words(spectrum: Spectrum, share: float, max_k: int) -> str:
+    """Return the k that a share of the targets needs, with its interval, such as ``2 [1, > 8]``; without where there is none."""
+    needed = spectrum.reaching(share)
+    return smallest_k_words(needed, max_k) if spectrum.has_intervals else number_words(needed.value, max_k)
+
+
+def spectrum_sentences(spectra: Spectra, summary: Summary) -> list[str]:
+    """Return what the spectrum says, in three sentences or entries, whose words follow the intervals.
+
+    They are the targets that need no long-range token, and where a training row is known those that need tokens beyond it; how
+    many tokens most targets need, chosen, nearest and at random, and whether these are few or near; and what is no evidence here:
+    the spectrum of foreign text, and R(k).
+    """
+    return [_none_words(spectra, summary), _needed_words(spectra, summary), _reaction_words(spectra, summary)]
+
+
+def _none_words(spectra: Spectra, summary: Summary) -> str:
+    family = families_shown(spectra, summary)[0]
+    shares = [(of.none_needed if (of := spectra.of(family, context)) else None) for context in ("real", "null")]
+    words = (
+        f"{percent(shares[0])} of the targets need no long-range {units_of(summary, 1)}: the local tokens alone predict within "
+        f"{TOLERANCE:g} nats of the full context (null context: {percent(shares[1])})."
+    )
+    beyond = spectra.beyond_row()
+    if beyond is None:
+        return words
+    return (
+        f"{words} {percent(beyond)} need tokens beyond the training row: its last {summary.lengths.train_len} tokens do not "
+        f"suffice (null context: {percent(spectra.beyond_row('null'))}); that these change the prediction is no gain."
+    )
+
+
+def _needed_words(spectra: Spectra, summary: Summary) -> str:
+    """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
+    of, num_units = _needed_of(spectra, "real"), f"{summary.num_units:g}"
+    if not of:
+        return "No selector that does not see the target was measured, so the spectrum of a choice is not known."
+    words = (
+        f"{MOST:.0%} of the targets need {_listed(of, spectra.max_k)}, of {num_units} long-range {units_of(summary)}"
+    )
+    chosen, near = (
+        next((s for name, s in of.items() if name.startswith(kind)), None) for kind in ("chosen", "nearest")
+    )
+    if chosen is None or near is None:
+        return f"{words}."
+    return f"{words}: {_verdict(chosen, near, few=FEW * summary.num_units)}."
+
+
+def _needed_of(spectra: Spectra, context: str) -> dict[str, Spectrum]:
+    """Return the spectra of the chosen tokens, the nearest and random ones, by their names in a list of numbers."""
+    chosen = chosen_family([curve.family for curve in spectra.by_curve])
+    names = {NEAREST: "nearest ones", RANDOM: "random ones"}
+    if chosen is not None:
+        names = {chosen: f"chosen by {chosen}", **names}
+    return {words: spectrum for name, words in names.items() if (spectrum := spectra.of(name, context)) is not None}
+
+
+def _listed(of: Mapping[str, Spectrum], max_k: int) -> str:
+    """Return the k that most targets need of each kind, such as ``at most 2 [2, 3] chosen by kl, more than 8 nearest ones``."""
+    words = []
+    for name, spectrum in of.items():
+        beyond = spectrum.reaching(MOST).value is None
+        words.append(f"more than {max_k} {name}" if beyond else f"at most {needed_words(spectrum, MOST, max_k)} {name}")
+    return ", ".join(words)
+
+
+def _verdict(chosen: Spectrum, near: Spectrum, *, few: float) -> str:
+    """Return what the intervals of the chosen and of the nearest tokens show; ``few``: the most that are few."""
+    if not chosen.has_intervals:
+        return TOO_FEW_TO_TELL
+    of_chosen, of_near = chosen.reaching(MOST), near.reaching(MOST)
+    if _at_most(of_near, few):
+        return "these targets are near, a short suffix suffices"
+    if not _at_most(of_chosen, few):
+        return "few are not shown to suffice"
+    if _above(of_near, few):
+        return "sparse, few chosen ones suffice where the suffix is long"
+    return "few chosen ones suffice; whether a short suffix does, too, is not clear"
+
+
+def _at_most(needed: SmallestK, few: float) -> bool:
+    return needed.high is not None and needed.high <= few
+
+
+def _above(needed: SmallestK, few: float) -> bool:
+    return needed.low is None or needed.low > few
+
+
+def _reaction_words(spectra: Spectra, summary: Summary) -> str:
+    """Return that a spectrum is of the reaction, useful or not: that under foreign text, and R(k) of the chosen tokens."""
+    listed = _listed(_needed_of(spectra, "null"), spectra.max_k)
+    words = f"This is the model's reaction, useful or not: under the null context {MOST:.0%} need {listed}."
+    return " ".join(filter(None, (words, _worth_words(spectra, summary))))
+
+
+def _worth_words(spectra: Spectra, summary: Summary) -> str:
+    """Return R(k) of the chosen tokens at the k that most targets need, where it was measured."""
+    family = chosen_family(summary.selectors)
+    spectrum = None if family is None else spectra.of(family)
+    k: Optional[int] = None if spectrum is None else spectrum.reaching(MOST).value
+    if family is None or not k:
+        return ""
+    if not summary.gate_passed:
+        return "The gate failed, so no R(k) stands beside it."
+    worth = recovered_words(summary, summary.at(family, "real", k).recovered_fraction)
+    return f"In the real one {counted_of(summary, k)} chosen by {family} give back R({k}) = {worth} of the long gain."
+
+
+def spectrum_caption(spectra: Spectra, summary: Summary) -> str:
+    """Return what a reader of a table of spectra must know."""
+    exact = f", the exact number up to k = {spectra.exact_k}" if spectra.exact_k else ""
+    return (
+        f"The smallest measured k that is enough for this share of the targets: KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} nats "
+        f"where no other tolerance is named; 0: the local tokens suffice; the largest measured k is {spectra.max_k}. {NEAREST}: "
+        f"a suffix, so how far; choices: how many, an upper bound; {FEWEST}: the fewest of all families{exact}. {LASTING}: every "
+        "larger measured k is enough, too. Intervals hold all k at which the simultaneous 95% band holds the share. No label "
+        "enters, and a reaction to foreign text has a spectrum, too: it is no evidence that the context helps."
+    )

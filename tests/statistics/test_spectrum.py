@@ -1,0 +1,248 @@
+"""The dependency spectrum and LongPPL's key tokens, against their definitions, window by window, and on planted dependencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import KS, LENGTHS, SEES_TARGET, made_up_tables
+from planted_gains import made_up, mean
+
+from olmo_sparsity.statistics.intervals.estimate import SmallestK
+from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
+from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo, load
+from olmo_sparsity.statistics.single.spectrum import (
+    FEWEST,
+    TOLERANCES,
+    Curve,
+    chosen_family,
+    spectra,
+    spectrum_frame,
+    sufficient_k,
+)
+from olmo_sparsity.statistics.single.summary import summarize
+
+numbers = st.floats(0, 1, width=32)
+
+
+def first_enough(delta_P: Sequence[float], ks: Sequence[int], tolerance: float, *, lasting: bool) -> float:
+    """Return the sufficient k by its definition; ``delta_P``: of no token, then of each k."""
+    for i, k in enumerate([0, *ks]):
+        needed = delta_P[i:] if lasting else delta_P[i : i + 1]
+        if all(delta <= tolerance for delta in needed):
+            return k
+    return math.inf
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(numbers, min_size=4, max_size=4), min_size=1, max_size=9), numbers, st.booleans())
+def test_the_sufficient_k_is_the_first_that_is_enough(rows: list[list[float]], tolerance: float, lasting: bool) -> None:
+    delta_WP, ks = np.array(rows), [1, 3, 4]
+    found = sufficient_k(delta_WP[:, 1:], delta_WP[:, 0], ks=ks, tolerance=tolerance, lasting=lasting)
+    assert found.tolist() == [first_enough(row, ks, tolerance, lasting=lasting) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def measurement(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+    """Of all selectors, some of whose tokens are enough in some windows, and in some only up to a larger k."""
+    found = load(made_up_tables(tmp_path_factory.mktemp("spectrum") / "tables"))
+    rng = np.random.default_rng(6)
+    divergences = found.divergences * rng.choice([0.05, 1.0], found.divergences.shape)
+    windows = found.windows.assign(weight=rng.integers(1, 4, len(found.windows)).astype(float))
+    return replace(found, divergences=divergences, windows=windows)
+
+
+def needed_of(measurement: Measurement, curve: Curve) -> list[float]:
+    """Return the sufficient k of every window by definition."""
+    shorts = measurement.windows["kl_short_nats" if curve.context == "real" else "null_kl_short_nats"].astype(float)
+    names = list(measurement.selectors) if curve.family == FEWEST else [curve.family]
+    of_families = []
+    for name in names:
+        of_ks = [measurement.divergences[name, curve.context, k].astype(float) for k in KS]
+        rows = zip(shorts, *of_ks, strict=True)
+        of_families.append([first_enough(row, KS, curve.tolerance_nats, lasting=curve.lasting) for row in rows])
+    return [min(needed) for needed in zip(*of_families, strict=True)]
+
+
+def test_shares_are_those_of_the_windows_by_weight(measurement: Measurement) -> None:
+    found = spectra(measurement)
+    families = {(family, lasting) for family in SEES_TARGET for lasting in (False, True)} | {(FEWEST, False)}
+    assert {(c.family, c.context, c.tolerance_nats, c.lasting) for c in found.by_curve} == {
+        (family, context, tolerance, lasting)
+        for family, lasting in families
+        for context in ("real", "null")
+        for tolerance in TOLERANCES
+    }
+    weights = measurement.windows["weight"] / measurement.windows["weight"].sum()
+    seen = set()
+    for curve, spectrum in found.by_curve.items():
+        needed = needed_of(measurement, curve)
+        seen |= set(needed)
+        expected = [weights[[one <= k for one in needed]].sum() for k in (0, *KS)]
+        assert [share.mean for share in spectrum.shares] == pytest.approx(expected)
+        assert all(s.low <= s.mean <= s.high for s in spectrum.shares)  # type: ignore[operator]
+        assert spectrum.none_needed == spectrum.shares[0] and spectrum.at_most(8) == spectrum.shares[-1]
+        assert spectrum.at_most(3) is None
+    assert seen == {0, *KS, math.inf}
+    assert (found.exact_k, found.row_k, found.max_k) == (1, 0, 8)
+
+
+def test_the_summary_has_the_same_shares(measurement: Measurement) -> None:
+    summary, found = summarize(measurement), spectra(measurement)
+    for context, name in (("real", "none_needed_share"), ("null", "null_none_needed_share")):
+        at_0 = found.of("kl", context)
+        assert at_0 and mean(summary.of_windows(name)) == pytest.approx(at_0.none_needed.mean)
+    for entry in summary.selections:
+        of = found.of(entry.selector, entry.context)
+        if of is None:
+            assert entry.context == "mimicry" and entry.sufficient_share is None
+        else:
+            at_k = of.at_most(entry.k)
+            assert at_k and mean(entry.sufficient_share) == pytest.approx(at_k.mean)
+
+
+def test_the_k_of_a_share_is_where_line_and_band_reach_it(measurement: Measurement) -> None:
+    for spectrum in spectra(measurement).by_curve.values():
+        for share in (0.05, 0.5, 0.8, 0.9, 1.0):
+            k = spectrum.reaching(share)
+            at = dict(zip(spectrum.ks, spectrum.shares, strict=True))
+            for found, name in ((k.value, "mean"), (k.low, "high"), (k.high, "low")):
+                reached = [k for k in at if getattr(at[k], name) >= share - 1e-9]
+                assert found == (reached[0] if reached else None)
+
+
+def test_few_documents_have_no_band(tmp_path: Path) -> None:
+    spectrum = spectra(load(made_up_tables(tmp_path / "tables", num_documents=20))).of("kl")
+    assert spectrum is not None and not spectrum.has_intervals
+    assert spectrum.reaching(0.0) == SmallestK(0, None, None)
+
+
+def planted(sizes: Sequence[int], *, seed: int = 0) -> tuple[Measurement, pd.DataFrame]:
+    """Return windows whose prediction changes by 0.6 nats as soon as all of some planted tokens are visible, and not before.
+
+    So it is of sparse parity, where any part of the bits tells nothing; of a needle there is one. The chooser knows the planted
+    tokens. Returned with it: their number, the suffix and the random draw that hold all of them.
+    """
+    rng, num_long_range = np.random.default_rng(seed), LENGTHS["num_long_range"]
+    found, ks = made_up(len(sizes), 0.3, seed=seed), list(range(1, LENGTHS["num_long_range"] + 1))
+    found = found.restrict(~found.windows["doc_id"].duplicated().to_numpy())
+    delta, truth = {}, []
+    orders = {"greedy-kl": [], "nearest": [], "random": []}  # type: ignore[var-annotated]
+    for size in sizes:
+        bits = rng.choice(num_long_range, size, replace=False)
+        others = np.setdiff1d(rng.permutation(num_long_range), bits, assume_unique=True)
+        orders["greedy-kl"].append([*bits, *others])
+        orders["nearest"].append(range(num_long_range - 1, -1, -1))
+        orders["random"].append(rng.permutation(num_long_range))
+        ranks = [max(list(orders[name][-1]).index(bit) + 1 for bit in bits) for name in orders]
+        truth.append(dict(zip(orders, ranks, strict=True), bits=bits))
+    for name, of_windows in orders.items():
+        for context in ("real", "null"):
+            for k in ks:
+                hidden = [
+                    not set(t["bits"]) <= set(list(order)[:k]) for t, order in zip(truth, of_windows, strict=True)
+                ]
+                delta[name, context, k] = 0.6 * np.array(hidden) * (context == "real")
+    divergences = pd.DataFrame(delta)
+    divergences.columns.names = ["selector", "context", "k"]
+    windows = found.windows.reset_index(drop=True).assign(kl_short_nats=0.6, null_kl_short_nats=0.0)
+    selectors = dict.fromkeys(orders, SelectorInfo(sees_target=False, num_evaluations=1))
+    zero = pd.DataFrame(0.0, index=divergences.index, columns=divergences.columns)
+    of = Measurement(windows, zero, divergences, zero.iloc[:, :0], selectors, found.manifest)
+    return of, pd.DataFrame(truth)
+
+
+def test_the_spectrum_of_a_planted_task_is_its_answer() -> None:
+    """Choices need the planted tokens, suffixes reach back to the farthest one, random ones draw until all are there."""
+    sizes = np.random.default_rng(1).integers(1, 4, 60)
+    measurement, truth = planted(sizes.tolist())
+    frame = spectrum_frame(measurement)
+    for tolerance in TOLERANCES:
+        rows = frame[(frame["context"] == "real") & (frame["tolerance_nats"] == tolerance)]
+        for family in ("greedy-kl", "nearest", "random"):
+            of = rows[rows["family"] == family]
+            assert of["k"].tolist() == of["lasting_k"].tolist() == truth[family].tolist()
+        assert rows[rows["family"] == "greedy-kl"]["k"].tolist() == sizes.tolist()
+        shortest = rows[rows["family"] == "nearest"]["min_context_tokens"]
+        farthest = [min(bits) for bits in truth["bits"]]
+        assert shortest.tolist() == [LENGTHS["full_len"] - position for position in farthest]
+    assert (frame[frame["context"] == "null"]["k"] == 0).all()
+    found = spectra(measurement)
+    assert chosen_family(list(measurement.selectors)) == "greedy-kl"
+    chosen, near = found.of("greedy-kl"), found.of("nearest")
+    assert chosen and near
+    assert chosen.reaching(1.0).value == 3 and near.reaching(0.9).value == np.quantile(
+        truth["nearest"], 0.9, method="higher"
+    )
+
+
+@pytest.mark.parametrize(("train_len", "row_k"), [(8, 0), (11, 3), (12, 4), (19, 11)])
+def test_beyond_the_row_are_targets_of_which_the_row_does_not_suffice(train_len: int, row_k: int) -> None:
+    measurement, truth = planted([1, 2, 2, 3, 1, 1] * 10)
+    measurement = replace(
+        measurement, manifest={**measurement.manifest, "context": {**LENGTHS, "train_len": train_len}}
+    )
+    found = spectra(measurement)
+    assert found.row_k == row_k
+    weights = measurement.windows["weight"]
+    expected = weights[LENGTHS["local_len"] + truth["nearest"] > train_len].sum() / weights.sum()
+    assert mean(found.beyond_row(tolerance=0.1)) == pytest.approx(expected)
+    assert mean(found.beyond_row("null", tolerance=0.1)) == 0
+
+
+@pytest.mark.parametrize("train_len", [None, 20, 30, 4])
+def test_nothing_is_beyond_a_row_that_is_unknown_or_has_all_tokens(train_len: int | None) -> None:
+    measurement, _ = planted([1] * 6)
+    measurement = replace(
+        measurement, manifest={**measurement.manifest, "context": {**LENGTHS, "train_len": train_len}}
+    )
+    assert spectra(measurement).beyond_row() is None
+
+
+def test_a_row_between_two_measured_k_has_no_share(measurement: Measurement) -> None:
+    manifest = {**measurement.manifest, "context": {**LENGTHS, "train_len": 11}}
+    assert spectra(replace(measurement, manifest=manifest)).beyond_row() is None
+
+
+def test_no_k_is_exact_where_not_all_singles_were_measured(measurement: Measurement) -> None:
+    screened = {**measurement.manifest, "influence": {"screen": 4}}
+    assert spectra(replace(measurement, manifest=screened)).exact_k == 0
+    others = measurement.restrict_selectors({"attention": "attention"})
+    assert spectra(others).exact_k == 0
+
+
+def test_key_tokens_by_their_formula() -> None:
+    measurement = made_up(150, 0.5, seed=3)
+    windows = measurement.windows
+    windows["gain_long_nats"] = 1.2 * windows["gain_long_nats"] + 1.0
+    windows["loss_long_nats"] = windows["loss_short_nats"] - windows["gain_long_nats"]
+    frame, found = key_token_frame(measurement), key_tokens(measurement)["real"]
+    weight = key_weight = long = short = 0.0
+    for row, of in zip(windows.itertuples(), frame.itertuples(), strict=True):
+        log_long, log_short = -row.loss_long_nats, -row.loss_short_nats
+        lsd, lcl = log_long - log_short, log_long
+        assert (of.lsd_nats, of.lcl_nats) == (pytest.approx(lsd), pytest.approx(lcl))
+        assert of.is_key == (lsd > 2 and lcl > -2)
+        weight += row.weight
+        if lsd > 2 and lcl > -2:
+            key_weight += row.weight
+            long += row.weight * row.loss_long_nats
+            short += row.weight * row.loss_short_nats
+    assert 0.02 < key_weight / weight < 0.6 and ((frame["lsd_nats"] > 2) & ~frame["is_key"]).any()
+    assert mean(found.share) == pytest.approx(key_weight / weight)
+    assert mean(found.loss_long_nats) == pytest.approx(long / key_weight)
+    assert mean(found.loss_short_nats) == pytest.approx(short / key_weight)
+    assert mean(found.perplexity) == pytest.approx(math.exp(long / key_weight))
+
+
+def test_without_key_tokens_there_is_no_perplexity() -> None:
+    found = key_tokens(made_up(60, -3.0))["real"]
+    assert mean(found.share) == 0
+    assert (found.loss_short_nats, found.loss_long_nats, found.perplexity) == (None, None, None)
