@@ -137,18 +137,32 @@ def made_up_curve(
 
 
 def pretrained_curve(
-    folder: Path, gain: float, *, name: str = "someone/Made-Up-2M", of_model: dict[str, Any] = PRETRAINED
+    folder: Path,
+    gain: float,
+    *,
+    name: str = "someone/Made-Up-2M",
+    of_model: dict[str, Any] = PRETRAINED,
+    row_len: Optional[int] = None,
 ) -> Path:
     """Write the folder of a pretrained model whose context curve gains this much from ``ROW`` to ``FULL`` visible tokens.
 
-    ``of_model``: entries of the curve's manifest about the model.
+    ``of_model``: entries of the curve's manifest about the model. ``row_len``: its training row, as stated.
     """
     folder.mkdir(parents=True)
     write_json(folder / "manifest.json", {"kind": "pretrained", "status": "complete"})
     losses_WN, doc_ids = made_up_losses(gain)
     setup = {**of_model, "run": folder.name, "model": {**MODEL, "name": name}}
-    made_up_curve(folder, losses_WN, doc_ids=doc_ids, setup=setup)
+    curve = made_up_curve(folder, losses_WN, doc_ids=doc_ids, setup=setup)
+    if row_len is not None:
+        state_row(curve, row_len)
     return folder
+
+
+def state_row(tables: Path, row_len: int) -> None:
+    """State the training row of the pretrained model that some tables are of."""
+    manifest = read_json(tables / "manifest.json")
+    manifest["context"] |= {"train_len": row_len, "train_len_is_stated": True, "max_position": 2048}
+    write_json(tables / "manifest.json", manifest)
 
 
 def made_up_losses(

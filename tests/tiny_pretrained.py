@@ -38,3 +38,14 @@ def save_llama(folder: Path, texts: list[str], *, max_position: int = MAX_POSITI
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     return folder
+
+
+def loss_after(model: transformers.LlamaForCausalLM, tokens: list[int], positions: list[int], target: int) -> float:
+    """Return the loss by transformers itself, where a row holds the visible tokens alone."""
+    size = len(tokens)
+    mask = torch.ones(1, 1, size, size, dtype=torch.bool).tril()  # without it, gaps in positions would end a sequence
+    with torch.no_grad():
+        logits = model(
+            torch.tensor([tokens]), position_ids=torch.tensor([positions]), attention_mask=mask, use_cache=False
+        ).logits[0, -1]
+    return float(-logits.double().log_softmax(-1)[target])

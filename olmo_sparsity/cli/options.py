@@ -113,7 +113,13 @@ def resolve(
     loaded = None if config is None else load_config(config, overrides or [])
     if loaded is not None and revision is None and loaded.pretrained.model == model:
         revision = loaded.pretrained.revision
-    pretrained = PretrainedConfig(model, revision) if model is not None else None
+    pretrained: Optional[PretrainedConfig] = None
+    if model is not None:
+        asked = load_config(config or pretrained_config_path(), overrides or [])
+        asked = with_keys(
+            asked, {"pretrained": {**(keys or {}).get("pretrained", {}), "model": model, "revision": revision}}
+        )
+        pretrained = asked.pretrained
     folder = run
     if folder is None and pretrained is not None:
         folder = RUNS / pretrained.folder_name

@@ -96,7 +96,7 @@ class Config:
         return MeasuredLengths(
             local_len=local_len,
             full_len=full_len,
-            train_len=self.context.row_len if is_trained_here else None,
+            train_len=self.context.row_len if is_trained_here else self.pretrained.train_len,
             max_position=self.max_position if is_trained_here else None,
             num_long_range=full_len - local_len,
         )

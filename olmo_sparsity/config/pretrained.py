@@ -5,12 +5,33 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Optional
+from typing import Any, Literal, Optional
 
-from olmo_sparsity.config.keys import check_values, key, require
+from olmo_sparsity.config.flags import Flag
+from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
+from olmo_sparsity.errors import UserError
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
+RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
+MEASURING = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
+
+
+def parse_rope_scaling(text: str) -> dict[str, Any]:
+    """Return the keys of ``pretrained`` that ``--rope-scaling`` gives: ``none``, or a method and a factor, ``yarn:4``.
+
+    Raises:
+        UserError: ``text`` is neither.
+    """
+    method, _, factor = text.partition(":")
+    if text == "none":
+        return {"rope_scaling": "none", "rope_factor": None}
+    if method not in ("linear", "dynamic", "yarn") or not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", factor):
+        raise UserError(
+            f"--rope-scaling {text}: must be none, or linear, dynamic or yarn with the factor by which the context grows, such "
+            "as yarn:4"
+        )
+    return {"rope_scaling": method, "rope_factor": float(factor)}
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,35 @@ class PretrainedConfig:
         "checkpoints are loaded. Code of a model is never run.",
     )
 
+    train_len: Optional[int] = key(
+        None,
+        "Tokens of a row of its training, as its authors say. With it the gate beyond the training row applies, and lengths "
+        "beyond the row and beyond the positions of the model are measured, with a warning. Every output says that it was "
+        "stated. null: not known.",
+        least=1,
+        most=LARGEST_LENGTH,
+        flag=Flag(
+            "Tokens of a row of a pretrained model's training, as its authors say. Default: not known.",
+            MEASURING,
+            metavar="N",
+        ),
+    )
+    rope_scaling: RopeScaling = key(
+        "none",
+        "How rotary positions are scaled for longer contexts than those of training, as in transformers. none: as the model "
+        "has them. linear: all distances are divided by rope_factor. dynamic: dynamic NTK, whose base grows with the length of "
+        "the text. yarn: YaRN. dynamic and yarn begin at train_len, or where it is null at the model's number of positions.",
+        flag=Flag(
+            "Scale rotary positions: linear, dynamic or yarn, and the factor, such as yarn:4. Default: none.",
+            MEASURING,
+            metavar="METHOD:FACTOR",
+            parse=parse_rope_scaling,
+        ),
+    )
+    rope_factor: Optional[float] = key(
+        None, "The factor of rope_scaling, by which the context grows. null: there is no scaling.", least=1, most=10**4
+    )
+
     def __post_init__(self) -> None:
         check_values(self, "pretrained")
         require(
@@ -47,12 +97,37 @@ class PretrainedConfig:
             self.device_map in (None, "auto"),
             f"pretrained.device_map = {self.device_map}: must be auto, or null",
         )
+        require(
+            (self.rope_scaling == "none") == (self.rope_factor is None),
+            f"pretrained.rope_factor = {self.rope_factor} with pretrained.rope_scaling = {self.rope_scaling}: a scaling takes a "
+            "factor, and none takes none",
+        )
 
     @property
     def folder_name(self) -> str:
-        """Name of the folder of results: that of the model and its revision. The model must be given."""
+        """Name of the folder of results: that of the model, its revision and its scaling. The model must be given."""
         assert self.model is not None
-        return slug(self.model) + (f"-{_plain(self.revision)}" if self.revision else "")
+        scaling = "" if self.scaling is None else f"-{self.rope_scaling}{self.rope_factor:g}"
+        return slug(self.model) + (f"-{_plain(self.revision)}" if self.revision else "") + scaling
+
+    def check_used(self) -> None:
+        """Check that nothing is said about a pretrained model where there is none.
+
+        This is not checked when the configuration is loaded, since ``--model`` names the model later.
+
+        Raises:
+            UserError: something is.
+        """
+        require(
+            self.model is not None or (self.train_len, self.rope_scaling) == (None, "none"),
+            "pretrained.train_len and pretrained.rope_scaling are about a pretrained model, and none is named; of a run the row "
+            "is known (context.train_len), and positions are not scaled",
+        )
+
+    @property
+    def scaling(self) -> Optional[str]:
+        """How rotary positions are scaled, with the factor, such as ``yarn:4``; None: they are not."""
+        return None if self.rope_scaling == "none" else f"{self.rope_scaling}:{self.rope_factor:g}"
 
 
 def slug(name: str) -> str:

@@ -2,8 +2,8 @@
 
 The targets are the same at every length, so the points are paired. Hidden tokens are not run: the row of a point begins with its
 oldest visible token, at position 0 or directly behind the anchor, as rows of training begin. Lengths go past ``full_len``:
-rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on. A pretrained
-model is measured up to the positions that it was trained on.
+rotary embeddings have no weights, so the model of a run can be run at lengths that it was never trained on, and so can a
+pretrained model whose training row is stated. Others are measured up to the positions that they were trained on.
 """
 
 from __future__ import annotations
@@ -110,10 +110,9 @@ def measure_context_curve(
     """
     settings, max_visible = config.influence, config.context_curve.max_visible
     longest = visible_lengths(config.measured_lengths, max_visible)[-1]
-    is_asked_for = config.pretrained.model is None or max_visible is not None
+    is_asked_for = config.pretrained.model is None or max_visible is not None or config.pretrained.train_len is not None
     opened = open_model(config, run, longest=longest if is_asked_for else None)
-    limit = None if opened.record is None else opened.max_position - opened.num_anchors
-    lengths = visible_lengths(opened.lengths, max_visible, limit=limit)
+    lengths = visible_lengths(opened.lengths, max_visible, limit=opened.most_visible)
     run_id = fingerprint(
         SCHEMA_VERSION,
         lengths,

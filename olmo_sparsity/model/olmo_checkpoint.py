@@ -64,12 +64,17 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.yaml").is_file() and (folder / "model.pt").is_file()
 
 
-def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
+def open_checkpoint(folder: Path, device: torch.device, *, max_position: Optional[int] = None) -> OpenedCheckpoint:
     """Load the model and the tokenizer of a checkpoint.
 
     Files of this package's checkpoints are compared with their hashes, and where the checkpoint lies in its run, it and the
     tokenizer with the manifest of the run. Those of OLMo's have no hashes; there the names and shapes of the weights are
     compared with the configuration.
+
+    Args:
+        folder: of the checkpoint.
+        device: where the model goes.
+        max_position: position IDs lie below this, of rotary positions; None: below that of training.
 
     Raises:
         UserError: a file is damaged, of another run, holds more than tensors, or describes a model that is not computed here;
@@ -80,13 +85,17 @@ def open_checkpoint(folder: Path, device: torch.device) -> OpenedCheckpoint:
     if run is not None and manifest is not None:
         check_checkpoint_of_run(folder.resolve(), manifest)
         tokenizer_text = tokenizer_of_run(run, manifest).read_text(encoding="utf-8")
-        return OpenedCheckpoint(load_model(folder, device), tokenizer_text, read_config_of(run).context.bos)
+        model = load_model(folder, device, max_position=max_position)
+        return OpenedCheckpoint(model, tokenizer_text, read_config_of(run).context.bos)
     load = load_model if (folder / "train.json").is_file() else _load_foreign
-    return OpenedCheckpoint(load(folder, device), _tokenizer_text(folder, run), _rows_have_bos(run))
+    model = load(folder, device, max_position=max_position)
+    return OpenedCheckpoint(model, _tokenizer_text(folder, run), _rows_have_bos(run))
 
 
-def _load_foreign(folder: Path, device: torch.device) -> OLMoWithPositions:
+def _load_foreign(folder: Path, device: torch.device, *, max_position: Optional[int] = None) -> OLMoWithPositions:
     raw = read_model_config(folder)
+    if max_position is not None:
+        raw["max_sequence_length"] = max_position
     for key, computed in COMPUTED.items():
         if raw.get(key) not in computed:
             raise UserError(

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from olmo_sparsity.config import PretrainedConfig
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
@@ -52,6 +53,7 @@ class PretrainedModel:
             token that ends texts.
         adds_bos: the tokenizer itself puts a token in front of a text.
         eos_token: the token that ends texts.
+        can_be_longer: rows may have more position IDs than the model was made for: its positions are rotary, and a row is stated.
         rows_have_bos: of a checkpoint or an export of a run of this package, whether ``bos_id`` stood before every row of its
             training; None: it is not known.
     """
@@ -62,6 +64,7 @@ class PretrainedModel:
     bos_id: int
     adds_bos: bool
     eos_token: str
+    can_be_longer: bool = False
     rows_have_bos: Optional[bool] = None
 
     @property
@@ -78,7 +81,9 @@ class _OwnTokenizer:
     eos_token: str
 
 
-def open_pretrained(settings: PretrainedConfig, *, device: torch.device, precision: Precision) -> PretrainedModel:
+def open_pretrained(
+    settings: PretrainedConfig, *, device: torch.device, precision: Precision, longest: Optional[int] = None
+) -> PretrainedModel:
     """Open the model that ``settings.model`` names.
 
     Args:
@@ -86,6 +91,8 @@ def open_pretrained(settings: PretrainedConfig, *, device: torch.device, precisi
         device: where it goes, unless ``settings.device_map`` is ``auto``.
         precision: of its weights. ``auto``: bf16 on a GPU with units for it; of a checkpoint or an export of a run fp32, in which
             the run is measured.
+        longest: position IDs of the longest row that will be run; None: the model's own. Where they are more, and
+            ``settings.train_len`` is stated, those of a model with rotary positions are extended.
 
     Raises:
         UserError: there is no such model, or it cannot be loaded safely.
@@ -98,13 +105,15 @@ def open_pretrained(settings: PretrainedConfig, *, device: torch.device, precisi
         )
     if path.suffix == ".gguf" and path.is_file():
         files = ModelFiles(path.parent, [path], pickled=False, revision=None)
-        return _open_with_transformers(files, settings, device=device, precision=precision, gguf=path.name)
+        return _open_with_transformers(
+            files, settings, device=device, precision=precision, longest=longest, gguf=path.name
+        )
     if is_checkpoint(path):
-        return _open_olmo(path, settings, device=device, precision=precision)
+        return _open_olmo(path, settings, device=device, precision=precision, longest=longest)
     if (path / "config.json").is_file():
         check_exported(path)
         files = find_files(path, allow_pickle=settings.allow_pickle)
-        return _open_with_transformers(files, settings, device=device, precision=precision)
+        return _open_with_transformers(files, settings, device=device, precision=precision, longest=longest)
     if path.exists():
         raise UserError(
             f"pretrained.model = {name}: neither a Hugging Face folder (config.json), nor an OLMo checkpoint (config.yaml and "
@@ -113,7 +122,7 @@ def open_pretrained(settings: PretrainedConfig, *, device: torch.device, precisi
     if not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
         raise UserError(f"pretrained.model = {name}: no such folder or file")
     files = download(name, settings.revision, allow_pickle=settings.allow_pickle)
-    return _open_with_transformers(files, settings, device=device, precision=precision)
+    return _open_with_transformers(files, settings, device=device, precision=precision, longest=longest)
 
 
 def _open_with_transformers(
@@ -122,6 +131,7 @@ def _open_with_transformers(
     *,
     device: torch.device,
     precision: Precision,
+    longest: Optional[int] = None,
     gguf: Optional[str] = None,
 ) -> PretrainedModel:
     name = str(settings.model)
@@ -133,8 +143,21 @@ def _open_with_transformers(
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
         rows_have_bos = _rows_have_bos(config, name)
         dtype = _dtype(precision, device, rows_have_bos=rows_have_bos)
+        own_max_position = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if settings.rope_factor is not None:
+            rope_scaling.scale(
+                config,
+                name=name,
+                method=settings.rope_scaling,
+                factor=settings.rope_factor,
+                row_len=settings.train_len,
+            )
         raw = _load(files, settings, config=config, device=device, dtype=dtype, safe=safe)
-    model = TransformersModel(raw)
+        if settings.rope_factor is not None:
+            rope_scaling.check_scaled(raw, name=name, method=settings.rope_scaling)
+    can_be_longer = settings.train_len is not None and rope_scaling.rope_parameters(config) is not None
+    is_longer = can_be_longer and own_max_position is not None and (longest or 0) > own_max_position
+    model = TransformersModel(raw, max_position=longest if is_longer else own_max_position)
     _check_same_vocabulary(name, own.tokenizer, vocab_size=model.vocab_size)
     record = ModelRecord(
         name=name,
@@ -143,11 +166,19 @@ def _open_with_transformers(
         architecture=model.architecture,
         num_parameters=model.num_parameters,
         dtype=str(model.dtype).removeprefix("torch."),
-        max_position=model.max_position,
+        max_position=own_max_position or model.max_position,
         tokenizer_sha256=sha256_text(own.tokenizer.to_str()),
+        rope_scaling=settings.scaling,
     )
     return PretrainedModel(
-        model, own.tokenizer, record, own.bos_id, own.adds_bos, own.eos_token, rows_have_bos=rows_have_bos
+        model,
+        own.tokenizer,
+        record,
+        own.bos_id,
+        own.adds_bos,
+        own.eos_token,
+        can_be_longer=can_be_longer,
+        rows_have_bos=rows_have_bos,
     )
 
 
@@ -189,7 +220,9 @@ def _load(
     architecture = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     fused = all(getattr(kind, "_supports_sdpa", False) for kind in _as_tuple(architecture))
     spread = settings.device_map == "auto"
-    options = {} if "gguf_file" in safe else {"use_safetensors": not files.pickled}
+    options: dict[str, Any] = {} if "gguf_file" in safe else {"use_safetensors": not files.pickled}
+    if settings.scaling is not None:
+        options["config"] = config
     raw, loaded = transformers.AutoModelForCausalLM.from_pretrained(
         files.folder,
         # Named, since a configuration file may name code on the hub instead.
@@ -258,13 +291,22 @@ def _plain_text_only(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _open_olmo(
-    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Precision
+    path: Path, settings: PretrainedConfig, *, device: torch.device, precision: Precision, longest: Optional[int]
 ) -> PretrainedModel:
     if settings.device_map is not None:
         raise UserError(
             f"pretrained.device_map = {settings.device_map}: an OLMo checkpoint is loaded on one device; set it to null"
         )
+    if settings.scaling is not None:
+        raise UserError(
+            f"pretrained.rope_scaling = {settings.rope_scaling}: transformers scales positions, and an OLMo checkpoint is run "
+            "without it; give its Hugging Face version (olmo-sparsity export hf)"
+        )
     checkpoint = open_checkpoint(path, device)
+    own_max_position = checkpoint.model.max_position
+    can_be_longer = settings.train_len is not None and checkpoint.model.config.rope
+    if can_be_longer and (longest or 0) > own_max_position:
+        checkpoint = open_checkpoint(path, device, max_position=longest)
     tokenizer = _plain_text_only(Tokenizer.from_str(checkpoint.tokenizer_text))
     eos_id = checkpoint.model.config.eos_token_id
     dtype = _dtype(precision, device, rows_have_bos=checkpoint.rows_have_bos)
@@ -277,7 +319,7 @@ def _open_olmo(
         architecture="OLMo",
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(dtype).removeprefix("torch."),
-        max_position=model.max_position,
+        max_position=own_max_position,
         tokenizer_sha256=sha256_text(tokenizer.to_str()),
     )
     eos_token = tokenizer.id_to_token(eos_id)
@@ -292,6 +334,7 @@ def _open_olmo(
         eos_id,
         adds_bos=False,
         eos_token=eos_token,
+        can_be_longer=can_be_longer,
         rows_have_bos=checkpoint.rows_have_bos,
     )
 

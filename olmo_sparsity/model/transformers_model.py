@@ -23,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.rope_scaling import LengthDependentFrequencies
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
@@ -35,8 +36,14 @@ _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of th
 class TransformersModel:
     """A causal language model of ``transformers``. It computes the logits of the last token only."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, *, max_position: Optional[int] = None, text_len: Optional[int] = None):
         """Take over a model: it is put in evaluation mode, without gradients of its weights.
+
+        Args:
+            model: of transformers.
+            max_position: rows may have position IDs below this; None: below what its configuration says.
+            text_len: position IDs of a window. Where the frequencies of its positions depend on the length of the text, keys and
+                values of the beginning of a window have those of the whole window.
 
         Raises:
             UserError: it takes no position IDs, or does not say how many there are.
@@ -48,13 +55,15 @@ class TransformersModel:
                 "tokens, as with ALiBi, or it has a recurrent state); hiding tokens would move those before them"
             )
         self._model = model.eval().requires_grad_(False)
-        max_position = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        if not max_position:
+        own = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if not own:
             raise UserError(
                 f"{architecture}: such a model cannot be measured, because its configuration does not say how many positions "
                 "it has (max_position_embeddings)"
             )
-        self._max_position = int(max_position)
+        self._max_position = int(max_position or own)
+        self._text_len = text_len
+        self._frequencies = LengthDependentFrequencies(model)
 
     @property
     def raw(self) -> Any:
@@ -74,8 +83,17 @@ class TransformersModel:
 
     @property
     def max_position(self) -> int:
-        """The number of position IDs that the model was made for."""
+        """The number of position IDs that rows may have: those that the model was made for, or more where it was said."""
         return self._max_position
+
+    def with_text_len(self, text_len: int) -> TransformersModel:
+        """Return the same model for windows of ``text_len`` position IDs; the weights are shared."""
+        return TransformersModel(self._model, max_position=self._max_position, text_len=text_len)
+
+    @property
+    def has_length_dependent_positions(self) -> bool:
+        """Whether the frequencies of its positions depend on the length of the text (dynamic NTK)."""
+        return self._frequencies.is_used
 
     @property
     def architecture(self) -> str:
@@ -133,7 +151,9 @@ class TransformersModel:
         """
         cache = transformers.DynamicCache(config=self._model.config)
         mask = torch.ones_like(tokens_BP) if allowed_BPP is None else self._mask(allowed_BPP)
-        self._run(tokens_BP, positions_BP, attention_mask=mask, past_key_values=cache, use_cache=True)
+        self._run(
+            tokens_BP, positions_BP, text_len=self._text_len, attention_mask=mask, past_key_values=cache, use_cache=True
+        )
         for number, layer in enumerate(cache.layers):
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
                 raise UserError(
@@ -192,9 +212,13 @@ class TransformersModel:
         copied = copy.deepcopy(self._model)
         for parameter in copied.parameters():
             parameter.data = parameter.data.to(dtype)
-        return TransformersModel(copied)
+        return TransformersModel(copied, max_position=self._max_position, text_len=self._text_len)
 
-    def _run(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, **options: Any) -> Any:
+    def _run(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, text_len: Optional[int] = None, **options: Any
+    ) -> Any:
+        """Run rows; ``text_len``: position IDs of the text that they begin, where it is longer than they are."""
+        self._frequencies.set_for(positions_BT, text_len=text_len)
         return self._model(
             input_ids=tokens_BT, position_ids=positions_BT, logits_to_keep=1, return_dict=True, **options
         )

@@ -13,7 +13,7 @@ class MeasuredLengths:
     Attributes:
         local_len: L, the number of local tokens.
         full_len: length of the full context.
-        train_len: tokens of a training row; None for a pretrained model, where no row is known.
+        train_len: tokens of a training row; of a pretrained model as the user states it, None where no row is known.
         max_position: position IDs of training lie below this; None for a pretrained model, which itself knows its limit.
         num_long_range: M, the number of long-range tokens.
     """
@@ -36,8 +36,9 @@ class ModelRecord:
         architecture: the name of its class.
         num_parameters: its number of weights.
         dtype: of the weights in memory, as torch names it, such as ``bfloat16``.
-        max_position: its number of position IDs.
+        max_position: its number of position IDs, as its configuration says.
         tokenizer_sha256: of the tokenizer's JSON text.
+        rope_scaling: how its rotary positions are scaled here, with the factor, such as ``yarn:4``; None: as it has them.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ModelRecord:
     dtype: str
     max_position: int
     tokenizer_sha256: str
+    rope_scaling: Optional[str] = None
 
 
 @dataclass(frozen=True)

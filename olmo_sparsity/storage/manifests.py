@@ -60,6 +60,7 @@ class Lengths(Struct):
     num_chunks: Optional[int] = None
     pose_method: Optional[str] = None
     pose_contents: Optional[str] = None
+    train_len_is_stated: Optional[bool] = None
 
 
 class Model(Struct):
@@ -73,6 +74,7 @@ class Model(Struct):
     tokenizer_sha256: str = ""
     architecture: str = ""
     max_position: int = 0
+    rope_scaling: Optional[str] = None
 
 
 class Anchor(Struct):

@@ -262,6 +262,7 @@ def print_curve(tables: Path) -> None:
         Sentence(str(tables), is_bold=True),
         Sentence(f"{measured_words(curve)}."),
         Sentence(f"{data_words(curve)}; {INTERVALS}"),
+        *([Sentence(length_words(curve.lengths))] if curve.lengths.train_len_is_stated else []),
         ResultTable("context curve", columns, rows),
         *_anchor_warnings(curve.setup),
     ]

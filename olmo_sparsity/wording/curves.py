@@ -55,7 +55,11 @@ def gain_beyond_lines(compared: ComparedCurves) -> list[str]:
             lines.append(f"{label} ({seeds_words(len(model.seeds))}): {gain}{_share_words(model)}")
     if not lines:
         return []
-    heading = f"gain beyond the training row, from {compared.row_len} to {compared.full_len} visible tokens, nats [95% interval]:"
+    stated = "stated " if any(model.curve.lengths.train_len_is_stated for model in compared.models) else ""
+    heading = (
+        f"gain beyond the {stated}training row, from {compared.row_len} to {compared.full_len} visible tokens, nats "
+        "[95% interval]:"
+    )
     return [heading, *lines, *_warnings_of_shares(compared)]
 
 

@@ -11,7 +11,7 @@ from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.summary import PredictionRecovered, SelectionSummary, Summary
 from olmo_sparsity.wording.gates import EITHER_WAY, MAY_BE_GAP, SELECTION_ONLY, gap_words
 from olmo_sparsity.wording.numbers import TOO_FEW_TO_TELL, against_zero, interval, no_interval_words, recovered_words
-from olmo_sparsity.wording.setup import null_words
+from olmo_sparsity.wording.setup import null_words, row_words
 from olmo_sparsity.wording.units import counted_of, units_of
 
 MOST = 0.5  # of the long gain
@@ -41,14 +41,15 @@ def verdict_words(summary: Summary, first: Optional[str] = None) -> str:
 
 def _beyond_clause(summary: Summary) -> str:
     """Return whether the gain reaches beyond the training row, as a clause."""
-    row = summary.lengths.train_len
-    if row is None:
+    lengths = summary.lengths
+    if lengths.train_len is None:
         return " (its training row is not known)"
+    row = f"{row_words(lengths).replace('a training', 'its training')} of {lengths.train_len} tokens"
     if summary.beyond_gate == "not-applicable":
-        return f", none of which lies beyond its training row of {row} tokens"
+        return f", none of which lies beyond {row}"
     if summary.beyond_gate_passed:
-        return f", also from beyond its training row of {row} tokens"
-    return f", but no gain from beyond its training row of {row} tokens is shown"
+        return f", also from beyond {row}"
+    return f", but no gain from beyond {row} is shown"
 
 
 def _few_clause(summary: Summary, selector: Optional[str]) -> str:
@@ -353,12 +354,13 @@ def _null_warning(summary: Summary, selector: str, *, k: int) -> str:
 def _generalization_words(summary: Summary) -> str:
     """Return what the measurement shows about length generalization."""
     gain, row, full = summary.gain_beyond_nats, summary.lengths.train_len, summary.lengths.full_len
+    a_row = row_words(summary.lengths)
     if row is None or gain is None:
         return "Without a known training row, nothing is shown about length generalization."
     if summary.beyond_gate == "not-applicable":
-        return f"A training row has all {full} tokens: {SELECTION_ONLY}."
+        return f"{a_row[0].upper()}{a_row[1:]} has all {full} tokens: {SELECTION_ONLY}."
     worth = (
-        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has "
+        f"All {full} tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as {a_row} has "
         f"({EITHER_WAY})"
     )
     if summary.beyond_gate_passed:

@@ -8,6 +8,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, MIN_DOCUMEN
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.summary import ROBUST_RATIO, Gate, Summary
 from olmo_sparsity.wording.numbers import FRAGILE, TOO_FEW_DOCUMENTS, interval
+from olmo_sparsity.wording.setup import row_words
 
 WITHOUT_GAP = "without the gap in the position IDs"  # of recent tokens that begin where a row of training begins
 MAY_BE_GAP = "the long gain may be the cost of the gap in the position IDs"
@@ -85,25 +86,28 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
     """Return the gate beyond the training row in one sentence; ``short``: without its number, and what follows only of a failed
     one."""
     gain, lengths = summary.gain_beyond_nats, summary.lengths
-    row, full = lengths.train_len, lengths.full_len
+    row, full, a_row = lengths.train_len, lengths.full_len, row_words(lengths)
     if row is None or gain is None:
         reason, follows = "no training row of this model is known", f"{ABOUT_SELECTION}; {NO_GENERALIZATION}"
     elif summary.beyond_gate == "not-applicable":
-        reason, follows = f"a training row has all {full} tokens, so nothing lies beyond it", SELECTION_ONLY
+        has = f"all {full} tokens" if row == full else f"{row} tokens, more than the {full} of a window"
+        reason, follows = f"{a_row} has {has}, so nothing lies beyond it", SELECTION_ONLY
     elif not gain.has_interval:
         reason, follows = TOO_FEW_FOR_INTERVAL, SELECTION_ONLY
     elif row == lengths.local_len:
-        reason = f"it is the same gate, since a training row has as many tokens as the local context, {row}"
+        reason = f"it is the same gate, since {a_row} has as many tokens as the local context, {row}"
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
     elif summary.beyond_gate_passed:
         worth = (
-            f"all {full} tokens instead of the last {row}, as many as a training row has ({EITHER_WAY}), are worth "
+            f"all {full} tokens instead of the last {row}, as many as {a_row} has ({EITHER_WAY}), are worth "
             f"{_signed(gain)}"
         )
-        reason, follows = "the mean gain beyond the training row is clearly above 0" if short else worth, ""
+        stated = "stated " if lengths.train_len_is_stated else ""
+        clear = f"the mean gain beyond the {stated}training row is clearly above 0"
+        reason, follows = clear if short else worth, ""
     else:
         number = "" if short else f" ({_signed(gain)})"
-        reason = f"the windows show no clear gain of this model from more tokens than a training row has, {row}{number}"
+        reason = f"the windows show no clear gain of this model from more tokens than {a_row} has, {row}{number}"
         follows = SELECTION_ONLY
     ending = f"; {follows}" if follows and not (short and summary.beyond_gate == "not-applicable") else ""
     return f"{BEYOND_GATE[summary.beyond_gate]}: {reason}{ending}."

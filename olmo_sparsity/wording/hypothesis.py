@@ -14,6 +14,7 @@ SAME_RUN = (
     "Sparsity and {gain} are of one run, so its noise is in both; train further seeds{of_it}, and name them with --run, to "
     "separate them."
 )
+SAME_MODEL = "Sparsity and gain are of one pretrained model, which has no further seeds, so its noise is in both."
 NO_CEILING = "Without a ceiling there is no share: in any model sparse reactions may gain more."
 
 
@@ -23,7 +24,8 @@ def hypothesis_sentences(found: Hypothesis) -> Iterator[str]:
         if entry.sparsity_from == entry.gain_of:
             yield gain_sentence(entry)
             if entry.is_same_run:
-                yield SAME_RUN.format(gain="gain", of_it="")
+                is_pretrained = entry.gain_of in found.pretrained
+                yield SAME_MODEL if is_pretrained else SAME_RUN.format(gain="gain", of_it="")
         else:
             yield share_sentence(entry)
             if entry.is_same_run:
@@ -78,12 +80,13 @@ def _verdict(difference: Estimate, words: tuple[str, str, str]) -> str:
 def measured_words(found: Hypothesis) -> str:
     """Return what was compared, and what the intervals include."""
     seeds = ", ".join(f"{label} ({seeds_words(number)})" for label, number in found.models.items())
+    stated = f" (stated for {', '.join(found.pretrained)})" if found.pretrained else ""
     includes = "the documents"
     if max(found.models.values()) >= MIN_SEEDS:
         includes += f" and the seeds of models with {MIN_SEEDS} or more"
     return (
         f"{found.num_windows:,} targets of {found.num_documents:,} documents; gain: loss with the last {found.row_len} tokens, "
-        f"as many as a training row has, minus loss with {found.full_len}. Models: {seeds}; brackets: 95% intervals that "
+        f"as many as a training row has{stated}, minus loss with {found.full_len}. Models: {seeds}; brackets: 95% intervals that "
         f"include {includes}."
     )
 

@@ -75,7 +75,12 @@ def length_words(lengths: Lengths) -> str:
     if lengths.train_len is None:
         return f"{words}; no training row of this model is known."
     beyond = lengths.full_len - lengths.train_len
-    words += f"; trained on rows of {lengths.train_len} with {positions_words(lengths)}"
+    if lengths.train_len_is_stated:
+        words += f"; stated training row of {lengths.train_len} tokens, {lengths.max_position} positions"
+    else:
+        words += f"; trained on rows of {lengths.train_len} with {positions_words(lengths)}"
+    if lengths.train_len > lengths.full_len:
+        return f"{words}. A row is longer than the full context: nothing lies beyond it."
     if lengths.is_ceiling:
         return f"{words}. A row is as long as the full context: nothing lies beyond it."
     if lengths.train_len == lengths.local_len:
@@ -83,6 +88,11 @@ def length_words(lengths: Lengths) -> str:
     if lengths.train_len < lengths.local_len:
         return f"{words}. A row is shorter than the local context: {beyond} of the {lengths.full_len} tokens lie beyond it."
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
+
+
+def row_words(lengths: Lengths) -> str:
+    """Return ``a training row``, or that it was stated."""
+    return "the stated training row" if lengths.train_len_is_stated else "a training row"
 
 
 def null_words(summary: Summary) -> str:
@@ -131,7 +141,8 @@ def subject_words(run: str, setup: ModelSetup) -> str:
         return f"run {run}"
     revision = "" if model.revision is None else f", revision {model.revision[:DIGITS]}"
     return (
-        f"model {model.short_name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}, "
+        f"model {model.short_name} ({model.num_parameters / 1e6:.4g}M parameters, {model.dtype}{revision}"
+        f"{'' if model.rope_scaling is None else f', RoPE scaling {model.rope_scaling}'}, "
         f"weights {model.weights_sha256[:DIGITS]})"
     )
 

@@ -75,6 +75,14 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ("pretrained: {revision: main}\n", "pretrained.revision = main: there is no pretrained.model"),
         ("pretrained: {model: x, device_map: cuda}\n", "pretrained.device_map = cuda: must be auto, or null"),
         ("influence: {visibility: seen}\n", "influence.visibility"),
+        (
+            "pretrained: {model: x, rope_scaling: yarn}\n",
+            "pretrained.rope_factor = None with pretrained.rope_scaling = yarn",
+        ),
+        (
+            "pretrained: {model: x, rope_factor: 2}\n",
+            "pretrained.rope_factor = 2.0 with pretrained.rope_scaling = none",
+        ),
         ("influence: {local_len: 0}\n", "influence.local_len = 0"),
         ("influence: {local_len: 128}\n", "influence.full_len = 128: must be larger than influence.local_len = 128"),
         ("influence: {full_len: 129}\n", "influence.full_len = 129: the run is trained with 128 positions"),

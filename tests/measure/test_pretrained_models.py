@@ -16,7 +16,7 @@ import transformers
 from conftest import Messages, write_corpus
 from tiny_gguf import BOS as GGUF_BOS
 from tiny_gguf import save_gguf
-from tiny_pretrained import BOS, MAX_POSITION, save_llama
+from tiny_pretrained import BOS, MAX_POSITION, loss_after, save_llama
 
 from olmo_sparsity.config import Config, InfluenceConfig, PretrainedConfig
 from olmo_sparsity.config.files import load_config
@@ -64,17 +64,6 @@ def with_settings(config: Config, **changes: object) -> Config:
 
 def rows_of(tables: Path, table: str) -> list[dict]:
     return read_table(tables, table).to_pylist()
-
-
-def loss_after(model: transformers.LlamaForCausalLM, tokens: list[int], positions: list[int], target: int) -> float:
-    """The loss by transformers itself, where a row holds the visible tokens alone."""
-    size = len(tokens)
-    mask = torch.ones(1, 1, size, size, dtype=torch.bool).tril()  # without it, gaps in positions would end a sequence
-    with torch.no_grad():
-        logits = model(
-            torch.tensor([tokens]), position_ids=torch.tensor([positions]), attention_mask=mask, use_cache=False
-        ).logits[0, -1]
-    return float(-logits.double().log_softmax(-1)[target])
 
 
 def test_losses_are_those_of_transformers_with_a_bos_in_front(tables: Path, config: Config) -> None:

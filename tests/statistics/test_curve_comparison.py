@@ -304,3 +304,29 @@ def test_a_pretrained_model_beside_runs_leaves_their_gains_as_they_are(tmp_path:
         assert one.gain_beyond_nats is not None and other.gain_beyond_nats is not None
         assert one.gain_beyond_nats.mean == other.gain_beyond_nats.mean
     assert not any("Made-Up" in line for line in gain_beyond_lines(with_model))
+
+
+def test_a_pretrained_model_with_a_stated_row_gains_beyond_it(tmp_path: Path) -> None:
+    model = pretrained_curve(tmp_path / "model", gain=0.2, row_len=ROW)
+    runs = all_runs(tmp_path)
+    alone, beside = compare_curves([model]), compare_curves([*runs, model])
+    assert (alone.reference_len, alone.row_len, alone.ceiling) == (ROW, ROW, None)
+    for found in (alone.models[0], beside.models[-1]):
+        losses = {point.num_visible_tokens: point.loss_nats.mean for point in found.curve.points}
+        assert found.gain_beyond_nats is not None
+        assert found.gain_beyond_nats.mean == pytest.approx(losses[ROW] - losses[FULL], abs=1e-9)
+    assert gain_beyond_lines(alone)[0].startswith("gain beyond the stated training row, from 8 to 24")
+    share, ceiling = beside.models[-1].share_of_ceiling, beside.ceiling
+    assert share is not None and ceiling is not None and ceiling.gain_beyond_nats is not None
+    assert ceiling.curve.run == "ceiling"
+    with pytest.raises(UserError, match="rows of 8 and 12 tokens"):
+        compare_curves([*runs, pretrained_curve(tmp_path / "longer", gain=0.2, row_len=12)])
+
+
+def test_a_stated_row_as_long_as_the_full_context_makes_no_ceiling(tmp_path: Path) -> None:
+    """Its training text was another, so that its gain is no measure of what rows so long can teach."""
+    models = [pretrained_curve(tmp_path / name, gain=0.2, name=name, row_len=2048) for name in ("one", "other")]
+    compared = compare_curves([*all_runs(tmp_path), *models])
+    assert compared.ceiling is not None and compared.ceiling.curve.run == "ceiling"
+    assert [model.gain_beyond_nats for model in compared.models[-2:]] == [None, None]
+    assert compare_curves(models).row_len is None

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_runs import FULL, made_up_measurement, made_up_run
+from made_up import MODEL, PRETRAINED
+from made_up_runs import FULL, made_up_measurement, made_up_run, state_row
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, read_hypothesis
 from olmo_sparsity.statistics.several.reactions import read_reactions
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.tables.reading import newest_finished, read_table
 
 
@@ -139,6 +141,43 @@ def test_one_run_is_said_to_be_one(runs: list[Path]) -> None:
     assert "Sparsity and gain are of one run" not in printed(runs[:2])
     assert "Sparsity and the ceiling's gain are of one run" in printed(runs)
     assert "ceiling's gain are of one run" not in printed(runs[:3])
+
+
+def pretrained(run: Path) -> Path:
+    """Write the folder of a pretrained model with a measurement whose numbers are those of a run; no row is stated."""
+    run.mkdir(parents=True)
+    write_json(run / "manifest.json", {"kind": "pretrained", "status": "complete", "model": MODEL})
+    folder = made_up_measurement(run, 0.4)
+    manifest = read_json(folder / "manifest.json")
+    context = {name: manifest["context"][name] for name in ("local_len", "full_len", "num_long_range")}
+    of_run = ("pose", "checkpoint")
+    manifest = {name: value for name, value in manifest.items() if name not in of_run}
+    write_json(folder / "manifest.json", {**manifest, **PRETRAINED, "context": {**context, "train_len": None}})
+    return run
+
+
+def test_a_pretrained_model_whose_row_is_stated(runs: list[Path], tmp_path: Path) -> None:
+    """Its numbers are those of a run with the same tables."""
+    model = pretrained(tmp_path / "model")
+    with pytest.raises(
+        UserError, match=r"^[^\n]*model: no training row of this model is known[^\n]*--train-len N[^\n]*$"
+    ):
+        read_hypothesis([model])
+    state_row(newest_finished(model), 8)
+    found, of_run = read_hypothesis([model]), read_hypothesis(runs[:1])
+    assert found.main[0].thirds == of_run.main[0].thirds and found.main[0].contrasts == of_run.main[0].contrasts
+    assert (found.row_len, found.models, found.pretrained) == (8, {"model": 1}, ("model",))
+    assert not any(entry.analysis.without_overlap for entry in found.robustness) and found.robustness
+    words = printed([model])
+    assert "as many as a training row has (stated for model)" in words
+    assert "of one pretrained model, which has no further seeds" in words
+    both = read_hypothesis([runs[0], model])
+    assert both.models == {"demo": 1, "model": 1} or set(both.models) == {"pose-seed0", "model"}
+    state_row(newest_finished(model), 12)
+    with pytest.raises(UserError, match="rows of 8 and 12 tokens"):
+        read_hypothesis([runs[0], model])
+    with pytest.raises(UserError, match="--train-len 12 --local-len 12"):
+        read_hypothesis([model])
 
 
 def printed(runs: list[Path]) -> str:

@@ -114,6 +114,8 @@ def test_the_verdict_says_what_both_gates_and_the_choice_show(passed: Summary) -
         "The model gains from the long context, but no gain from beyond its training row of 12 tokens is shown; "
     )
     assert "(its training row is not known)" in verdict_words(with_row(shown, None, None))
+    stated = dataclasses.replace(shown, lengths=dataclasses.replace(shown.lengths, train_len_is_stated=True))
+    assert "also from beyond the stated training row of 12 tokens" in verdict_words(stated)
     assert "none of which lies beyond its training row of 20" in verdict_words(with_row(shown, 20, CLEAR))
 
 

@@ -57,6 +57,7 @@ class OpenedModel:
         visibility: what a hidden token is hidden from.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
+        can_be_longer: rows may have more position IDs than that.
         is_spread: it lies on several devices (``pretrained.device_map``), and cannot be copied.
         pose: position IDs of the training of a run; None for a pretrained model.
         checkpoint: which checkpoint of the run the weights come from; None for a pretrained model.
@@ -77,6 +78,7 @@ class OpenedModel:
     visibility: Visibility
     precision: str
     max_position: int
+    can_be_longer: bool = True
     is_spread: bool = False
     pose: Optional[PoseConfig] = None
     checkpoint: Optional[CheckpointInfo] = None
@@ -105,6 +107,11 @@ class OpenedModel:
     def num_anchors(self) -> int:
         """Position IDs that the anchor takes, 0 or 1."""
         return 0 if self.anchor is None else 1
+
+    @property
+    def most_visible(self) -> Optional[int]:
+        """The largest number of visible tokens of a row; None: any."""
+        return None if self.can_be_longer else self.max_position - self.num_anchors
 
     def evaluator(self, settings: InfluenceConfig, *, full_len: Optional[int] = None) -> Evaluator:
         """Return an evaluator of the model at its lengths.
@@ -181,11 +188,12 @@ def open_model(config: Config, run: Path, *, longest: Optional[int] = None) -> O
         config: which model and text, on which device, with which anchor.
         run: folder of the trained run, or of the results of a pretrained model.
         longest: visible tokens of the longest row that will be measured; None: the full context. The positions of a run's
-            model are extended for it; those of a pretrained model are not.
+            model are extended for it, and rotary ones of a pretrained model whose training row is stated.
 
     Raises:
         UserError: the model or the run is not usable, or has too few positions.
     """
+    config.pretrained.check_used()
     take_own_gpu(config.training.device)
     device = pick_device(config.training.device)
     if config.training.threads is not None:
@@ -249,7 +257,8 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
     from olmo_sparsity.model.pretrained import open_pretrained  # it needs libraries that runs do not need
 
     exists = is_folder_of_kind(run, "pretrained")
-    opened = open_pretrained(config.pretrained, device=device, precision=config.influence.precision)
+    most = max(longest or 0, config.measured_lengths.full_len)  # visible tokens of a row
+    opened = open_pretrained(config.pretrained, device=device, precision=config.influence.precision, longest=most + 1)
     if exists:
         check_same_model(run, opened.record)
     bos = Anchor(opened.bos_id, opened.bos_text)
@@ -259,11 +268,20 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         # Under `contextual` the entry that attention rests on would be hidden without it.
         automatic = opened.adds_bos or config.influence.visibility == "contextual"
     anchor = _anchor_of(bos, config.influence.anchor, automatic=automatic)
-    _check_positions(config.measured_lengths.full_len, anchor, max_position=opened.record.max_position, longest=longest)
+    if opened.can_be_longer:
+        _warn_of_longer(opened.record, config.pretrained.train_len, longest=most + (anchor is not None))
+    else:
+        _check_positions(
+            config.measured_lengths.full_len,
+            anchor,
+            max_position=opened.record.max_position,
+            longest=longest,
+            remedy="; more are measured of a model with rotary positions whose training row is stated (pretrained.train_len)",
+        )
     return OpenedModel(
         name=folder_name(run),
         folder=run,
-        model=opened.model,
+        model=_for_windows(opened.model, config, has_anchor=anchor is not None),
         device=opened.model.device,
         weights_sha256=opened.record.weights_sha256,
         num_parameters=opened.record.num_parameters,
@@ -277,8 +295,31 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         visibility=config.influence.visibility,
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
+        can_be_longer=opened.can_be_longer,
         is_spread=config.pretrained.device_map is not None,
         record=opened.record,
+    )
+
+
+def _for_windows(model: CausalModel, config: Config, *, has_anchor: bool) -> CausalModel:
+    """Return a pretrained model for the windows that are measured."""
+    from olmo_sparsity.model.transformers_model import TransformersModel  # it needs libraries that runs do not need
+
+    if not isinstance(model, TransformersModel) or not model.has_length_dependent_positions:
+        return model
+    return model.with_text_len(config.measured_lengths.full_len + has_anchor)
+
+
+def _warn_of_longer(record: ModelRecord, train_len: Optional[int], *, longest: int) -> None:
+    """Warn where rows have more tokens than the stated row of training, or more than the model has positions."""
+    assert train_len is not None
+    if longest <= min(train_len, record.max_position):
+        return
+    beyond = "its stated training row" if longest > train_len else ""
+    beyond += (" and " if beyond else "") + "its positions" if longest > record.max_position else ""
+    logger.warning(
+        f"{record.name}: rows of up to {longest:,} tokens go beyond {beyond}: the row has {train_len:,} tokens "
+        f"(pretrained.train_len), and the model {record.max_position:,} positions (max_position_embeddings)"
     )
 
 
@@ -286,9 +327,14 @@ def check_same_model(run: Path, record: ModelRecord) -> None:
     """Check that the folder of results, where it exists, is that of this model.
 
     Raises:
-        UserError: it holds the results of another model.
+        UserError: it holds the results of another model, or of one whose positions are scaled otherwise.
     """
     stored = read_manifest_of(run, "model")["model"]
+    if stored.get("rope_scaling") != record.rope_scaling:
+        raise UserError(
+            f"{run}: this folder holds the results of {stored['name']} with pretrained.rope_scaling = "
+            f"{stored.get('rope_scaling') or 'none'}, not {record.rope_scaling or 'none'}; choose another folder with --run DIR"
+        )
     if (stored["weights_sha256"], stored["tokenizer_sha256"]) != (record.weights_sha256, record.tokenizer_sha256):
         raise UserError(
             f"{run}: this folder holds the results of {stored['name']} with other weights or another tokenizer; choose another "
@@ -302,7 +348,12 @@ def _anchor_of(bos: Anchor, setting: str, *, automatic: bool) -> Optional[Anchor
 
 
 def _check_positions(
-    full_len: int, anchor: Optional[Anchor], *, max_position: int, longest: Optional[int] = None
+    full_len: int,
+    anchor: Optional[Anchor],
+    *,
+    max_position: int,
+    longest: Optional[int] = None,
+    remedy: str = "",
 ) -> None:
     """Check that the rows to measure, with the anchor in front, fit into the positions of training.
 
@@ -314,12 +365,12 @@ def _check_positions(
     if full_len + num_anchors > max_position:
         raise UserError(
             f"full_len = {full_len}{with_anchor}: the model was trained on {max_position} positions; measure at most as many, "
-            f"with --full-len {max_position - num_anchors} or less"
+            f"with --full-len {max_position - num_anchors} or less{remedy}"
         )
     if longest is not None and longest + num_anchors > max_position:
         raise UserError(
             f"context_curve.max_visible = {longest}{with_anchor}: the model was trained on {max_position} positions; use "
-            f"--max-visible {max_position - num_anchors} or less"
+            f"--max-visible {max_position - num_anchors} or less{remedy}"
         )
 
 
@@ -340,12 +391,14 @@ def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] =
 
 def identity(opened: OpenedModel) -> list[Any]:
     """Return what every fingerprint of a measurement holds of the model and of how its losses are defined."""
+    scaling = None if opened.record is None else opened.record.rope_scaling
     return [
         opened.weights_sha256,
         dataclasses.asdict(opened.lengths),
         opened.visibility,
         opened.anchor_id,
         opened.precision,
+        *([] if scaling is None else [scaling]),
     ]
 
 
@@ -360,4 +413,6 @@ def lengths_record(opened: OpenedModel) -> dict[str, Any]:
     }
     if pose is not None:
         record |= {"pose_method": pose.method, "num_chunks": pose.num_chunks, "pose_contents": pose.contents}
+    elif lengths.train_len is not None:
+        record["train_len_is_stated"] = True
     return {**record, "num_long_range": lengths.num_long_range}

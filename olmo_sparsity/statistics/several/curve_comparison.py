@@ -4,7 +4,8 @@ A *ceiling* is a model whose training rows are as long as the full context: noth
 from the length of its row to the full context, as a share of the ceiling's gain between the same two lengths, tells how much of
 what the text offers there the model reaches without having seen such rows.
 
-Of a pretrained model no training row is known: it has no such gain, and is no ceiling. Runs of a configuration with several seeds
+Of a pretrained model a training row is known only where it is stated: without one it has no such gain. It is no ceiling: its
+training text was another. Runs of a configuration with several seeds
 are one model (``statistics.intervals.seeds``). All numbers share the same resamples of the
 documents, so shares and differences are paired.
 """
@@ -48,6 +49,10 @@ class SeedCurve:
     gain_beyond_nats: Optional[float]
 
 
+def _is_ceiling(lengths: Lengths) -> bool:
+    return lengths.is_ceiling and not lengths.train_len_is_stated
+
+
 @dataclass(frozen=True)
 class ModelCurve:
     """The context curve of one model: the mean over the seeds of its training.
@@ -57,7 +62,7 @@ class ModelCurve:
         seeds: its runs.
         gain_beyond_nats: loss with ``row_len`` visible tokens minus that with ``full_len``; the two lengths are those of
             ``ComparedCurves``. None where nothing lies between them, where the curve ends before ``full_len``, and of a
-            pretrained model.
+            pretrained model without a stated row.
         share_of_ceiling: that gain over the ceiling's. None of the ceiling itself, where there is no ceiling, and where
             the interval of the ceiling's gain is not above 0.
     """
@@ -69,8 +74,8 @@ class ModelCurve:
 
     @property
     def is_ceiling(self) -> bool:
-        """True if the training rows are as long as the full context."""
-        return self.curve.lengths.is_ceiling
+        """True if it was trained here, on rows as long as the full context."""
+        return _is_ceiling(self.curve.lengths)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class ComparedCurves:
         reference_len: the number of visible tokens from which changes are counted: ``row_len``, or the local tokens where that
             is None.
         row_len: tokens of a training row of the models that are no ceiling; of the ceiling, if there is no other; None where
-            all models are pretrained.
+            all models are pretrained, and no row is stated within the full context.
         full_len: tokens of the full context.
         models: in the order in which they were named.
     """
@@ -153,7 +158,7 @@ def compare_curves(runs: Sequence[Path]) -> ComparedCurves:
     _check_same_windows(list(manifests.values()))
     read = [_read_model(model, folders, manifests=manifests) for model in trained_models(list(folders))]
     lengths = _compared_lengths(read)
-    ceiling = next((i for i, model in enumerate(read) if model.lengths.is_ceiling), None)
+    ceiling = next((i for i, model in enumerate(read) if _is_ceiling(model.lengths)), None)
     numbers = estimates_over_seeds(
         [model.sums for model in read],
         lambda totals: _quantities(totals, read, compared=lengths, ceiling=ceiling),
@@ -212,9 +217,13 @@ def _quantities(
 
 
 def _gain(losses: Mapping[int, Loss], lengths: Lengths, *, compared: _ComparedLengths) -> Optional[Loss]:
-    """Return the gain beyond the training row; None where nothing lies there, where the curve ends before, or without a row."""
+    """Return the gain beyond the training row; None where nothing lies there, where the curve ends before, or without a row.
+
+    A ceiling has it between the same two lengths.
+    """
     row_len, full_len = compared.row_len, compared.full_len
-    if lengths.train_len is None or row_len is None or row_len >= full_len or full_len not in losses:
+    has_row = lengths.train_len is not None and (_is_ceiling(lengths) or not lengths.is_ceiling)
+    if not has_row or row_len is None or row_len >= full_len or full_len not in losses:
         return None
     return losses[row_len] - losses[full_len]
 
@@ -268,13 +277,13 @@ def _compared_lengths(read: Sequence[_ReadModel]) -> _ComparedLengths:
         UserError: the rows of the models that are no ceiling differ, there are two ceilings, or a curve lacks the lengths.
     """
     full_len = read[0].lengths.full_len
-    ceilings = [model for model in read if model.lengths.is_ceiling]
+    ceilings = [model for model in read if _is_ceiling(model.lengths)]
     known = {model.lengths.train_len for model in read if not model.lengths.is_ceiling}
     row_lens = sorted(row_len for row_len in known if row_len is not None) or [full_len for _ in ceilings[:1]]
     if len(row_lens) > 1:
         raise UserError(
             f"these runs were trained on rows of {' and '.join(map(str, row_lens))} tokens; compare context curves of one "
-            f"context.train_len, and of a ceiling of {full_len}"
+            f"context.train_len (of pretrained models one pretrained.train_len), and of a ceiling of {full_len}"
         )
     if len(ceilings) > 1:
         names = " and ".join(model.manifest["run"] for model in ceilings)

@@ -185,6 +185,7 @@ class Hypothesis:
         row_len, full_len: tokens of a training row, which are the local tokens here, and of the full context.
         num_windows, num_documents: that were measured.
         models: their labels and numbers of seeds, the ceiling last.
+        pretrained: the labels of those that are pretrained models, whose row the user has stated; they have no seeds.
         ceiling: the ceiling's label; None: there is none.
         main: for each model but the ceiling, by the sparsity of its own reactions in other seeds, then by that of the ceiling's.
         robustness: the same of the first model in other ways, ``ROBUSTNESS``; empty where they were not asked for.
@@ -195,6 +196,7 @@ class Hypothesis:
     num_windows: int
     num_documents: int
     models: dict[str, int]
+    pretrained: tuple[str, ...]
     ceiling: Optional[str]
     main: tuple[SparsityAndGain, ...]
     robustness: tuple[SparsityAndGain, ...]
@@ -468,7 +470,8 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool =
     context.
 
     Args:
-        runs: trained runs, each measured by ``olmo-sparsity influence`` with as many local tokens as a training row has.
+        runs: trained runs, or pretrained models whose row is stated, each measured by ``olmo-sparsity influence`` with as many
+            local tokens as a training row has.
         selector: whose first token tells how sparse a reaction is.
         every: compare in the other ways, ``ROBUSTNESS``, too, which takes most of the time.
 
@@ -483,6 +486,7 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool =
         other
         for other in (ROBUSTNESS if every else ())
         if all(other.selector in _selectors(folder) for folder in folders.values())
+        and not (other.without_overlap and any(is_pretrained(run) for run in folders))  # their training text is unknown
     ]
     selectors = {selector, *(other.selector for other in analyses)}
     names = _names(grouped)
@@ -510,6 +514,7 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool =
         num_windows=len(windows),
         num_documents=int(windows["doc_id"].nunique()),
         models={model.label: len(model.runs) for model in [*others, *([] if ceiling is None else [ceiling])]},
+        pretrained=tuple(model.label for model in models if is_pretrained(model.runs[0])),
         ceiling=None if ceiling is None else ceiling.label,
         main=tuple(entry for model in others for entry in compared(model, main)),
         robustness=tuple(entry for analysis in analyses for entry in compared(others[0], analysis)),
@@ -517,8 +522,14 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool =
 
 
 def _names(models: Sequence[TrainedModel]) -> list[str]:
-    """Return the name of each model: that of its configuration, or of its first run where two have the same."""
-    names = [read_config_of(model.runs[0]).name for model in models]
+    """Return the name of each model: that of its configuration, or of its first run where two have the same.
+
+    A pretrained model has that of the folder of its results.
+    """
+    names = [
+        folder_name(model.runs[0]) if is_pretrained(model.runs[0]) else read_config_of(model.runs[0]).name
+        for model in models
+    ]
     return names if len(set(names)) == len(names) else [folder_name(model.runs[0]) for model in models]
 
 
@@ -554,16 +565,14 @@ def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
     """Return the length of the training rows of the models that are no ceiling, and the first run of the ceiling.
 
     Raises:
-        UserError: a model is pretrained, the rows differ, every model is a ceiling, or there are two ceilings.
+        UserError: no row of a pretrained model is stated, the rows differ, every model is a ceiling, or there are two ceilings.
     """
-    pretrained = next((model.runs[0] for model in models if is_pretrained(model.runs[0])), None)
-    if pretrained is not None:
-        raise UserError(
-            f"{pretrained}: no training row of this model is known, so nothing is known to lie beyond it; name runs"
-        )
-    contexts = {model.runs[0]: read_config_of(model.runs[0]).context for model in models}
+    stated = [_stated_row_len(model.runs[0]) for model in models if is_pretrained(model.runs[0])]
+    contexts = {
+        model.runs[0]: read_config_of(model.runs[0]).context for model in models if not is_pretrained(model.runs[0])
+    }
     ceilings = [run for run, context in contexts.items() if context.row_len >= context.full_len]
-    row_lens = sorted({context.row_len for run, context in contexts.items() if run not in ceilings})
+    row_lens = sorted({*stated, *(context.row_len for run, context in contexts.items() if run not in ceilings)})
     if not row_lens:
         raise UserError(
             "every run here is a ceiling, whose rows are as long as the full context; name one with shorter rows"
@@ -577,8 +586,26 @@ def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:
     return row_lens[0], ceilings[0] if ceilings else None
 
 
+def _stated_row_len(run: Path) -> int:
+    """Return the training row that the newest measurement of a pretrained model states.
+
+    Raises:
+        UserError: none does.
+    """
+    for folder in reversed(list_finished(run)):
+        row_len: Optional[int] = read_manifest(folder)["context"].get("train_len")
+        if row_len is not None:
+            return row_len
+    raise UserError(
+        f"{run}: no training row of this model is known, so nothing is known to lie beyond it; state the one that its authors "
+        f"name, and measure it: olmo-sparsity influence --run {run} --train-len N --local-len N"
+    )
+
+
 def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
     """Return the newest influence folder of a run with as many local tokens as a training row, and this selector.
+
+    Of a pretrained model it must state the row.
 
     Raises:
         UserError: there is none.
@@ -586,9 +613,12 @@ def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
     for folder in reversed(list_finished(run)):
         manifest = read_manifest(folder)
         is_of_row = manifest["context"]["local_len"] == row_len and unit_of(manifest) == "token"
+        if is_pretrained(run):
+            is_of_row = is_of_row and manifest["context"].get("train_len") == row_len
         if is_of_row and selector in _selectors(folder) and 1 in manifest["influence"]["k"]:
             return folder
+    stated = f"--train-len {row_len} " if is_pretrained(run) else ""
     raise UserError(
         f"{run}: no measurement with as many local tokens as a training row has; run `olmo-sparsity influence --run {run} "
-        f"--local-len {row_len} --selector {selector} --selector random --k 1,2,4` first"
+        f"{stated}--local-len {row_len} --selector {selector} --selector random --k 1,2,4` first"
     )

@@ -78,12 +78,14 @@ class Lengths:
         local_len: L, tokens that the model always sees.
         full_len: Lbar, tokens of a window.
         num_long_range: M, the long-range tokens of a window.
-        train_len: tokens of a training row; None: none is known, as of a pretrained model.
+        train_len: tokens of a training row; None: none is known, as of a pretrained model of which none is stated.
         max_position: position IDs of training rows lie below this; None: not known.
         pose_method: ``pose`` or ``randpos``; None: the manifest is older than this setting.
         num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
         pose_contents: which text the chunks of a training row hold; None: the manifest is older than this setting.
         min_preceding: tokens that every target has before it, where that was set; None: those of a window.
+        train_len_is_stated: True where the user has stated ``train_len``, of a pretrained model; ``max_position`` is then its
+            own number of positions.
     """
 
     local_len: int
@@ -95,10 +97,11 @@ class Lengths:
     num_chunks: Optional[int] = None
     pose_contents: Optional[str] = None
     min_preceding: Optional[int] = None
+    train_len_is_stated: Optional[bool] = None
 
     @property
     def is_ceiling(self) -> bool:
-        """True if training rows are as long as the full context, so that nothing lies beyond them."""
+        """True if training rows are at least as long as the full context, so that nothing lies beyond them."""
         return self.train_len is not None and self.train_len >= self.full_len
 
     @property

@@ -29,6 +29,7 @@ class MeasuredModel:
         weights_sha256: fingerprint of the weights.
         num_parameters: number of parameters.
         dtype: of the weights in memory, such as ``bfloat16``.
+        rope_scaling: how its rotary positions were scaled, such as ``yarn:4``; None: as it has them.
     """
 
     name: str
@@ -36,11 +37,13 @@ class MeasuredModel:
     weights_sha256: str
     num_parameters: int
     dtype: str
+    rope_scaling: Optional[str] = None
 
     @property
     def short_name(self) -> str:
-        """The name on the hub, or the last part of the path that tells which model it is."""
-        return telling_name(PurePath(self.name)) if self.revision is None else self.name
+        """The name on the hub, or the last part of the path that tells which model it is, and how its positions are scaled."""
+        name = telling_name(PurePath(self.name)) if self.revision is None else self.name
+        return name if self.rope_scaling is None else f"{name} {self.rope_scaling}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,12 @@ class ModelSetup:
         return cls(
             model=model
             and MeasuredModel(
-                model["name"], model["revision"], model["weights_sha256"], model["num_parameters"], model["dtype"]
+                model["name"],
+                model["revision"],
+                model["weights_sha256"],
+                model["num_parameters"],
+                model["dtype"],
+                model.get("rope_scaling"),
             ),
             visibility=manifest.get("visibility", "hidden"),
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
