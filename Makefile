@@ -12,7 +12,7 @@
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 106, of the demo and the ceiling, the
 #                first two without PoSE; TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
-# make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 105, of PoSE and the
+# make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
 #                after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
@@ -116,7 +116,7 @@ SEEDS_OF_TWIN_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
 # $(call runs_of_twin,CONFIGURATIONS,SEEDS)
 runs_of_twin = $(foreach task,$(1),$(foreach seed,$(2),runs/twin/$(task)-seed$(seed)))
 RUNS_OF_TWIN = $(call runs_of_twin,$(TWIN),$(SEEDS)) $(call runs_of_twin,$(TWIN_WITHOUT_POSE),$(SEEDS_OF_TWIN_WITHOUT_POSE))
-twin: SEEDS ?= 101 102 103 104 105
+twin: SEEDS ?= 101 102 103 104 105 106
 twin: $(READY)
 	@set -e; for run in $(RUNS_OF_TWIN); do name=$${run##*/}; \
 	set -- synth eval $${name%-seed*} --run $$run training.seed=$${name##*-seed}; \

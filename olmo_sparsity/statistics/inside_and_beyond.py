@@ -1,8 +1,8 @@
 """Accuracies inside the training row and beyond it, by the sparsity k: the causal twin of the hypothesis (docs/hypothesis.md).
 
 Evaluated prompts are longer than a training row. The tokens that decide the answer lie in the last tokens of the prompt, as many
-as a row has, or before these (``synthetic.test_row_len``). Everything else is alike, so the difference of the two accuracies is
-what a model loses beyond its row. Sequences and seeds are crossed, as in ``olmo_sparsity.statistics.synthetic``; sequence i of one
+as a row has, or before these (``synthetic.test_row_len``). Everything else is alike: the difference of the two accuracies is what
+a model loses beyond its row. Sequences and seeds are crossed, as in ``olmo_sparsity.statistics.synthetic``. Sequence i of one
 place stands beside sequence i of the other, of which it is independent.
 
 A seed that cannot answer inside the row says nothing about what is beyond it: at chance both accuracies are alike. So differences

@@ -37,7 +37,7 @@ _OF_PREDICTION = {
 
 def arm_words(setting: Setting, twin: Twin) -> str:
     """Return how a setting was trained, beside the others."""
-    rows = f"rows of {setting.train_lengths[1]}"
+    rows = f"rows of at most {setting.train_lengths[1]}"
     if any(one.reference == setting for one in twin.minus_reference):
         return f"ceiling, {rows}"
     return f"{positions_words(setting)}, {rows}"
