@@ -12,6 +12,9 @@
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
+# make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
+#                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
+#                after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
 #                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
@@ -51,7 +54,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis twin bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -102,6 +105,21 @@ hypothesis: $(READY)
 	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
 	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
+
+# The causal twin of it. The seeds of a configuration are one model.
+TWIN = sum-cpu-pose sum-cpu-ceiling
+TWIN_WITHOUT_POSE = sum-cpu-no-pose
+SEEDS_OF_TWIN_WITHOUT_POSE = $(wordlist 1,2,$(SEEDS))
+# $(call runs_of_twin,CONFIGURATIONS,SEEDS)
+runs_of_twin = $(foreach task,$(1),$(foreach seed,$(2),runs/twin/$(task)-seed$(seed)))
+RUNS_OF_TWIN = $(call runs_of_twin,$(TWIN),$(SEEDS)) $(call runs_of_twin,$(TWIN_WITHOUT_POSE),$(SEEDS_OF_TWIN_WITHOUT_POSE))
+twin: SEEDS ?= 101 102 103 104 105 106
+twin: $(READY)
+	@set -e; for run in $(RUNS_OF_TWIN); do name=$${run##*/}; \
+	set -- synth eval $${name%-seed*} --run $$run training.seed=$${name##*-seed}; \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
+	$(BIN)/olmo-sparsity synth summary $(addprefix --run ,$(RUNS_OF_TWIN))
+	$(BIN)/python -m analysis.inside_and_beyond $(addprefix --run ,$(RUNS_OF_TWIN)) --out runs/twin/figures
 
 # Figure 1 has a run for each K_train, the others a configuration for each way to give position IDs.
 K_TRAIN ?= 2 4

@@ -51,6 +51,7 @@ for group, name, function in (
     (synth, "train", synthetic.synth_train),
     (synth, "eval", synthetic.synth_eval),
     (synth, "bridge", synthetic.synth_bridge),
+    (synth, "summary", synthetic.synth_summary),
 ):
     group.command(name, cls=Command)(with_flags(name, function))
 app.add_typer(export, name="export")

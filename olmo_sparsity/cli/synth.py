@@ -1,4 +1,4 @@
-"""The commands ``synth train``, ``synth eval`` and ``synth bridge``."""
+"""The commands ``synth train``, ``synth eval``, ``synth bridge`` and ``synth summary``."""
 
 from __future__ import annotations
 
@@ -120,6 +120,28 @@ def synth_bridge(
     if tables is not None:
         for line in bridge_lines(read_bridge([tables])):
             print(line)
+
+
+def synth_summary(
+    runs: Annotated[
+        list[Path],
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="An evaluated run; repeat the option. Seeds of a configuration are one model.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Print the accuracies of several runs inside the training row and beyond it, by k, and minus the ceiling.
+
+    Each run must be evaluated with synthetic.test_row_len. The ceiling is the model with the longest training rows.
+    """
+    from olmo_sparsity.tables.reading import newest_finished
+    from olmo_sparsity.view.inside_and_beyond import print_inside_and_beyond
+
+    print_inside_and_beyond([newest_finished(run, "synthetic") for run in runs], as_json=as_json)
 
 
 def _measure(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Optional
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.records.selectors import SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
+Place = Literal[
+    "inside", "beyond"
+]  # of planted tokens, in the last tokens of a prompt, as many as a row has, or before them
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,21 @@ class SyntheticConfig:
 
     task: Literal["parity", "variables"] = key(
         "parity",
-        "parity: the parity of planted bits. variables: the value of a name, found along a chain of assignments.",
+        "parity: the parity of planted bits, or their sum modulo synthetic.modulus. variables: the value of a name, found along "
+        "a chain of assignments.",
+    )
+    modulus: int = key(
+        2,
+        "parity: planted values are 0 to modulus - 1, each a token of its own, and the answer is their sum modulo this. 2: bits "
+        "and their parity.",
+        least=2,
+        most=2**10,
+    )
+    background: Literal["noise", "text"] = key(
+        "noise",
+        "parity: the tokens between the planted ones. noise: drawn uniformly from synthetic.num_noise tokens. text: consecutive "
+        "tokens of a document of data.source, in which planted tokens replace others; training documents in training, held-out "
+        "ones in evaluation.",
     )
     scratchpad: bool = key(
         False,
@@ -42,7 +59,7 @@ class SyntheticConfig:
         least=1,
         most=LARGEST_LENGTH,
     )
-    num_noise: int = key(4, "parity: number of background tokens.", least=1, most=2**20)
+    num_noise: int = key(4, "parity: number of background tokens, where they are noise.", least=1, most=2**20)
     num_names: int = key(
         64, "variables: number of names; a prompt of n assignments draws n of them.", least=1, most=2**20
     )
@@ -68,7 +85,17 @@ class SyntheticConfig:
         most=LARGEST_LENGTH,
     )
     test_sparsity: list[int] = key([2, 4], "Values of k that are evaluated.", least=1, most=2**20)
-    test_rows: int = key(400, "Number of evaluated sequences of each length and k.", least=1, most=2**24)
+    test_row_len: Optional[int] = key(
+        None,
+        "parity: evaluate with the planted tokens inside a row and beyond it: all of them among the last so many tokens of the "
+        "prompt without the query, and all of them before these. Prompts of at most so many tokens have them inside only. null: "
+        "anywhere. `synth bridge` does not use it.",
+        least=1,
+        most=LARGEST_LENGTH,
+    )
+    test_rows: int = key(
+        400, "Number of evaluated sequences of each length, k, and place of the planted tokens.", least=1, most=2**24
+    )
     bridge_rows: int = key(
         50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
     )
@@ -106,6 +133,12 @@ class SyntheticConfig:
             self.task == "parity" or (self.locality is None and self.spread == 1),
             f"synthetic.locality = {self.locality}, synthetic.spread = {self.spread}: only for synthetic.task = parity",
         )
+        for name in ("modulus", "background", "test_row_len"):
+            value = getattr(self, name)
+            require(
+                self.task == "parity" or value == _default(name),
+                f"synthetic.{name} = {value}: only for synthetic.task = parity",
+            )
         require(
             self.task == "parity" or max(lengths[1], self.test_lengths[-1]) // 2 <= self.num_names,
             f"synthetic.num_names = {self.num_names}: the longest prompt assigns "
@@ -127,6 +160,33 @@ class SyntheticConfig:
             f"k = {max(self.max_sparsity, self.test_sparsity[-1])} with synthetic.spread = {self.spread}",
         )
 
+        self._check_row_len()
+
+    def _check_row_len(self) -> None:
+        """Check that the tokens inside and beyond the row of evaluated prompts hold the largest k."""
+        if self.test_row_len is None:
+            return
+        needed = self.tokens_needed(self.test_sparsity[-1])
+        for length in self.test_lengths:
+            for place in self.places(length):
+                begin, end = self.places_planted(length, place)
+                require(
+                    end - begin >= needed,
+                    f"synthetic.test_row_len = {self.test_row_len}: of a prompt of {length} tokens {end - begin} lie {place} the "
+                    f"row, too few for k = {self.test_sparsity[-1]}, which takes {needed}",
+                )
+
+    def places(self, length: int) -> tuple[Optional[Place], ...]:
+        """Return where the planted tokens of evaluated prompts of a length lie; None: anywhere."""
+        if self.test_row_len is None:
+            return (None,)
+        return ("inside",) if length <= self.test_row_len else ("inside", "beyond")
+
+    def places_planted(self, length: int, place: Optional[Place]) -> tuple[int, int]:
+        """Return the first position of a prompt of ``length`` at which tokens may be planted, and the end of these."""
+        row_begin = max(0, length - (self.test_row_len or length))
+        return (0, row_begin) if place == "beyond" else (row_begin if place == "inside" else 0, length)
+
     def tokens_needed(self, k: int) -> int:
         """Return the tokens of the shortest prompt with sparsity ``k``, without the query."""
         return (k - 1) * self.spread + 1 if self.task == "parity" else 2 * k
@@ -134,3 +194,8 @@ class SyntheticConfig:
     def row_len(self, length: int, k: int) -> int:
         """Return the tokens of a prompt of ``length`` and its response."""
         return length + QUERY_TOKENS[self.task] + (k if self.scratchpad else 1)
+
+
+def _default(name: str) -> Any:
+    """Return the default of a key."""
+    return next(item.default for item in fields(SyntheticConfig) if item.name == name)

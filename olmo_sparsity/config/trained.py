@@ -21,6 +21,7 @@ FREE_TO_TRAIN = frozenset(
         ("training", "trackers"),
         ("synthetic", "test_lengths"),
         ("synthetic", "test_sparsity"),
+        ("synthetic", "test_row_len"),
         ("synthetic", "test_rows"),
         ("synthetic", "test_seed"),
         ("synthetic", "bridge_rows"),

@@ -21,7 +21,13 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
-from olmo_sparsity.measure.synthetic_accuracy import cells_of, cells_within, open_synthetic_run, synthetic_manifest
+from olmo_sparsity.measure.synthetic_accuracy import (
+    Cell,
+    cells_of,
+    cells_within,
+    open_synthetic_run,
+    synthetic_manifest,
+)
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
@@ -31,6 +37,7 @@ from olmo_sparsity.records.selectors import SELECTORS, any_needs_attention, rank
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.synthetic.data import evaluated_sequences
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
+from olmo_sparsity.synthetic.sequences import Sequences
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
 
 logger = logging.getLogger(__name__)
@@ -69,8 +76,8 @@ def measure_bridge(
     """
     check_bridge(config)
     settings = config.synthetic
-    config = dataclasses.replace(config, synthetic=dataclasses.replace(settings, test_rows=settings.bridge_rows))
-    settings = config.synthetic
+    settings = dataclasses.replace(settings, test_rows=settings.bridge_rows, test_row_len=None)
+    config = dataclasses.replace(config, synthetic=settings)
     opened = open_synthetic_run(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,
@@ -82,6 +89,7 @@ def measure_bridge(
         settings.test_seed,
         settings.bridge_selectors,
         config.influence.lasso_masks,
+        *([opened.background.text_sha256] if opened.background.text_sha256 else []),
     )
     folder = out or run / "bridge" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "bridge") and not overwrite and is_measured(folder, "bridge", run_id=run_id):
@@ -95,9 +103,8 @@ def measure_bridge(
         rows: list[dict[str, Any]] = []
         for cell, rows_w in cells_within(settings, window_ids_W):
             evaluator = make_evaluator(opened.model, hidden, full_len=cell.length + LOCAL_LEN, local_len=LOCAL_LEN)
-            rows += bridge_rows(
-                config, evaluator, device=opened.device, length=cell.length, k=cell.k, rows_w=rows_w, first=cell.first
-            )
+            sequences = evaluated_sequences(config, cell.length, cell.k, background=opened.background).sequences
+            rows += bridge_rows(config, evaluator, device=opened.device, sequences=sequences, cell=cell, rows_w=rows_w)
         return {"parities": pa.Table.from_pylist(rows, schema=schema)}
 
     manifest = synthetic_manifest(config, run, opened=opened, kind="bridge", run_id=run_id, num_windows=num_windows)
@@ -113,7 +120,13 @@ def measure_bridge(
 
 
 def bridge_rows(
-    config: Config, evaluator: Evaluator, *, device: torch.device, length: int, k: int, rows_w: np.ndarray, first: int
+    config: Config,
+    evaluator: Evaluator,
+    *,
+    device: torch.device,
+    sequences: Sequences,
+    cell: Cell,
+    rows_w: np.ndarray,
 ) -> list[dict[str, Any]]:
     """Return the rows of the table ``parities`` of some evaluated sequences of one length and sparsity.
 
@@ -121,12 +134,11 @@ def bridge_rows(
         config: ``config.synthetic``, and ``influence.lasso_masks``.
         evaluator: the model.
         device: where the model is.
-        length: tokens of the prompt, without the query.
-        k: planted bits.
+        sequences: of the cell.
+        cell: length and sparsity of the sequences, and the number of the first in the table.
         rows_w: int64, which of the sequences.
-        first: number of the first sequence in the table.
     """
-    sequences = evaluated_sequences(config, length, k).sequences
+    length, k, first = cell.length, cell.k, cell.first
     tokens_wT = torch.from_numpy(sequences.tokens_BT[rows_w, : length + LOCAL_LEN].copy()).to(device)
     targets_w = torch.from_numpy(sequences.tokens_BT[rows_w, length + LOCAL_LEN].copy()).to(device)
     planted_wk = np.stack([np.flatnonzero(row_T) for row_T in sequences.planted_BT[rows_w]])

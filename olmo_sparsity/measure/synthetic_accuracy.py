@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 
 from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
+from olmo_sparsity.config.synthetic import Place
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.work import WHOLE, Share
@@ -21,10 +22,11 @@ from olmo_sparsity.model.devices import device_name, pick_device, take_own_gpu
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.folders import folder_name, is_folder_of_kind
 from olmo_sparsity.storage.manifests import read_manifest_of
-from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences
+from olmo_sparsity.synthetic.background import Background, open_background
+from olmo_sparsity.synthetic.data import check_synthetic, evaluated_sequences, generated_sha256
 from olmo_sparsity.synthetic.evaluation import Responses, respond
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,20 +43,26 @@ class SyntheticRun:
         device: where the model is.
         checkpoint: which checkpoint the weights come from.
         manifest: of the run.
+        background: of the evaluated sequences, held out where it is text.
     """
 
     model: OLMoWithPositions
     device: torch.device
     checkpoint: CheckpointInfo
     manifest: dict[str, Any]
+    background: Background
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Evaluated sequences of one length and one sparsity; sequence i of them is window ``first + i``."""
+    """Evaluated sequences of one length, one sparsity, and one place of the planted tokens.
+
+    Sequence i of them is window ``first + i``. Place None: anywhere.
+    """
 
     length: int
     k: int
+    place: Optional[Place]
     first: int
 
 
@@ -78,13 +86,34 @@ def open_synthetic_run(config: Config, run: Path) -> SyntheticRun:
     device = pick_device(config.training.device)
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
-    return SyntheticRun(load_model(latest, device), device, checkpoint, manifest)
+    background = _held_out_background(config, run, manifest=manifest)
+    return SyntheticRun(load_model(latest, device), device, checkpoint, manifest, background)
+
+
+def _held_out_background(config: Config, run: Path, *, manifest: dict[str, Any]) -> Background:
+    """Return the background of evaluated sequences.
+
+    Raises:
+        UserError: it is text, and not that of the run.
+    """
+    trained_on = open_background(config, "train")
+    if trained_on.text_sha256 and manifest["tokens_sha256"] != generated_sha256(config.synthetic, trained_on):
+        raise UserError(
+            f"{run}: data.source = {config.data.source} has changed since this run was trained on it, so it is unknown which "
+            "documents the model has not seen; restore the text"
+        )
+    return open_background(config, "validation")
 
 
 def cells_of(settings: SyntheticConfig) -> list[Cell]:
-    """Return the evaluated lengths and sparsities, in the order of the windows."""
-    pairs = [(length, k) for length in settings.test_lengths for k in settings.test_sparsity]
-    return [Cell(length, k, i * settings.test_rows) for i, (length, k) in enumerate(pairs)]
+    """Return the evaluated lengths, sparsities and places, in the order of the windows."""
+    cells = [
+        (length, k, place)
+        for length in settings.test_lengths
+        for k in settings.test_sparsity
+        for place in settings.places(length)
+    ]
+    return [Cell(*cell, first=i * settings.test_rows) for i, cell in enumerate(cells)]
 
 
 def cells_within(settings: SyntheticConfig, window_ids_W: np.ndarray) -> list[tuple[Cell, np.ndarray]]:
@@ -108,6 +137,9 @@ def synthetic_manifest(
         "positions": settings.positions,
         "max_sparsity": settings.max_sparsity,
         "hide_tokens": settings.hide_tokens,
+        "modulus": settings.modulus,
+        "background": settings.background,
+        "num_chunks": config.pose.num_chunks,
         "train_lengths": list(settings.train_lengths),
         "training_seed": config.training.seed,
         "num_windows": num_windows,
@@ -141,6 +173,9 @@ def evaluate_synthetic(
         GENERATOR_VERSION,
         opened.checkpoint.model_sha256,
         [getattr(settings, name) for name in EVALUATED_KEYS],
+        # Folders from before there were these have the ID that they were written with.
+        *([settings.test_row_len] if settings.test_row_len else []),
+        *([opened.background.text_sha256] if opened.background.text_sha256 else []),
     )
     folder = out or run / "synthetic" / f"to{settings.test_lengths[-1]}-{run_id[:6]}"
     if is_folder_of_kind(folder, "synthetic") and not overwrite and is_measured(folder, "synthetic", run_id=run_id):
@@ -150,21 +185,21 @@ def evaluate_synthetic(
         f"{folder}: {num_windows} sequences, lengths {settings.test_lengths}, k {settings.test_sparsity}, "
         f"{settings.test_rows} of each"
     )
-    schema = schemas(settings.test_lengths[-1])["answers"]
+    manifest = synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows)
+    manifest["test_row_len"] = settings.test_row_len
+    schema = schemas_of(manifest)["answers"]
     # A part is a cell, unless the folder was begun with parts of another size.
-    answers = functools.lru_cache(maxsize=1)(lambda length, k: _answers(config, opened, length=length, k=k))
+    answers = functools.lru_cache(maxsize=1)(lambda cell: _answers(config, opened, cell=cell))
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         rows: list[dict[str, Any]] = []
         for cell, rows_w in cells_within(settings, window_ids_W):
-            rows += _answer_rows(
-                cell, rows_w, answers(cell.length, cell.k), predicted=settings.positions == "predicted"
-            )
+            rows += _answer_rows(cell, rows_w, answers(cell), predicted=settings.positions == "predicted")
         return {"answers": pa.Table.from_pylist(rows, schema=schema)}
 
     measure_parts(
         folder,
-        synthetic_manifest(config, run, opened=opened, kind="synthetic", run_id=run_id, num_windows=num_windows),
+        manifest,
         part_size=settings.test_rows,
         measure_part=measure_part,
         overwrite=overwrite,
@@ -173,8 +208,8 @@ def evaluate_synthetic(
     return folder
 
 
-def _answers(config: Config, opened: SyntheticRun, *, length: int, k: int) -> Responses:
-    placed = evaluated_sequences(config, length, k)
+def _answers(config: Config, opened: SyntheticRun, *, cell: Cell) -> Responses:
+    placed = evaluated_sequences(config, cell.length, cell.k, place=cell.place, background=opened.background)
     return respond(opened.model, placed, predict_ids=config.synthetic.positions == "predicted")
 
 
@@ -185,6 +220,7 @@ def _answer_rows(cell: Cell, rows_w: np.ndarray, responses: Responses, *, predic
             "window_id": cell.first + row,
             "length_tokens": cell.length,
             "sparsity": cell.k,
+            "place": cell.place,  # a column of tables with places only
             "response_ids": responses.tokens_WK[row],
             "true_ids": responses.true_tokens_WK[row],
             "response_positions": responses.ids_WK[row],

@@ -125,6 +125,30 @@ class OLMoWithPositions(OLMo):
         output = super().forward(tokens_BT, last_logits_only=last_only, output_hidden_states=True)
         return output.logits, F.linear(output.hidden_states[-1], self.transformer.wpe.weight)
 
+    def logits_at(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, is_chosen_BT: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits of the next token behind chosen tokens only, [chosen tokens, V]; V with padding; causal attention.
+
+        Args:
+            tokens_BT: token IDs.
+            positions_BT: their position IDs.
+            is_chosen_BT: bool, the tokens; their logits have the order of the rows.
+        """
+        self._set_positions(positions_BT)
+        x_BTD = self.embed(tokens_BT, positions_BT)
+        for block in self.transformer.blocks:
+            x_BTD, _ = block(x_BTD)
+        return F.linear(self.transformer.ln_f(x_BTD[is_chosen_BT]), self.output_weight)
+
+    @property
+    def output_weight(self) -> torch.Tensor:
+        """The output matrix, [V, D], with the padding of the embedding."""
+        weight: torch.Tensor = (
+            self.transformer.wte.weight if self.config.weight_tying else self.transformer.ff_out.weight
+        )
+        return weight
+
     def embed(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what the first layer reads, [..., D], of tokens at position IDs of a shape that broadcasts to theirs."""
         embedded = self.transformer.wte(tokens)
@@ -269,8 +293,7 @@ class OLMoWithPositions(OLMo):
 
     def logits_of(self, x_RD: torch.Tensor) -> torch.Tensor:
         """Return logits fp32 [..., V] of the states [..., D], without the embedding's padding entries."""
-        weight_VD = self.transformer.wte.weight if self.config.weight_tying else self.transformer.ff_out.weight
-        return F.linear(x_RD, weight_VD)[..., : self.config.vocab_size].float()
+        return F.linear(x_RD, self.output_weight)[..., : self.config.vocab_size].float()
 
     def all_keys_values(
         self,

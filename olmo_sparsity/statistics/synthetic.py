@@ -18,10 +18,12 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, share_without
 from olmo_sparsity.statistics.intervals.seeds import estimates_of_model
 from olmo_sparsity.statistics.several.trained_models import same_model
+from olmo_sparsity.storage.manifests import SyntheticTables
+from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.tables.reading import read_manifest, read_table, run_of_tables
 
 # Columns that do not depend on what a model answers: equal where the same was asked.
-OF_SEQUENCES = ("window_id", "length_tokens", "sparsity", "selector", "true_ids", "planted_positions")
+OF_SEQUENCES = ("window_id", "length_tokens", "sparsity", "place", "selector", "true_ids", "planted_positions")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Setting:
         train_lengths: shortest and longest training prompt, in tokens.
         max_position: position IDs lie below this.
         hide_tokens: whether training rows leave out some of their tokens.
+        modulus: of the sums of planted values; 2: their parity.
+        background: ``noise`` or ``text``.
+        num_chunks: of PoSE; 1: ordinary position IDs.
     """
 
     task: str
@@ -45,6 +50,9 @@ class Setting:
     train_lengths: tuple[int, int]
     max_position: int
     hide_tokens: bool = False
+    modulus: int = 2
+    background: str = "noise"
+    num_chunks: int = 2
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class Accuracy:
         right: share of right responses, the mean over the seeds, with its interval.
         tokens_right: the same where wrong position IDs are forgiven.
         of_seeds: share of right responses of each seed.
+        place: of the planted tokens, ``inside`` the row or ``beyond`` it; None: anywhere in the prompt.
     """
 
     setting: Setting
@@ -66,6 +75,7 @@ class Accuracy:
     right: Estimate
     tokens_right: Estimate
     of_seeds: tuple[float, ...]
+    place: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -99,32 +109,58 @@ class BridgePoint:
     found_by_chance: float
 
 
-def setting_of(manifest: Mapping[str, Any]) -> Setting:
-    """Return the setting that the manifest of a measurement records."""
-    first, last = manifest["train_lengths"]
+def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
+    """Return the setting that the manifest of a measurement records; keys that were added since it was written have defaults.
+
+    Raises:
+        UserError: a key of the manifest, in the file ``where``, is missing or wrong.
+    """
+    tables = check_type(manifest, SyntheticTables, where=where)
     return Setting(
-        task=manifest["task"],
-        scratchpad=manifest["scratchpad"],
-        positions=manifest["positions"],
-        max_sparsity=manifest["max_sparsity"],
-        train_lengths=(first, last),
-        max_position=manifest["context"]["max_position"],
-        hide_tokens=manifest["hide_tokens"],
+        task=tables.task,
+        scratchpad=tables.scratchpad,
+        positions=tables.positions,
+        max_sparsity=tables.max_sparsity,
+        train_lengths=tables.train_lengths,
+        max_position=tables.context.max_position,
+        hide_tokens=tables.hide_tokens,
+        modulus=tables.modulus,
+        background=tables.background,
+        num_chunks=tables.num_chunks,
     )
 
 
-def _by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting, list[dict[str, np.ndarray]]]:
-    """Return the columns of the tables of each setting, one for each seed.
+@dataclass(frozen=True)
+class TableOfSeed:
+    """The table of one run.
+
+    Attributes:
+        folder: of the table.
+        manifest: of the folder.
+        columns: of the table, by name.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    columns: dict[str, np.ndarray]
+
+
+def tables_by_setting(folders: Iterable[Path], kind: str, table: str) -> dict[Setting, list[TableOfSeed]]:
+    """Return the tables of each setting, one for each seed.
 
     Raises:
         UserError: a folder has no finished table, or two are of one setting and seed.
     """
     groups: dict[Setting, list[Path]] = {}
     for folder in folders:
-        groups.setdefault(setting_of(read_manifest(folder, kind)), []).append(folder)
+        setting = setting_of(read_manifest(folder, kind), where=folder / "manifest.json")
+        groups.setdefault(setting, []).append(folder)
     for group in groups.values():
         _check_seeds(group, kind)
-    return {setting: [_columns(folder, table) for folder in group] for setting, group in groups.items()}
+    return {
+        setting: [TableOfSeed(folder, read_manifest(folder, kind), _columns(folder, table)) for folder in group]
+        for setting, group in groups.items()
+    }
 
 
 def _columns(folder: Path, table: str) -> dict[str, np.ndarray]:
@@ -149,7 +185,7 @@ def _check_seeds(folders: Sequence[Path], kind: str) -> None:
         seen[seed] = folder
 
 
-def _check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
+def check_same_rows(setting: Setting, seeds: list[dict[str, np.ndarray]]) -> None:
     """Check that the rows of all seeds are of the same sequences and selectors, in the same order.
 
     Raises:
@@ -169,7 +205,7 @@ def _same(column: np.ndarray, other: np.ndarray) -> bool:
     return len(column) == len(other) and all(map(np.array_equal, column, other))
 
 
-def _bounded(estimate: Optional[Estimate]) -> Estimate:
+def bounded(estimate: Optional[Estimate]) -> Estimate:
     """Return an estimate of a share with an interval that does not leave [0, 1]."""
     assert estimate is not None
     if estimate.low is None or estimate.high is None:
@@ -181,6 +217,28 @@ def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: total / totals["num"] for name, total in totals.items() if name != "num"}
 
 
+@dataclass(frozen=True)
+class TableCell:
+    """The evaluated sequences of one length, sparsity and place of the planted tokens; place None: anywhere."""
+
+    length: int
+    k: int
+    place: Optional[str]
+
+    def rows(self, table: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return which rows of ``answers`` are of this cell, bool."""
+        rows_R = (table["length_tokens"] == self.length) & (table["sparsity"] == self.k)
+        return np.asarray(rows_R if self.place is None else rows_R & (table["place"] == self.place))
+
+
+def cells_of_table(table: Mapping[str, np.ndarray]) -> list[TableCell]:
+    """Return the cells of ``answers``, by length, k and place; those inside a row before those beyond it."""
+    lengths, sparsities = table["length_tokens"].tolist(), table["sparsity"].tolist()
+    places = table["place"].tolist() if "place" in table else [None] * len(lengths)
+    cells = {TableCell(*cell) for cell in zip(lengths, sparsities, places, strict=True)}
+    return sorted(cells, key=lambda cell: (cell.length, cell.k, cell.place != "inside"))
+
+
 def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
     """Return the accuracy of every setting, length and sparsity, from folders of ``synth eval``.
 
@@ -188,11 +246,11 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
         UserError: a folder has no finished table, or the seeds of a setting were evaluated on different sequences.
     """
     accuracies = []
-    for setting, seeds in _by_setting(folders, "synthetic", "answers").items():
-        _check_same_rows(setting, seeds)
-        cells = sorted(set(zip(seeds[0]["length_tokens"].tolist(), seeds[0]["sparsity"].tolist(), strict=True)))
-        for length, k in cells:
-            in_cell_W = (seeds[0]["length_tokens"] == length) & (seeds[0]["sparsity"] == k)
+    for setting, of_seeds in tables_by_setting(folders, "synthetic", "answers").items():
+        seeds = [seed.columns for seed in of_seeds]
+        check_same_rows(setting, seeds)
+        for cell in cells_of_table(seeds[0]):
+            in_cell_W = cell.rows(seeds[0])
             sums = [
                 {
                     "right": seed["right"][in_cell_W].astype(float),
@@ -205,11 +263,12 @@ def read_accuracies(folders: Iterable[Path]) -> list[Accuracy]:
             accuracies.append(
                 Accuracy(
                     setting=setting,
-                    length=length,
-                    k=k,
-                    right=_bounded(shares["right"]),
-                    tokens_right=_bounded(shares["tokens"]),
+                    length=cell.length,
+                    k=cell.k,
+                    right=bounded(shares["right"]),
+                    tokens_right=bounded(shares["tokens"]),
                     of_seeds=tuple(float(of_seed["right"].mean()) for of_seed in sums),
+                    place=cell.place,
                 )
             )
     return accuracies
@@ -250,8 +309,9 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
         UserError: a folder has no finished table, or the seeds of a setting were measured on different sequences.
     """
     points = []
-    for setting, seeds in _by_setting(folders, "bridge", "parities").items():
-        _check_same_rows(setting, seeds)
+    for setting, of_seeds in tables_by_setting(folders, "bridge", "parities").items():
+        seeds = [seed.columns for seed in of_seeds]
+        check_same_rows(setting, seeds)
         first = seeds[0]
         rows = zip(first["length_tokens"].tolist(), first["sparsity"].tolist(), first["selector"].tolist(), strict=True)
         for length, k, selector in dict.fromkeys(rows):
@@ -265,9 +325,9 @@ def read_bridge(folders: Iterable[Path]) -> list[BridgePoint]:
                     length=length,
                     k=k,
                     selector=selector,
-                    right=_bounded(found["right"]),
-                    found=_bounded(found["found"]),
-                    found_all=_bounded(found["found_all"]),
+                    right=bounded(found["right"]),
+                    found=bounded(found["found"]),
+                    found_all=bounded(found["found_all"]),
                     recovered_fraction=found["recovered"] if passes else None,
                     prediction_recovered=found["prediction"],
                     recovered_by_planted=found["recovered_by_planted"] if passes else None,

@@ -201,6 +201,11 @@ class SyntheticTables(AnyTables, kw_only=True):
     train_lengths: tuple[int, int]
     training_seed: int
     hide_tokens: bool
+    # Tables from before there were these keys have the defaults.
+    modulus: Annotated[int, Meta(ge=2)] = 2
+    background: Literal["noise", "text"] = "noise"
+    num_chunks: Count = 2
+    test_row_len: Optional[Count] = None
     training_seconds: Optional[float] = None
     selectors: list[str] = []
 

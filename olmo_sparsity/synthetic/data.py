@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Optional
 
 import numpy as np
 import torch
 
 from olmo_sparsity.config import Config, PoseConfig, SyntheticConfig, fingerprint
 from olmo_sparsity.config.keys import require
-from olmo_sparsity.config.synthetic import QUERY_TOKENS
+from olmo_sparsity.config.synthetic import QUERY_TOKENS, Place
 from olmo_sparsity.storage.files import sha256_text
+from olmo_sparsity.synthetic.background import Background, noise, open_background
 from olmo_sparsity.synthetic.planted import GENERATOR_VERSION
 from olmo_sparsity.synthetic.sequences import (
     EOS_ID,
@@ -24,13 +26,15 @@ from olmo_sparsity.synthetic.sequences import (
 )
 from olmo_sparsity.torchrun import ProcessInfo
 from olmo_sparsity.training.batches import IGNORE_INDEX, Batch
-from olmo_sparsity.training.data import DataSource, TrainingData
+from olmo_sparsity.training.data import TEXT, DataSource, TrainingData
 from olmo_sparsity.training.evaluation import EvaluationRows
 from olmo_sparsity.training.positions import pose_positions
 from olmo_sparsity.training.processes import share_of_rows
 
 # Purposes of random generators, so that held-out and evaluated sequences are not those of a training step.
 VALIDATION, EVALUATION = 1_000_003, 1_000_004
+# What the seed of evaluated sequences ends with, by the place of the planted tokens.
+PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 
 
 def consecutive_ids(num_rows: int, row_len: int) -> np.ndarray:
@@ -96,15 +100,39 @@ class PlacedSequences:
     ids_BT: np.ndarray
 
 
-def words_of(settings: SyntheticConfig) -> list[str]:
-    """Return the words of a task, by token ID."""
-    return parity_words(settings.num_noise) if settings.task == "parity" else variable_words(settings.num_names)
+def words_of(settings: SyntheticConfig, num_background: Optional[int] = None) -> list[str]:
+    """Return the words of a task, by token ID.
+
+    Args:
+        settings: the task.
+        num_background: number of background tokens; None: ``num_noise``.
+    """
+    if settings.task == "variables":
+        return variable_words(settings.num_names)
+    return parity_words(num_background or settings.num_noise, modulus=settings.modulus)
 
 
 def draw_sequences(
-    settings: SyntheticConfig, rng: np.random.Generator, *, length_B: np.ndarray, k_B: np.ndarray, row_len: int
+    settings: SyntheticConfig,
+    rng: np.random.Generator,
+    *,
+    length_B: np.ndarray,
+    k_B: np.ndarray,
+    row_len: int,
+    background: Optional[Background] = None,
+    within: Optional[tuple[int, int]] = None,
 ) -> Sequences:
-    """Draw sequences of a task with prompts of these lengths, without the query, and these sparsities."""
+    """Draw sequences of a task.
+
+    Args:
+        settings: the task.
+        rng: the random generator.
+        length_B: int64, tokens of each prompt, without the query.
+        k_B: int64, the sparsity of each.
+        row_len: T.
+        background: of a parity task; None: noise of ``num_noise`` tokens.
+        within: first position at which a parity task plants tokens, and the end of these; None: the whole prompt.
+    """
     if settings.task == "variables":
         return variable_sequences(
             rng, length_B, k_B, num_names=settings.num_names, scratchpad=settings.scratchpad, row_len=row_len
@@ -113,11 +141,13 @@ def draw_sequences(
         rng,
         length_B,
         k_B,
-        num_noise=settings.num_noise,
+        background=background or noise(settings.num_noise),
         scratchpad=settings.scratchpad,
         row_len=row_len,
+        modulus=settings.modulus,
         locality=settings.locality,
         spread=settings.spread,
+        within=within,
     )
 
 
@@ -136,28 +166,42 @@ def _placed(config: Config, rng: np.random.Generator, sequences: Sequences, *, t
     return PlacedSequences(sequences, shifted_ids(rng, ids_BT, length_B=length_B, max_position=max_position))
 
 
-def evaluated_sequences(config: Config, length: int, k: int) -> PlacedSequences:
-    """Return the ``test_rows`` sequences of one length and sparsity; they depend on ``test_seed``, not on ``training.seed``."""
+def evaluated_sequences(
+    config: Config, length: int, k: int, *, place: Optional[Place] = None, background: Optional[Background] = None
+) -> PlacedSequences:
+    """Return the ``test_rows`` sequences of one length and sparsity; they depend on ``test_seed``, not on ``training.seed``.
+
+    Args:
+        config: the experiment.
+        length: tokens of each prompt, without the query.
+        k: the sparsity.
+        place: where the planted tokens lie, as ``test_row_len`` says; None: anywhere.
+        background: as in ``draw_sequences``.
+    """
     settings = config.synthetic
-    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k])
+    rng = np.random.default_rng([settings.test_seed, EVALUATION, length, k, *PLACE_SEEDS[place]])
     sequences = draw_sequences(
         settings,
         rng,
         length_B=np.full(settings.test_rows, length),
         k_B=np.full(settings.test_rows, k),
         row_len=settings.row_len(length, k),
+        background=background,
+        within=None if place is None else settings.places_planted(length, place),
     )
     return _placed(config, rng, sequences, training=False)
 
 
-def training_sequences(config: Config, rng: np.random.Generator, *, num_rows: int) -> PlacedSequences:
+def training_sequences(
+    config: Config, rng: np.random.Generator, *, num_rows: int, background: Optional[Background] = None
+) -> PlacedSequences:
     """Draw training sequences: k uniform from 1 to ``max_sparsity``, lengths uniform between ``train_lengths``."""
     settings = config.synthetic
     shortest, longest = settings.train_lengths
     length_B = rng.integers(shortest, longest + 1, num_rows)
     k_B = rng.integers(1, settings.max_sparsity + 1, num_rows)
     row_len = settings.row_len(longest, settings.max_sparsity)
-    sequences = draw_sequences(settings, rng, length_B=length_B, k_B=k_B, row_len=row_len)
+    sequences = draw_sequences(settings, rng, length_B=length_B, k_B=k_B, row_len=row_len, background=background)
     placed = _placed(config, rng, sequences, training=True)
     return with_hidden_tokens(rng, placed) if settings.hide_tokens else placed
 
@@ -192,7 +236,14 @@ def with_hidden_tokens(rng: np.random.Generator, placed: PlacedSequences) -> Pla
     return PlacedSequences(kept, moved(placed.ids_BT, 0))
 
 
-def synthetic_batch(config: Config, *, num_rows: int, seed: list[int], rows: slice = slice(None)) -> Batch:
+def synthetic_batch(
+    config: Config,
+    *,
+    num_rows: int,
+    seed: list[int],
+    rows: slice = slice(None),
+    background: Optional[Background] = None,
+) -> Batch:
     """Return a batch of training sequences, or a process's share of it. The result depends on the arguments alone.
 
     Targets are the response tokens. Where position IDs are predicted, the batch has those of the response tokens, too.
@@ -202,8 +253,9 @@ def synthetic_batch(config: Config, *, num_rows: int, seed: list[int], rows: sli
         num_rows: B, the rows of the whole batch.
         seed: of the random generator.
         rows: the share of the rows that is returned.
+        background: as in ``draw_sequences``.
     """
-    placed = training_sequences(config, np.random.default_rng(seed), num_rows=num_rows)
+    placed = training_sequences(config, np.random.default_rng(seed), num_rows=num_rows, background=background)
     is_target_BT = placed.sequences.is_response_BT[:, 1:]
 
     def targets(values_BT: np.ndarray) -> torch.Tensor:
@@ -266,32 +318,46 @@ def open_synthetic_data(config: Config, process: ProcessInfo) -> TrainingData:
     """
     check_synthetic(config)
     settings, training = config.synthetic, config.training
-    words = words_of(settings)
+    background, held_out_background = open_background(config, "train"), open_background(config, "validation")
+    words = words_of(settings, background.num_tokens)
     tokenizer_text = word_tokenizer(words).to_str()
     share = share_of_rows(training.batch_rows, process, key="training.batch_rows")
     eval_share = share_of_rows(training.eval_rows, process, key="training.eval_rows")
 
     def draw(step: int) -> Batch:
-        return synthetic_batch(config, num_rows=training.batch_rows, seed=[training.seed, step], rows=share)
+        return synthetic_batch(
+            config, num_rows=training.batch_rows, seed=[training.seed, step], rows=share, background=background
+        )
 
-    held_out = synthetic_batch(config, num_rows=training.eval_rows, seed=[VALIDATION, 0], rows=eval_share)
-    generated = [settings.task, settings.scratchpad, settings.num_noise, settings.num_names, settings.locality]
+    held_out = synthetic_batch(
+        config, num_rows=training.eval_rows, seed=[VALIDATION, 0], rows=eval_share, background=held_out_background
+    )
     return TrainingData(
         vocab_size=len(words),
         eos_id=EOS_ID,
         tokenizer_text=tokenizer_text,
         manifest_entries={
             "synthetic_task": settings.task,
-            "tokens_sha256": fingerprint(GENERATOR_VERSION, *generated, settings.spread),
+            "tokens_sha256": generated_sha256(settings, background),
             "tokenizer_sha256": sha256_text(tokenizer_text),
         },
         row_len=_row_len(config),
         num_bos=0,
-        described=f"{settings.task}{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, prompts of "
-        f"{settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
+        described=f"{settings.task}{f' modulo {settings.modulus}' * (settings.modulus != 2)}"
+        f"{' with a scratchpad' * settings.scratchpad}, k to {settings.max_sparsity}, background {settings.background}, prompts "
+        f"of {settings.train_lengths[0]} to {settings.train_lengths[1]} tokens, position IDs {settings.positions}",
         draw=draw,
         evaluation_rows=EvaluationRows(held_out, consecutive=None, num_bos=0),
+        few_targets=background.text_sha256 is not None,
     )
+
+
+def generated_sha256(settings: SyntheticConfig, background: Background) -> str:
+    """Return a hash of what training sequences are drawn from: equal where another run draws the same with the same seed."""
+    generated = [settings.task, settings.scratchpad, settings.num_noise, settings.num_names, settings.locality]
+    # What a version of the package without these keys drew has the hash that it wrote.
+    later = [settings.modulus, background.text_sha256]
+    return fingerprint(GENERATOR_VERSION, *generated, settings.spread, *(later if later != [2, None] else []))
 
 
 def _row_len(config: Config) -> int:
@@ -300,9 +366,14 @@ def _row_len(config: Config) -> int:
     return settings.row_len(settings.train_lengths[1], settings.max_sparsity) - 1
 
 
+def _least_vocab_size(config: Config) -> int:
+    is_text = config.synthetic.background == "text"
+    return len(words_of(config.synthetic, TEXT.least_vocab_size(config) if is_text else None))
+
+
 SYNTHETIC = DataSource(
     open_synthetic_data,
     row_len=_row_len,
-    least_vocab_size=lambda config: len(words_of(config.synthetic)),
+    least_vocab_size=_least_vocab_size,
     is_synthetic=True,
 )

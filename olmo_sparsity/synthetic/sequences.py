@@ -1,7 +1,8 @@
 """Sequences of the synthetic tasks: prompts, responses, the tokens that responses depend on, and coupled position IDs.
 
 **Parity** (Figures 1 and 2 of arXiv 2502.16792). The prompt is background with k planted bits and ends with ``=``. The response
-is the parity of the bits; with a scratchpad it is the parity of the first bit, of the first two, ..., of all k.
+is the parity of the bits; with a scratchpad it is the parity of the first bit, of the first two, ..., of all k. With another
+modulus than 2 the planted values are 0 to modulus - 1, and the response is their sum modulo it.
 
 **Variables** (Figure 3). The prompt is a list of assignments of two tokens each, ``NAME VALUE`` or ``NAME NAME``, in random
 order, then ``?`` and the queried name. The assignments are chains of k: the last of a chain has a value, every other names the
@@ -23,14 +24,13 @@ from typing import Optional
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from olmo_sparsity.synthetic.background import Background
 from olmo_sparsity.synthetic.planted import planted_positions
 
 EOS = "<|endoftext|>"  # fills the end of shorter rows
 EOS_ID, QUERY_ID = 0, 1
-BITS = ("0", "1")
 VALUES = tuple(f"v{i}" for i in range(10))
-FIRST_BIT_ID = 2
-FIRST_NOISE_ID = FIRST_BIT_ID + len(BITS)
+FIRST_PLANTED_ID = 2
 FIRST_VALUE_ID = 2
 FIRST_NAME_ID = FIRST_VALUE_ID + len(VALUES)
 
@@ -62,9 +62,9 @@ class Sequences:
         return (places_T >= self.prompt_len_B[:, None]) & (places_T < end_B[:, None])
 
 
-def parity_words(num_noise: int) -> list[str]:
-    """Return the words of the parity tasks, by token ID."""
-    return [EOS, "=", *BITS, *(f"n{i}" for i in range(num_noise))]
+def parity_words(num_background: int, *, modulus: int = 2) -> list[str]:
+    """Return the words of the parity tasks, by token ID: behind the planted values those of the background, by number."""
+    return [EOS, "=", *map(str, range(modulus)), *(f"n{i}" for i in range(num_background))]
 
 
 def variable_words(num_names: int) -> list[str]:
@@ -84,48 +84,54 @@ def parity_sequences(
     length_B: np.ndarray,
     num_planted_B: np.ndarray,
     *,
-    num_noise: int,
+    background: Background,
     scratchpad: bool,
     row_len: int,
+    modulus: int = 2,
     locality: Optional[int] = None,
     spread: int = 1,
+    within: Optional[tuple[int, int]] = None,
 ) -> Sequences:
-    """Draw sequences of sparse parity.
+    """Draw sequences of sparse parity, or of sums with another modulus.
 
     Args:
         rng: the random generator.
         length_B: int64, tokens of each prompt before ``=``.
         num_planted_B: int64, k of each sequence.
-        num_noise: number of background tokens, each equally likely.
+        background: draws the tokens that are not planted.
         scratchpad: the response is every prefix's parity instead of the last one.
         row_len: T.
-        locality: tokens of the interval that holds the planted bits; None: the whole prompt.
-        spread: least distance between planted bits.
+        modulus: planted values are below it, and summed modulo it.
+        locality: tokens of the interval that holds the planted values; None: all in which they may lie.
+        spread: least distance between planted values.
+        within: the first position at which values may be planted and the end of these, of all sequences; None: the whole prompt.
 
     Raises:
-        ValueError: the planted bits of a sequence do not fit into its prompt.
+        ValueError: the planted values of a sequence do not fit into its prompt.
     """
     num_rows = len(length_B)
-    positions_BK = planted_positions(rng, length_B, num_planted_B, locality=locality, spread=spread)
+    begin, room_B = (0, length_B) if within is None else (within[0], np.full(num_rows, within[1] - within[0]))
+    positions_BK = planted_positions(rng, room_B, num_planted_B, locality=locality, spread=spread)
     is_planted_BK = positions_BK >= 0
-    bits_BK = rng.integers(0, 2, positions_BK.shape) * is_planted_BK
-    parity_BK = bits_BK.cumsum(axis=1) % 2
-    tokens_BT = FIRST_NOISE_ID + rng.integers(0, num_noise, (num_rows, row_len))
+    positions_BK[is_planted_BK] += begin
+    values_BK = rng.integers(0, modulus, positions_BK.shape) * is_planted_BK
+    sum_BK = values_BK.cumsum(axis=1) % modulus
+    tokens_BT = FIRST_PLANTED_ID + modulus + background.draw(rng, num_rows, row_len)
     coupled_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len)).copy()
     planted_BT = np.zeros((num_rows, row_len), dtype=bool)
     row_BK = np.broadcast_to(np.arange(num_rows)[:, None], positions_BK.shape)
-    tokens_BT[row_BK[is_planted_BK], positions_BK[is_planted_BK]] = FIRST_BIT_ID + bits_BK[is_planted_BK]
+    tokens_BT[row_BK[is_planted_BK], positions_BK[is_planted_BK]] = FIRST_PLANTED_ID + values_BK[is_planted_BK]
     planted_BT[row_BK[is_planted_BK], positions_BK[is_planted_BK]] = True
     tokens_BT[np.arange(num_rows), length_B] = QUERY_ID
     prompt_len_B = length_B + 1
     if scratchpad:
         response_len_B = num_planted_B
         place_BK = prompt_len_B[:, None] + np.arange(positions_BK.shape[1])
-        tokens_BT[row_BK[is_planted_BK], place_BK[is_planted_BK]] = FIRST_BIT_ID + parity_BK[is_planted_BK]
+        tokens_BT[row_BK[is_planted_BK], place_BK[is_planted_BK]] = FIRST_PLANTED_ID + sum_BK[is_planted_BK]
         coupled_BT[row_BK[is_planted_BK], place_BK[is_planted_BK]] = positions_BK[is_planted_BK]
     else:
         response_len_B = np.ones_like(num_planted_B)
-        tokens_BT[np.arange(num_rows), prompt_len_B] = FIRST_BIT_ID + parity_BK[:, -1]
+        tokens_BT[np.arange(num_rows), prompt_len_B] = FIRST_PLANTED_ID + sum_BK[:, -1]
     return _filled(tokens_BT, coupled_BT, planted_BT, prompt_len_B=prompt_len_B, response_len_B=response_len_B)
 
 

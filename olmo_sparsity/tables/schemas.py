@@ -33,6 +33,7 @@ class Column:
         False  # lists of length M, one entry for each long-range position; of groups one for each of them
     )
     only_of_groups: bool = False  # is there where ``influence.unit`` is not token
+    only_of_places: bool = False  # is there where ``synthetic.test_row_len`` is given
     since: str = "3"  # the first version whose tables have it
     last: str = SCHEMA_VERSION  # the last one
 
@@ -293,6 +294,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _WINDOW_ID,
         _LENGTH,
         _SPARSITY,
+        Column(
+            "place",
+            pa.string(),
+            "Where the planted tokens lie: `inside` the last `synthetic.test_row_len` tokens of the prompt, or `beyond` them. "
+            "The column is there where that key is given.",
+            only_of_places=True,
+        ),
         Column("response_ids", _INT32S, "Token IDs that the model generated."),
         Column("true_ids", _INT32S, "Token IDs of the true response."),
         Column("response_positions", _INT32S, "Position IDs of the response: predicted, or given."),
@@ -325,12 +333,15 @@ def columns_of(table: str, version: str = SCHEMA_VERSION) -> list[Column]:
     return [column for column in COLUMNS[table] if int(column.since) <= int(version) <= int(column.last)]
 
 
-def schemas(num_long_range: int, unit: str = "token", *, version: str = SCHEMA_VERSION) -> dict[str, pa.Schema]:
+def schemas(
+    num_long_range: int, unit: str = "token", *, has_places: bool = False, version: str = SCHEMA_VERSION
+) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table.
 
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
+        has_places: whether planted tokens lie inside a row or beyond it (``synthetic.test_row_len``).
         version: of the schema, one of ``READABLE_VERSIONS``.
     """
     has_groups = unit != "token"
@@ -344,7 +355,7 @@ def schemas(num_long_range: int, unit: str = "token", *, version: str = SCHEMA_V
             [
                 (column.name, arrow_type(column))
                 for column in columns_of(table, version)
-                if has_groups or not column.only_of_groups
+                if (has_groups or not column.only_of_groups) and (has_places or not column.only_of_places)
             ]
         )
         for table in COLUMNS
@@ -354,7 +365,8 @@ def schemas(num_long_range: int, unit: str = "token", *, version: str = SCHEMA_V
 def schemas_of(manifest: dict[str, Any], *, version: str = SCHEMA_VERSION) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table of the folder of a manifest, in one of the ``READABLE_VERSIONS``."""
     unit = manifest.get("influence", {}).get("unit", "token")
-    return schemas(manifest["context"]["num_long_range"], unit, version=version)
+    has_places = manifest.get("test_row_len") is not None
+    return schemas(manifest["context"]["num_long_range"], unit, has_places=has_places, version=version)
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:

@@ -44,6 +44,7 @@ class TrainingData:
         described: the rows, in words, for the log.
         draw: returns this process's share of the batch of a step; a pure function.
         evaluation_rows: this process's share of the held-out rows.
+        few_targets: most tokens of a row are no targets, so that only the logits of those that are should be computed.
     """
 
     vocab_size: int
@@ -55,6 +56,7 @@ class TrainingData:
     described: str
     draw: Callable[[int], Batch]
     evaluation_rows: EvaluationRows
+    few_targets: bool = False
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def prepare_run(
         process=process,
         device=device,
         position_loss_weight=config.synthetic.position_loss_weight,
+        few_targets=data.few_targets,
     )
     process_peak = measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     peak = float(all_reduce_sum(torch.tensor(process_peak, dtype=torch.float64), process))

@@ -50,17 +50,25 @@ class SummedLoss(nn.Module):
     The objective is the cross-entropy plus ``z_loss`` times the square of log Z, where Z is the normalizer of the softmax.
     The second term keeps the logits from drifting (Chowdhery et al. 2022, arXiv 2204.02311, section 5; OLMo's
     ``softmax_auxiliary_loss``). Where a batch has the position IDs of its targets, the objective has their cross-entropy, too,
-    times ``position_loss_weight``.
+    times ``position_loss_weight``. With ``few_targets`` only the logits of trained targets are computed: the same loss, for less
+    where the vocabulary is large and few tokens of a row have a target.
     """
 
     def __init__(
-        self, model: OLMoWithPositions, precision: str, *, z_loss: float = 0.0, position_loss_weight: float = 1.0
+        self,
+        model: OLMoWithPositions,
+        precision: str,
+        *,
+        z_loss: float = 0.0,
+        position_loss_weight: float = 1.0,
+        few_targets: bool = False,
     ):
         super().__init__()
         self.model = model
         self._bf16 = precision == "bf16"
         self._z_loss = z_loss
         self._position_loss_weight = position_loss_weight
+        self._few_targets = few_targets
 
     def forward(
         self,
@@ -72,8 +80,12 @@ class SummedLoss(nn.Module):
         """Return (objective, cross-entropy of the tokens in nats), both summed over the trained targets; fp32 scalars."""
         if target_positions_BT is not None:
             return self._with_positions(tokens_BT, positions_BT, targets_BT, target_positions_BT)
-        logits_BTV = self.logits(tokens_BT, positions_BT)
-        return self._of_tokens(logits_BTV, targets_BT)
+        if self._few_targets:
+            is_target_BT = targets_BT != IGNORE_INDEX
+            with torch.autocast(tokens_BT.device.type, torch.bfloat16, enabled=self._bf16):
+                logits_NV = self.model.logits_at(tokens_BT, positions_BT, is_target_BT)
+            return self._of_tokens(logits_NV.float(), targets_BT[is_target_BT])
+        return self._of_tokens(self.logits(tokens_BT, positions_BT).flatten(0, 1), targets_BT.flatten())
 
     def _with_positions(
         self,
@@ -84,19 +96,18 @@ class SummedLoss(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.autocast(tokens_BT.device.type, torch.bfloat16, enabled=self._bf16):
             logits_BTV, logits_BTI = self.model.logits_and_position_logits(tokens_BT, positions_BT)
-        objective, nats = self._of_tokens(logits_BTV.float(), targets_BT)
+        objective, nats = self._of_tokens(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
         of_positions = F.cross_entropy(
             logits_BTI.float().flatten(0, 1), target_positions_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
         )
         return objective + self._position_loss_weight * of_positions, nats
 
-    def _of_tokens(self, logits_BTV: torch.Tensor, targets_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        targets = targets_BT.flatten()
-        nats = F.cross_entropy(logits_BTV.flatten(0, 1), targets, ignore_index=IGNORE_INDEX, reduction="sum")
+    def _of_tokens(self, logits_NV: torch.Tensor, targets_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nats = F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORE_INDEX, reduction="sum")
         if self._z_loss == 0:
             return nats, nats
-        squares = logits_BTV.logsumexp(dim=-1).flatten().square()
-        return nats + self._z_loss * (squares * (targets != IGNORE_INDEX)).sum(), nats
+        squares_N = logits_NV.logsumexp(dim=-1).square()
+        return nats + self._z_loss * (squares_N * (targets_N != IGNORE_INDEX)).sum(), nats
 
     def logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
         """Return the logits, fp32 [B, T, V], computed in the precision of training."""
@@ -174,6 +185,7 @@ def build_train_state(
     process: ProcessInfo,
     device: torch.device,
     position_loss_weight: float = 1.0,
+    few_targets: bool = False,
 ) -> TrainState:
     """Move a new model to its device, shard or replicate it, compile it, and build its optimizer.
 
@@ -185,6 +197,7 @@ def build_train_state(
         process: this process.
         device: where to train.
         position_loss_weight: of ``SummedLoss``.
+        few_targets: of ``SummedLoss``.
 
     Raises:
         UserError: the rows of a batch cannot be divided as the configuration says.
@@ -198,7 +211,13 @@ def build_train_state(
         shard_model(model, device)
     else:
         model.to(device)
-    loss = SummedLoss(model, precision, z_loss=training.z_loss, position_loss_weight=position_loss_weight)
+    loss = SummedLoss(
+        model,
+        precision,
+        z_loss=training.z_loss,
+        position_loss_weight=position_loss_weight,
+        few_targets=few_targets,
+    )
     replicated = replicate(loss, process, sharded=sharded)
     return TrainState(
         model=model,

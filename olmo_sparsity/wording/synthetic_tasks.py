@@ -11,7 +11,21 @@ from olmo_sparsity.statistics.synthetic import Accuracy, BridgePoint, Setting
 def setting_words(setting: Setting) -> str:
     """Return a setting in words."""
     scratchpad = "with" if setting.scratchpad else "without"
-    return f"{setting.task} {scratchpad} a scratchpad, positions {setting.positions}, K_train = {setting.max_sparsity}"
+    positions = setting.positions if setting.num_chunks > 1 else "ordinary"
+    return f"{task_words(setting)} {scratchpad} a scratchpad, positions {positions}, K_train = {setting.max_sparsity}"
+
+
+def task_words(setting: Setting) -> str:
+    """Return the task in words."""
+    task = setting.task if setting.modulus == 2 else f"sum modulo {setting.modulus}"
+    return task + " in text" * (setting.background == "text")
+
+
+def positions_words(setting: Setting) -> str:
+    """Return how position IDs were given in training."""
+    if setting.positions != "pose":
+        return setting.positions
+    return "PoSE" if setting.num_chunks > 1 else "without PoSE"
 
 
 def _estimate_words(estimate: Optional[Estimate]) -> str:
@@ -32,7 +46,11 @@ def accuracy_lines(accuracies: list[Accuracy]) -> list[str]:
             f"{setting.train_lengths[1]} tokens; {seeds} seed{'s' * (seeds > 1)})"
         )
         for k in sorted({accuracy.k for accuracy in own}):
-            points = [f"{one.length}: {_estimate_words(one.right)}" for one in own if one.k == k]
+            points = [
+                f"{one.length}{f' {one.place}' if one.place else ''}: {_estimate_words(one.right)}"
+                for one in own
+                if one.k == k
+            ]
             lines.append(f"  k = {k}: {'; '.join(points)}")
     return lines
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from olmo_sparsity.synthetic.background import noise
 from olmo_sparsity.synthetic.planted import planted_positions
 from olmo_sparsity.synthetic.sequences import (
     FIRST_NAME_ID,
@@ -78,7 +79,7 @@ def test_what_does_not_fit_is_an_error(length: int, k: int, locality: Optional[i
 def parities(*, scratchpad: bool, num: int = 300, num_noise: int = 3) -> Sequences:
     rng = np.random.default_rng(2)
     length_B, k_B = rng.integers(5, 12, num), rng.integers(1, 5, num)
-    return parity_sequences(rng, length_B, k_B, num_noise=num_noise, scratchpad=scratchpad, row_len=18)
+    return parity_sequences(rng, length_B, k_B, background=noise(num_noise), scratchpad=scratchpad, row_len=18)
 
 
 @pytest.mark.parametrize("scratchpad", [False, True])
@@ -102,14 +103,16 @@ def test_a_parity_sequence_read_as_words_is_what_the_definition_says(scratchpad:
 
 def test_all_bits_and_backgrounds_are_equally_likely() -> None:
     rng = np.random.default_rng(3)
-    sequences = parity_sequences(rng, np.full(NUM, 6), np.full(NUM, 2), num_noise=4, scratchpad=False, row_len=8)
+    sequences = parity_sequences(
+        rng, np.full(NUM, 6), np.full(NUM, 2), background=noise(4), scratchpad=False, row_len=8
+    )
     prompt, planted = sequences.tokens_BT[:, :6], sequences.planted_BT[:, :6]
     pairs = Counter(map(tuple, prompt[planted].reshape(-1, 2).tolist()))
     assert len(pairs) == 4
     assert chisquare(list(pairs.values())).pvalue > 1e-3
-    noise = Counter(prompt[~planted].tolist())
-    assert sorted(noise) == [4, 5, 6, 7]
-    assert chisquare(list(noise.values())).pvalue > 1e-3
+    drawn = Counter(prompt[~planted].tolist())
+    assert sorted(drawn) == [4, 5, 6, 7]
+    assert chisquare(list(drawn.values())).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("scratchpad", [False, True])

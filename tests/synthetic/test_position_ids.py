@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
+from olmo_sparsity.synthetic.background import noise
 from olmo_sparsity.synthetic.data import (
     evaluated_sequences,
     pose_ids,
@@ -43,7 +44,7 @@ def test_coupled_ids_of_a_parity_written_by_hand() -> None:
     """Bits 1 and 1 at positions 1 and 4 of six: a b1 c d b1 e = 1 0; the scratchpad reads 1, then 4."""
     keys = [[0.9, 0.1, 0.8, 0.7, 0.2, 0.6]]
     rng = Scripted([keys, [0.0]], [[[1, 1]], [[0, 1, 2, 0, 1, 2, 0, 1, 2]]])
-    sequences = parity_sequences(rng, np.array([6]), np.array([2]), num_noise=3, scratchpad=True, row_len=9)
+    sequences = parity_sequences(rng, np.array([6]), np.array([2]), background=noise(3), scratchpad=True, row_len=9)
     assert sequences.tokens_BT.tolist() == [[4, 3, 6, 4, 3, 6, 1, 3, 2]]
     assert sequences.coupled_BT.tolist() == [[0, 1, 2, 3, 4, 5, 6, 1, 4]]
 

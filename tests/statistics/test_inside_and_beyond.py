@@ -1,0 +1,211 @@
+"""Accuracies inside the row and beyond it, from made-up answers: by loops over rows, and every verdict."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from statistics import mean, variance
+from typing import Optional
+
+import pytest
+from made_up_answers import LENGTH, NUM, ROW, made_up_answers
+from scipy.stats import t as student_t
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.inside_and_beyond import (
+    InsideAndBeyond,
+    Twin,
+    prediction_holds,
+    read_inside_and_beyond,
+    verdict,
+)
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.tables.reading import newest_finished, read_table
+
+# By k; training has k up to 2. The third seed has not learned k = 2, the fourth neither.
+POSE = [
+    {1: (1.0, 1.0), 2: (0.95, 0.9), 4: (0.5, 0.3)},
+    {1: (1.0, 0.95), 2: (0.925, 0.925), 4: (0.4, 0.3)},
+    {1: (0.9, 0.95), 2: (0.6, 0.2), 4: (0.5, 0.25)},
+    {1: (0.95, 0.9), 2: (0.25, 0.2), 4: (0.25, 0.25)},
+]
+CEILING = [{1: (1.0, 1.0), 2: (0.975, 0.95), 4: (0.4, 0.4)}, {1: (1.0, 1.0), 2: (1.0, 1.0), 4: (0.45, 0.5)}]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    folder = tmp_path_factory.mktemp("answers")
+    return {
+        "pose": [made_up_answers(folder / f"pose{s}", of, seed=s) for s, of in enumerate(POSE)],
+        "ceiling": [
+            made_up_answers(folder / f"ceiling{s}", of, seed=s, num_chunks=1, longest=LENGTH)
+            for s, of in enumerate(CEILING)
+        ],
+        "no-pose": [made_up_answers(folder / "no-pose", POSE[3], num_chunks=1)],
+    }
+
+
+def read(*groups: list[Path]) -> Twin:
+    return read_inside_and_beyond(newest_finished(run, "synthetic") for group in groups for run in group)
+
+
+def right_of(run: Path, *, k: int, place: str, length: int = LENGTH) -> list[bool]:
+    rows = read_table(newest_finished(run, "synthetic"), "answers").to_pylist()
+    return [row["right"] for row in rows if (row["length_tokens"], row["sparsity"], row["place"]) == (length, k, place)]
+
+
+def crossed(numbers: list[list[list[float]]]) -> tuple[float, float]:
+    """Return mean and half width, from the definition: of each model numbers by seed and sequence, whose mean effects are added.
+
+    The variance over sequences is that of the mean over seeds; each model with several seeds adds that between its seeds.
+    """
+    num = len(numbers[0][0])
+    of_sequences = [sum(mean(of_seed[i] for of_seed in seeds) for seeds in numbers) for i in range(num)]
+    parts = [(variance(of_sequences) * (num - 1) / num / num, num - 1)]
+    parts += [(variance(list(map(mean, seeds))) / len(seeds), len(seeds) - 1) for seeds in numbers if len(seeds) > 1]
+    total = sum(part for part, _ in parts)
+    degrees = total**2 / sum(part**2 / freedom for part, freedom in parts) if total else 1
+    return mean(of_sequences), float(student_t.ppf(0.975, degrees)) * total**0.5
+
+
+def assert_estimate(estimate: Optional[Estimate], numbers: list[list[list[float]]]) -> None:
+    """Compare with the definition; the bootstrap's share of the variance is known to within its own resampling."""
+    assert estimate is not None and estimate.low is not None and estimate.high is not None
+    centre, half = crossed(numbers)
+    assert estimate.mean == pytest.approx(centre, abs=1e-12)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.1, abs=1e-12)
+    assert (estimate.high + estimate.low) / 2 == pytest.approx(centre, abs=1e-12)
+
+
+def difference(run: Path, k: int) -> list[float]:
+    pairs = zip(right_of(run, k=k, place="beyond"), right_of(run, k=k, place="inside"), strict=True)
+    return [float(beyond) - float(inside) for beyond, inside in pairs]
+
+
+def test_accuracies_and_differences_are_those_of_loops_over_the_rows(runs: dict[str, list[Path]]) -> None:
+    twin = read(runs["pose"], runs["ceiling"])
+    assert (twin.row_len, twin.num_sequences, len(twin.cells)) == (ROW, NUM, 6)
+    learned = {1: (0, 1, 2, 3), 2: (0, 1), 4: ()}
+    for cell in twin.cells[:3]:
+        assert (cell.length, cell.seeds) == (LENGTH, (0, 1, 2, 3))
+        for place, of_seeds, over_seeds in (
+            ("inside", cell.inside_of_seeds, cell.inside),
+            ("beyond", cell.beyond_of_seeds, cell.beyond),
+        ):
+            shares = [mean(map(float, right_of(run, k=cell.k, place=place))) for run in runs["pose"]]
+            assert of_seeds == pytest.approx(shares, abs=1e-12)
+            assert over_seeds.mean == pytest.approx(mean(shares), abs=1e-12)
+        assert cell.learned == learned[cell.k]
+        assert cell.compared == ((0, 1, 2, 3) if cell.k == 4 else learned[cell.k])
+        assert_estimate(cell.difference, [[difference(runs["pose"][seed], cell.k) for seed in cell.compared]])
+    largest = [
+        [
+            float(larger) - float(trained)
+            for larger, trained in zip(
+                right_of(run, k=4, place="beyond"), right_of(run, k=2, place="beyond"), strict=True
+            )
+        ]
+        for run in runs["pose"]
+    ]
+    assert_estimate(twin.cells[2].beyond_minus_trained, [largest])
+    assert [cell.beyond_minus_trained for cell in twin.cells[:2]] == [None, None]
+
+
+def test_accuracies_in_one_row(runs: dict[str, list[Path]]) -> None:
+    found = {(one.setting.num_chunks, one.k): one.right.mean for one in read(runs["pose"], runs["ceiling"]).in_a_row}
+    for (num_chunks, k), share in found.items():
+        of = runs["pose" if num_chunks == 2 else "ceiling"]
+        assert share == pytest.approx(mean(mean(right_of(run, k=k, place="inside", length=ROW)) for run in of))
+    assert len(found) == 6
+
+
+def test_the_reference_has_the_longest_rows(runs: dict[str, list[Path]]) -> None:
+    twin = read(runs["no-pose"], runs["pose"], runs["ceiling"])
+    assert {one.reference.train_lengths[1] for one in twin.minus_reference} == {LENGTH}
+    of_pose = {one.k: one for one in twin.minus_reference if one.setting.num_chunks == 2}
+    learned = {1: (0, 1, 2, 3), 2: (0, 1), 4: (0, 1, 2, 3)}
+    for k, one in of_pose.items():
+        pose = [runs["pose"][seed] for seed in learned[k]]
+        beyond = [[[float(right) for right in right_of(run, k=k, place="beyond")] for run in pose]]
+        beyond.append([[-float(right) for right in right_of(run, k=k, place="beyond")] for run in runs["ceiling"]])
+        assert_estimate(one.beyond, beyond)
+        both = [[difference(run, k) for run in pose]]
+        both.append([[-number for number in difference(run, k)] for run in runs["ceiling"]])
+        assert_estimate(one.difference, both)
+    # The only seed without PoSE has not learned k = 2, so there is nothing to compare.
+    alone = {one.k: one for one in twin.minus_reference if one.setting.num_chunks == 1}
+    assert alone[2].beyond is None and alone[2].difference is None and alone[1].beyond is not None
+    assert not read(runs["pose"]).minus_reference
+
+
+def test_with_fewer_than_two_seeds_that_have_learned_there_is_no_difference(tmp_path: Path) -> None:
+    one_of_two = [made_up_answers(tmp_path / f"{seed}", POSE[seed], seed=seed) for seed in (1, 2)]
+    cells = {cell.k: cell for cell in read(one_of_two).cells}
+    assert cells[2].learned == (1,) and cells[2].difference is None and cells[1].difference is not None
+    only = {cell.k: cell for cell in read(one_of_two[:1]).cells}
+    assert only[2].difference is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.04, 0.04, "equal"),
+        (-0.04, -0.01, "equal"),
+        (-0.05, 0.01, "not shown"),
+        (-0.2, -0.06, "much lower"),
+        (-0.2, -0.05, "lower"),
+        (-0.2, 0.0, "not shown"),
+        (0.01, 0.05, "higher"),
+        (0.0, 0.05, "not shown"),
+    ],
+)
+def test_the_verdict_says_no_more_than_the_interval(low: float, high: float, expected: str) -> None:
+    assert verdict(Estimate((low + high) / 2, low, high, 0.01)) == expected
+
+
+def test_there_is_no_verdict_without_an_interval() -> None:
+    assert verdict(None) == "not learned" and verdict(Estimate(0.0)) == "no interval"
+
+
+INTERVALS = {
+    "equal": Estimate(0.0, -0.01, 0.01, 0.005),
+    "much lower": Estimate(-0.5, -0.6, -0.4, 0.05),
+    "lower": Estimate(-0.05, -0.09, -0.01, 0.02),
+    "higher": Estimate(0.05, 0.01, 0.09, 0.02),
+    "not shown": Estimate(0.0, -0.1, 0.1, 0.05),
+    "not learned": None,
+}
+
+
+@pytest.mark.parametrize(("trained", "larger"), product(INTERVALS, INTERVALS))
+def test_the_prediction_needs_every_k_and_one_refutes_it(trained: str, larger: str) -> None:
+    setting = Setting("parity", False, "pose", max_sparsity=2, train_lengths=(3, ROW), max_position=14, modulus=4)
+
+    def cell(k: int, difference: Optional[Estimate], minus_trained: Optional[Estimate]) -> InsideAndBeyond:
+        share = Estimate(0.5)
+        return InsideAndBeyond(
+            setting, LENGTH, k, (0,), (0.5,), (0.5,), (0,), (0,), share, share, difference, minus_trained
+        )
+
+    cells = [cell(1, INTERVALS["equal"], None), cell(2, INTERVALS[trained], None), cell(4, None, INTERVALS[larger])]
+    refuted = trained == "much lower" or larger == "equal"
+    shown = trained == "equal" and larger == "much lower"
+    assert prediction_holds(cells) == (False if refuted else True if shown else None)
+    assert prediction_holds(cells[:2]) == (False if trained == "much lower" else None)
+
+
+def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, list[Path]]) -> None:
+    anywhere = made_up_answers(tmp_path / "anywhere", POSE[0], seed=7, test_row_len=None)
+    other_row = made_up_answers(tmp_path / "other-row", POSE[0], seed=8, test_row_len=5)
+    asked_else = made_up_answers(tmp_path / "else", POSE[0], seed=9, truth_seed=1)
+    for run, message in (
+        (anywhere, "the planted tokens of these sequences lie anywhere"),
+        (other_row, "another synthetic.test_row_len than"),
+        (asked_else, "measured on different sequences"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            read(runs["pose"][:1], [run])
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="the same setting and seed"):
+        read(runs["pose"][:1], runs["pose"][:1])
