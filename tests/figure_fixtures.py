@@ -54,6 +54,6 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda shown: {name: on_page.PageFigure(name, [], "", []) for name in names}
 
     monkeypatch.setattr(
-        on_page, "of_report", empty("recovered-fraction", "prediction-recovered", "classes", "distance")
+        on_page, "of_report", empty("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance")
     )
     monkeypatch.setattr(on_page, "of_comparison", empty("compare"))

@@ -72,6 +72,7 @@ def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch:
 def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(FIGURES) == {
         "figure4", "figure5", "recovered-fraction", "prediction-recovered", "distance", "classes", "agreement", "sample-size",
+        "spectrum",
     }  # fmt: skip
     of_runs = {figure.draw.__module__ for figure in every_figure.figures_of(FigureOfRuns)}
     assert of_runs >= {
@@ -94,7 +95,7 @@ def test_too_few_documents_is_not_called_no_profit(tables: Path) -> None:
     few = measurement.windows["doc_id"].unique()[:10]
     small = measured(tables, measurement.restrict(measurement.windows["doc_id"].isin(few).to_numpy()))
     figures = [figure for draw in FIGURES.values() for figure in figures_of(draw(small))]
-    assert len(figures) == 9
+    assert len(figures) == 10
     for figure in figures:
         assert TOO_FEW_FOR_INTERVAL in " ".join(words_on(figure).split())
         assert "no clear gain" not in words_on(figure)

@@ -328,3 +328,28 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         api.windows_from_texts(model, TEXTS[2:])
     with pytest.raises(UserError, match=r"influence.full_len = 21: the run is trained with 20 positions"):
         api.open_model(tiny_run, full_len=21)
+
+
+def test_the_spectrum_is_that_of_the_tables_with_a_row_a_target(measured: api.Results, tmp_path: Path) -> None:
+    """In memory and from the folder; `nearest` says how long a context each target needs."""
+    frame = measured.spectrum()
+    read = api.read_results(measured.save(tmp_path / "tables"))
+    pd.testing.assert_frame_equal(frame, read.spectrum())
+    families = [*measured.selections["selector"].unique(), "fewest"]
+    assert len(frame) == 20 * len(families) * 2 * 4 and sorted(frame["family"].unique()) == sorted(families)
+    row = measured.selections.query("window_id == 3 and selector == 'kl' and context == 'real'").iloc[0]
+    short = measured.windows.query("window_id == 3")["kl_short_nats"].item()
+    for tolerance in frame["tolerance_nats"].unique():
+        enough = [k for k, kl in zip([0, *row["k"]], [short, *row["kl_sparse_nats"]], strict=True) if kl <= tolerance]
+        found = frame.query("window_id == 3 and family == 'kl' and context == 'real' and tolerance_nats == @tolerance")
+        assert found["k"].item() == (enough[0] if enough else np.inf)
+    near = frame.query("family == 'nearest'")
+    assert (near["min_context_tokens"] == near["k"] + 8).all()
+    assert frame.query("family != 'nearest'")["min_context_tokens"].isna().all()
+
+
+def test_key_tokens_have_their_differences(measured: api.Results) -> None:
+    frame = measured.key_tokens()
+    same(frame["lsd_nats"], measured.windows["gain_long_nats"])
+    same(frame["lcl_nats"], -measured.windows["loss_long_nats"])
+    assert frame["is_key"].dtype == bool and len(frame) == 20

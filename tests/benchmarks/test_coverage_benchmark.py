@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -47,7 +48,11 @@ def test_lines_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     for _ in range(2):
         main()
         lines.append(capsys.readouterr().out.splitlines())
-    assert lines[0] == lines[1] and len(lines[0]) == 2
+    assert lines[0] == lines[1] and len(lines[0]) == 3
+    assert re.fullmatch(
+        r"spectrum, 1 to 16 windows a document, 60 documents: percentile 0\.\d+ \(1\.00\); band [01]\.\d+ \(1\.\d+\)",
+        lines[0][2],
+    )
     assert lines[0][0].startswith(
         "better, bounded, D = 0.74, 1 to 16 windows a document, 60 documents: D, percentile 0."
     )

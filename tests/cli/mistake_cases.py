@@ -154,6 +154,11 @@ FOLDERS = [
     Case(f"{INFLUENCE} --out runs/tiny --overwrite", "is no influence folder"),
     Case(f"{INFLUENCE} context.full_len=16", "measure it at another length with --full-len 16"),
     Case(f"{INFLUENCE} context.local_len=20", "context.full_len = 20"),
+    Case(
+        "influence --config tiny.yaml --k every", "a list, such as 1,3,5, or all, or geometric (1, 2, 4, ... and all)"
+    ),
+    Case("influence --config tiny.yaml --k all --screen 8", "must lie between the largest k, 12, and M = 12"),
+    Case("influence --config tiny.yaml influence.k_grid=some", "influence.k_grid"),
     Case("influence --config tiny.yaml --screen 8 --selector random", "only candidates of unmask-one"),
     Case("context-curve --run runs/tiny --max-visible 5000", "the text to measure is too small"),
     Case("validate --config tiny.yaml validation.k=[1,13]", "only 12 long-range tokens"),

@@ -34,7 +34,7 @@ def given(command: str, line: str) -> Keys:
     ("command", "line", "keys"),
     [
         ("influence", "", {}),
-        ("influence", "--k 6 --seed 0", {"influence": {"k": [1, 2, 4, 6], "seed": 0}}),
+        ("influence", "--k 6 --seed 0", {"influence": {"k": [1, 2, 4, 6], "k_grid": None, "seed": 0}}),
         ("influence", "--selector kl --selector random --selector kl", {"influence": {"selectors": ["kl", "random"]}}),
         ("influence", "--selector all", {"influence": {"selectors": list(SELECTORS)}}),
         ("influence", "--screen 9", {"influence": {"screen": 9}}),

@@ -67,10 +67,11 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
 def test_measurements_of_earlier_versions_keep_their_fingerprint(
     screen: int | None, tiny_config: Config, tiny_run: Path
 ) -> None:
-    """There was no ``min_preceding``, and ``screen_by`` was ``gradient`` where none was named."""
+    """There was no ``min_preceding`` and no ``k_grid``, and ``screen_by`` was ``gradient`` where none was named."""
     config = changed(tiny_config, "influence", screen=screen, screen_precision="fp32")
     opened = open_model(config, tiny_run)
-    settings = {key: value for key, value in to_dict(config.influence).items() if key != "min_preceding"}
+    added = ("k_grid", "min_preceding")
+    settings = {key: value for key, value in to_dict(config.influence).items() if key not in added}
     settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
     parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split
     ranking = open_ranking_model(config.influence, opened)

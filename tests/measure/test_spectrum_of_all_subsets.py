@@ -14,9 +14,10 @@ from tiny_windows import LOCAL, windows
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.measure.influence import default_name, measure
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
@@ -97,12 +98,18 @@ def test_every_k_is_measured_and_recorded(tiny_config: Config, tiny_run: Path, t
     assert (influence["k"], influence["k_grid"]) == (list(range(1, 13)), None)
 
 
+def test_a_folder_of_many_k_has_a_name_that_file_systems_take(tiny_config: Config, tiny_run: Path) -> None:
+    opened, settings = open_model(tiny_config, tiny_run), dataclasses.replace(tiny_config.influence, k=[*range(1, 961)])
+    name = default_name(settings, opened, trained=tiny_config.context, run_id="0123456789ab")
+    assert "-k1to960of960-" in name and len(name) < 100
+
+
 def test_a_grid_ends_with_all_long_range_tokens_of_the_lengths(tiny_config: Config) -> None:
     for grid, ks in {"all": [*range(1, 13)], "geometric": [1, 2, 4, 8, 12]}.items():
         config = dataclasses.replace(tiny_config, influence=dataclasses.replace(tiny_config.influence, k_grid=grid))
         assert config.with_measured_k().influence == dataclasses.replace(tiny_config.influence, k=ks)
         blocks = dataclasses.replace(config, influence=dataclasses.replace(config.influence, unit="block:5"))
-        assert blocks.with_measured_k().influence.k == ([1, 2, 3])
+        assert blocks.with_measured_k().influence.k == [1, 2, 3]
         screened = dataclasses.replace(config, influence=dataclasses.replace(config.influence, screen=9))
         with pytest.raises(UserError, match=r"influence.screen = 9: must lie between the largest k, 12, and M = 12"):
             screened.check_k()

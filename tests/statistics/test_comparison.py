@@ -235,7 +235,7 @@ def test_a_failed_gate_leaves_no_fraction(folders: dict[str, str]) -> None:
 
 
 def test_the_main_rows_are_the_headline_at_the_smallest_and_the_largest_k(weaker: Comparison) -> None:
-    """Of selectors that do not see the target R(k), gain over random and targets with enough; of others the corrected gain."""
+    """Of selectors that do not see the target R(k), gain over random, targets with enough; of others the corrected gain."""
     rows = main_rows(weaker)
     of_windows = [row.quantity for row in rows if row.selector is None]
     assert of_windows[2:4] == ["long_gain_nats", "gain_beyond_nats"]

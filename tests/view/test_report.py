@@ -49,6 +49,7 @@ from olmo_sparsity.view.summary_tables import (
     every_selection_table,
     figure4_table,
     selection_table,
+    spectrum_table,
 )
 from olmo_sparsity.wording.captions import contrast_words
 from olmo_sparsity.wording.evidence import NO_HEADLINE, NO_SEEING, evidence_sentences
@@ -160,6 +161,7 @@ def test_the_tables_are_those_of_the_terminal(tables: dict[str, Path], pages: di
         "what selection does": shown(selection_table(summary)),
         "Correlation and slopes of every selector, context and k": shown(figure4_table(summary)),
         "Every selector, context and k": shown(every_selection_table(summary)),
+        "The k that shares of the targets need": shown(spectrum_table(measured.spectra, summary)),
         "Classes of targets": shown(class_table(measured.classes, summary)),
         "Distances of the chosen tokens": shown(distance_table(last)),
     }
@@ -184,11 +186,11 @@ def test_the_charts_are_the_figures_of_analysis(tables: dict[str, Path], pages: 
         charts = re.findall(r'<figure class="chart">.*?</figure>', page, re.DOTALL)
         drawings = [re.findall("<svg.*?</svg>", chart, re.DOTALL) for chart in charts]
         panels = [[re.findall("<text[^>]*>([^<]*)", drawing) for drawing in of] for of in drawings]
-        assert [len(of) for of in panels] == [7, 5, 5, distances + 1]  # the last of each is the legend
-        assert "unmask-one" in panels[0][-1] and "R(8)" in panels[2][2]
-        assert sum("kl, k = 8" in panel for panel in panels[3]) == 1
-        assert "attention" in panels[0][-1] and "induction" in panels[2][0]  # a class is named beside each panel
-        assert all("induction" in panel for panel in panels[2][:4])
+        assert [len(of) for of in panels] == [7, 5, 5, 5, distances + 1]  # the last of each is the legend
+        assert "unmask-one" in panels[0][-1] and "R(8)" in panels[3][2] and "within 0.05 nats" in panels[2][1]
+        assert sum("kl, k = 8" in panel for panel in panels[4]) == 1
+        assert "attention" in panels[0][-1] and "induction" in panels[3][0]  # a class is named beside each panel
+        assert all("induction" in panel for panel in panels[3][:4])
         for chart in charts:
             assert chart.count('class="gate failed"') == sentences
             (name,) = re.findall(r'role="img" aria-label="[^"]+" aria-describedby="([^"]+)"', chart)

@@ -1,0 +1,149 @@
+"""The sentences, tables and JSON of the dependency spectrum: their words follow the intervals, and no number is lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_up import PRETRAINED, made_up_tables
+
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum, spectra
+from olmo_sparsity.statistics.single.summary import Summary, summarize
+from olmo_sparsity.view.as_json import spectra_json
+from olmo_sparsity.view.summary_tables import every_spectrum_table, spectrum_table
+from olmo_sparsity.wording.spectrum import spectrum_sentences
+
+KS = (0, 1, 2, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    folder = made_up_tables(tmp_path_factory.mktemp("words") / "tables", long_gain=0.6)
+    return Measured.read(folder)
+
+
+def curve_at(family: str, context: str, ninety: tuple[int, int, int] | None, *, has_band: bool = True) -> Spectrum:
+    """Return a spectrum of which 90% of the targets need some k, with the ends of its interval; None: more than measured."""
+
+    def share(k: int) -> Estimate:
+        if ninety is None:
+            return Estimate(0.3, 0.2, 0.4)
+        low, value, high = ninety
+        enough = [0.95 if k >= limit else 0.4 for limit in (value, high, low)]
+        return Estimate(enough[0], min(enough), max(enough)) if has_band else Estimate(enough[0])
+
+    return Spectrum(Curve(family, context, 0.05, False), KS, tuple(map(share, KS)))
+
+
+def spectra_of(
+    chosen: tuple[int, int, int] | None,
+    near: tuple[int, int, int] | None,
+    row_k: int | None = None,
+    *,
+    has_band: bool = True,
+) -> Spectra:
+    numbers = {"kl": chosen, "nearest": near, "random": (8, 8, 8)}
+    by_curve = {
+        spectrum.curve: spectrum
+        for context in ("real", "null")
+        for family, ninety in numbers.items()
+        for spectrum in [curve_at(family, context, ninety, has_band=has_band)]
+    }
+    return Spectra(by_curve, exact_k=1, row_k=row_k, max_k=8)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "near", "said", "not_said"),
+    [
+        ((1, 2, 2), (4, 4, 8), "sparse, few chosen ones", "near, "),
+        ((1, 2, 2), None, "sparse, few chosen ones", "near, "),
+        ((1, 1, 1), (1, 2, 2), "near, a short suffix", "sparse"),
+        ((2, 2, 4), (8, 8, 8), "few are not shown to suffice", "sparse"),  # 4 of 12 are more than a quarter
+        (None, None, "few are not shown to suffice", "sparse"),
+        ((1, 2, 2), (2, 4, 8), "is not clear", "sparse"),
+    ],
+)
+def test_sparse_and_near_follow_the_intervals(
+    measured: Measured, chosen: tuple[int, int, int], near: tuple[int, int, int], said: str, not_said: str
+) -> None:
+    """Few are at most a quarter of the 12 long-range tokens, 3."""
+    _, words, _ = spectrum_sentences(spectra_of(chosen, near), measured.summary)
+    assert said in words and not_said not in words
+
+
+def test_without_a_band_nothing_is_told(measured: Measured) -> None:
+    _, words, _ = spectrum_sentences(spectra_of((1, 1, 1), (8, 8, 8), has_band=False), measured.summary)
+    assert words.endswith("of 12 long-range tokens: too few documents to tell.")
+    assert "at most 1 chosen by kl, at most 8 nearest ones" in words
+
+
+def test_more_than_every_measured_k_is_said(measured: Measured) -> None:
+    _, words, reaction = spectrum_sentences(spectra_of((1, 2, 2), None), measured.summary)
+    assert words.startswith(
+        "90% of the targets need at most 2 [1, 2] chosen by kl, more than 8 nearest ones, at most 8 [8, 8] "
+    )
+    assert "under the null context 90% need at most 2 [1, 2] chosen by kl, more than 8 nearest ones" in reaction
+
+
+def test_the_row_is_mentioned_where_it_is_known(measured: Measured) -> None:
+    none, _, _ = spectrum_sentences(spectra_of((2, 2, 2), (4, 4, 4), row_k=2), measured.summary)
+    assert "60% [60, 60] need tokens beyond the training row" in none and "is no gain" in none
+    none, _, _ = spectrum_sentences(spectra_of((2, 2, 2), (4, 4, 4)), measured.summary)
+    assert "row" not in none and none.startswith("40% [40, 40] of the targets need no long-range token:")
+
+
+def test_r_of_k_stands_beside_unless_the_gate_failed(measured: Measured) -> None:
+    def reaction(summary: Summary) -> str:
+        return spectrum_sentences(spectra_of((2, 2, 2), (8, 8, 8)), summary)[2]
+
+    summary = measured.summary
+    assert summary.gate_passed
+    recovered = summary.at("greedy-kl", "real", 2).recovered_fraction
+    assert recovered is not None
+    kl_only = replace(summary, selections=tuple(s for s in summary.selections if s.selector != "greedy-kl"))
+    assert (
+        f"2 tokens chosen by kl give back R(2) = {summary.at('kl', 'real', 2).recovered_fraction.mean:.2f}"
+        in reaction(kl_only)
+    )  # type: ignore[union-attr]
+    failed = replace(kl_only.without_recovered_fractions(), gate="failed")
+    assert "R(2)" not in reaction(failed) and "The gate failed, so no R(k)" in reaction(failed)
+
+
+def test_tables_hold_what_the_spectra_say(measured: Measured) -> None:
+    spectra, summary = measured.spectra, measured.summary
+    table = spectrum_table(spectra, summary)
+    names = [row[0].text for row in table.rows]
+    assert names == ["kl", "greedy-kl", "attention", "nearest", "random", FEWEST]
+    for row in table.rows:
+        expected = [spectra.of(row[0].text, c).reaching(s) for c in ("real", "null") for s in (0.5, 0.8, 0.9)]  # type: ignore[union-attr]
+        assert [(cell.value, cell.low, cell.high) for cell in row[1:]] == [(k.value, k.low, k.high) for k in expected]
+    assert len(every_spectrum_table(spectra, summary).rows) == len(spectra.by_curve) == 2 * 4 * (10 * 2 + 1)
+
+
+def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) -> None:
+    found = json.loads(json.dumps(spectra_json(measured.spectra), allow_nan=False))
+    assert (found["exact_k"], found["row_k"], found["max_k"], len(found["curves"])) == (1, 0, 8, 168)
+    for entry, (curve, spectrum) in zip(found["curves"], measured.spectra.by_curve.items(), strict=True):
+        assert (entry["family"], entry["tolerance_nats"], entry["lasting"]) == (curve[0], curve[2], curve[3])
+        assert [share["mean"] for share in entry["shares"]] == [share.mean for share in spectrum.shares]
+        assert [one["value"] for one in entry["reaching"]] == [spectrum.reaching(s).value for s in (0.5, 0.8, 0.9)]
+    assert any(one["value"] is None for entry in found["curves"] for one in entry["reaching"])
+    assert [one["tolerance_nats"] for one in found["beyond_row"]] == [*TOLERANCES] * 2
+
+
+def test_without_a_blind_selector_only_the_local_tokens_are_spoken_of(measured: Measured) -> None:
+    few = measured.measurement.restrict_selectors({"unmask-one": "unmask-one"})
+    none, needed, reaction = spectrum_sentences(spectra(few), summarize(few))
+    assert "need no long-range token" in none and needed.startswith("No selector that does not see the target")
+    assert reaction == "This is the model's reaction, useful or not."
+
+
+def test_entries_are_counted_under_contextual(tmp_path: Path) -> None:
+    setup = {**PRETRAINED, "visibility": "contextual"}
+    measured = Measured.read(made_up_tables(tmp_path / "tables", setup=setup))
+    none, needed, _ = spectrum_sentences(measured.spectra, measured.summary)
+    assert "need no long-range entry" in none and "long-range entries" in needed and "row" not in none
