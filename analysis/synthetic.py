@@ -63,16 +63,16 @@ def _frame(axis: Axes, setting: Setting, lengths: Sequence[int]) -> None:
     axis.set_xlabel("prompt length, tokens")
 
 
-def _by_chance(task: str, *, length: int, k: int) -> float:
-    """Return the accuracy of a single answer at random: a bit, or the value at the end of one of the prompt's chains."""
-    if task == "parity":
-        return 0.5
+def _by_chance(setting: Setting, *, length: int, k: int) -> float:
+    """Return the accuracy of a single answer at random: a sum, or the value at the end of one of the prompt's chains."""
+    if setting.task == "parity":
+        return 1 / setting.modulus
     num_chains = math.ceil(length // 2 / k)
     return (1 + (num_chains - 1) / NUM_VALUES) / num_chains
 
 
-def _draw_chance(axis: Axes, task: str, lengths: Sequence[int], *, k: int) -> None:
-    accuracies = [_by_chance(task, length=length, k=k) for length in lengths]
+def _draw_chance(axis: Axes, setting: Setting, lengths: Sequence[int], *, k: int) -> None:
+    accuracies = [_by_chance(setting, length=length, k=k) for length in lengths]
     axis.plot(lengths, accuracies, color="grey", linestyle=":", linewidth=1)
 
 
@@ -87,7 +87,19 @@ def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
 def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
     """Draw Figure 1: a panel for each K_train, a line for each k."""
     settings = sorted({one.setting for one in accuracies}, key=lambda setting: setting.max_sparsity)
-    first = _only_setting(settings, "scratchpad", "positions", "train_lengths", "max_position", "hide_tokens")
+    first = _only_setting(
+        settings,
+        *(
+            "scratchpad",
+            "positions",
+            "train_lengths",
+            "max_position",
+            "hide_tokens",
+            "modulus",
+            "background",
+            "num_chunks",
+        ),
+    )
     sparsities = sorted({one.k for one in accuracies})
     figure, axes = plt.subplots(
         1, len(settings), figsize=(3.3 * len(settings) + 0.8, 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -99,7 +111,7 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
             if points:
                 band(axis, [one.length for one in points], estimates=[one.right for one in points], **_look(number))
         lengths = sorted({one.length for one in own})
-        _draw_chance(axis, "parity", lengths, k=1)
+        _draw_chance(axis, setting, lengths, k=1)
         guaranteed = sorted({one.length for one in own if predicted_accuracy(one) is not None})
         if guaranteed:
             axis.plot(guaranteed, [1.015] * len(guaranteed), color="black", linestyle="--", linewidth=1)
@@ -111,9 +123,11 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
     handles.append(Line2D([], [], color="grey", linestyle=":", label="chance"))
     caption_text(
         figure,
-        f"Sparse parity: accuracy against the length of the prompt, for k planted bits; training has k uniform from 1 to K_train "
-        f"and {first.train_lengths[0]} to {first.train_lengths[1]} tokens (grey). RoPE with PoSE, position IDs below "
-        f"{first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
+        f"{'Sparse parity' if first.modulus == 2 else f'Sum modulo {first.modulus}'}{' in text' * (first.background == 'text')}: "
+        "accuracy against the length of the prompt, for k planted "
+        f"{'bits' if first.modulus == 2 else 'values'}; training has k uniform from 1 to K_train and {first.train_lengths[0]} to "
+        f"{first.train_lengths[1]} tokens (grey). RoPE {'with PoSE' if first.num_chunks > 1 else 'without PoSE'}, position IDs "
+        f"below {first.max_position}. {_seeds_words(accuracies)}. Dashed (drawn slightly above 1): the accuracy that the theory "
         "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
         handles=handles,
     )
@@ -162,7 +176,7 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
                     axis.plot(own, tokens, color=look["color"], linestyle=":", linewidth=1.2)
             lengths = sorted({one.length for one in accuracies if one.k == k})
             if has_answers:
-                _draw_chance(axis, task, lengths, k=k)
+                _draw_chance(axis, first, lengths, k=k)
             _frame(axis, first, lengths)
             axis.set_title(f"k = {k}")
         axes[0][0].set_ylabel("accuracy of the whole response")
@@ -264,6 +278,11 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
         raise UserError(f"{runs[0]}: there are no synthetic tables here; run `olmo-sparsity synth eval` first")
     # The runs of the bridge are trained on rows with tokens left out, so they are no points of Figure 1.
     found = read_accuracies(folder for run, folder in accuracies.items() if run not in bridges)
+    if any(one.place for one in found):
+        raise UserError(
+            "some of these runs were evaluated with the planted tokens inside a row and beyond it (synthetic.test_row_len); "
+            "`python -m analysis.inside_and_beyond` draws them"
+        )
     parity = [one for one in found if one.setting.task == "parity"]
     steps = [one for one in parity if one.setting.scratchpad]
     lengths = {one.setting.train_lengths for one in steps}

@@ -36,6 +36,10 @@ TARGETS = {
         "'SEEDS=0 1' TARGETS_OF_TEST=40",
         "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
     ),
+    "twin": (
+        "'SEEDS=0 1'",
+        "runs/twin/sum-cpu-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
+    ),
     "figures-synthetic": (
         "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
         " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
@@ -78,6 +82,7 @@ FIGURES = {
     "context_curve": ("runs", ("--run", "demo", "--run", "demo-no-pose")),
     "effective_sparsity": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
+    "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
     "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
     "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
 }
@@ -131,7 +136,7 @@ def test_scripts(script: str, checkout: SmallCheckout, made: Callable[[str], Non
 @pytest.mark.parametrize("name", STARTED)
 def test_figures(name: str, checkout: SmallCheckout, made: Callable[[str], None]) -> None:
     """Each draws, in the style in which ``olmo-sparsity figures`` draws."""
-    for target in ("demo", "evidence", "seeds", "hypothesis", "figures-synthetic", "lengths"):
+    for target in ("demo", "evidence", "seeds", "hypothesis", "twin", "figures-synthetic", "lengths"):
         made(target)
     folder, arguments = FIGURES.get(name, DEMO)
     cwd = checkout.folder / folder

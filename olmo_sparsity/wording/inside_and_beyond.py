@@ -62,7 +62,7 @@ def setting_sentence(cells: Sequence[InsideAndBeyond], twin: Twin) -> str:
     for cell in cells:
         if cell.beyond_minus_trained is not None:
             sentence += (
-                f" k = {cell.k}, more than training had, beyond the row, minus k = {setting.max_sparsity}: "
+                f" Beyond the row, k = {cell.k}, more values than training had, minus k = {setting.max_sparsity}: "
                 f"{_OF_DIFFERENCE[verdict(cell.beyond_minus_trained)]} ({interval(cell.beyond_minus_trained, DIGITS)})."
             )
     if setting.num_chunks > 1:
@@ -78,9 +78,10 @@ def evaluated_words(twin: Twin) -> str:
         for one, cell in {cell.setting: cell for cell in twin.cells}.items()
     )
     lengths = ", ".join(str(length) for length in dict.fromkeys(cell.length for cell in twin.cells))
+    task = task_words(setting)
     return (
-        f"{task_words(setting)}: {twin.num_sequences:,} sequences of each k and place, prompts of {lengths} tokens; inside: the "
-        f"planted values lie in the last {twin.row_len}, beyond: before these. Models: {seeds}; brackets: 95% intervals over "
-        f"sequences and seeds. Differences are of the seeds with an accuracy of at least {LEARNED} inside the row; of k that "
-        "training did not have, of all."
+        f"{task[0].upper()}{task[1:]}: {twin.num_sequences:,} sequences of each k and place, prompts of {lengths} tokens without "
+        f"the query; inside: the planted values lie in the last {twin.row_len}, beyond: before these. Models: {seeds}; brackets: "
+        f"95% intervals over sequences and seeds. Differences are of the seeds with an accuracy of at least {LEARNED} inside the "
+        "row; of k that training did not have, of all."
     )

@@ -207,5 +207,5 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, runs: dict[str, lis
         with pytest.raises(UserError, match=message) as error:
             read(runs["pose"][:1], [run])
         assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="the same setting and seed"):
+    with pytest.raises(UserError, match=r"the same training\.seed"):
         read(runs["pose"][:1], runs["pose"][:1])
