@@ -477,6 +477,7 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
         local_len=lengths.local_len,
         first_look=first,
         name=opened.name if opened.record is None else opened.record.name,
+        positions=opened.positions,
     )
     return dataclasses.asdict(check)
 

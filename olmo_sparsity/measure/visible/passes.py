@@ -18,6 +18,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.visibility import (
     attention_mask,
     compact_rows,
+    masked_positions,
     prefix_positions,
     visible_mask,
     with_anchor,
@@ -50,9 +51,13 @@ def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible
     if evaluator.path == "masked":
         visible_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=anchor_id is not None)
         allowed_RTT = attention_mask(visible_RT, local_len=local_len, visibility=evaluator.visibility)
-        logits_RV = evaluator.model.last_logits(*with_anchor(tokens_RT, anchor_id), bias_BTT=allowed_RTT)
+        tokens_RT, _ = with_anchor(tokens_RT, anchor_id)
+        positions_RT = masked_positions(visible_RT, evaluator.positions)
+        logits_RV = evaluator.model.last_logits(tokens_RT, positions_RT, bias_BTT=allowed_RTT)
     else:
-        tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id)
+        tokens_RY, positions_RY = compact_rows(
+            tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id, positions=evaluator.positions
+        )
         olmo = evaluator.compact_olmo
         if olmo is None:
             logits_RV = evaluator.model.last_logits(tokens_RY, positions_RY)
@@ -306,8 +311,9 @@ def _logits_after_prefixes(
     tokens_ran(len(tokens_wT) * cut)
     prefix = evaluator.model.keys_values(tokens_wT[:, :cut], positions_wT[:, :cut])
     for first, end in spans:
-        before = num_anchors + first
-        rest = (tokens_wT[:, num_anchors + end :], positions_wT[:, num_anchors + end :])
+        before, after = num_anchors + first, num_anchors + end
+        moved = end - first if evaluator.positions == "compact" else 0  # the tokens behind the span close up
+        rest = (tokens_wT[:, after:], positions_wT[:, after:] - moved)
         if before == 0:
             yield evaluator.model.last_logits(*rest)
         else:

@@ -186,10 +186,11 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    influence = {key: value for key, value in manifest["influence"].items() if key not in HOW_IT_RUNS}
+    influence = {key: value for key, value in manifest["influence"].items() if key not in (*HOW_IT_RUNS, "positions")}
     return (
         influence,
         [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
+        manifest.get("positions", "kept"),  # older manifests do not say it, neither here nor under ``influence``
         manifest["checkpoint"]["step"],
         [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
     )
