@@ -85,7 +85,7 @@ class _Block:
             for k_WHPE, v_WHPE in self.prefix
         ]
         logits_RV = self.evaluator.model.last_logits_after(
-            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix
+            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix, prefix_positions_BP=seen_RP
         )
         return logits_RV.float().log_softmax(dim=-1)
 
@@ -94,7 +94,10 @@ class _Block:
         tokens_wL, positions_wL = self.tokens_WL[windows], self.positions_WL[windows]
         tokens_ran(tokens_wL.numel())
         prefix = [(k_WHPE[windows], v_WHPE[windows]) for k_WHPE, v_WHPE in self.prefix]
-        logits_wV, attention_wT = self.evaluator.model.last_logits_and_attention(tokens_wL, positions_wL, prefix=prefix)
+        positions_P = torch.arange(prefix[0][0].shape[2], device=tokens_wL.device)
+        logits_wV, attention_wT = self.evaluator.model.last_logits_and_attention(
+            tokens_wL, positions_wL, prefix=prefix, prefix_positions_BP=positions_P.expand(len(tokens_wL), -1)
+        )
         return logits_wV.float().log_softmax(dim=-1), attention_wT
 
 
@@ -318,7 +321,7 @@ def _logits_after_prefixes(
             yield evaluator.model.last_logits(*rest)
         else:
             seen = [(k_wHPE[:, :, :before], v_wHPE[:, :, :before]) for k_wHPE, v_wHPE in prefix]
-            yield evaluator.model.last_logits_after(*rest, prefix=seen)
+            yield evaluator.model.last_logits_after(*rest, prefix=seen, prefix_positions_BP=positions_wT[:, :before])
 
 
 def _log_probs_of_rows_but_one(
