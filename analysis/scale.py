@@ -75,7 +75,7 @@ def ladder(runs: list[Path]) -> list[Rung]:
         ("windows", [(m["tokens_sha256"], m["windows_sha256"]) for m in manifests]),
         ("lengths", [m["context"] for m in manifests]),
         ("PoSE settings", [m.get("pose") for m in manifests]),
-        ("definitions of visible", [(m.visibility, m.anchor is None) for m in setups]),
+        ("definitions of visible", [(m.visibility, m.positions, m.anchor is None) for m in setups]),
         ("units", [measurement.unit for measurement in measurements.values()]),
         ("null contexts", [measurement.null_context for measurement in measurements.values()]),
         ("k", [m["influence"]["k"] for m in manifests]),

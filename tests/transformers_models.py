@@ -54,10 +54,31 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         transformers.GptOssConfig,
         GROUPED | {"head_dim": 8, "sliding_window": 64, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
+    # Layers that see a window of the latest positions, shorter than the windows of the tests.
     "mistral, window of 10": (
         transformers.MistralForCausalLM,
         transformers.MistralConfig,
         GROUPED | {"sliding_window": 10},
+    ),
+    "gemma-2, window of 9": (
+        transformers.Gemma2ForCausalLM,
+        transformers.Gemma2Config,
+        GROUPED | {"head_dim": 8, "sliding_window": 9, "attn_logit_softcapping": 2.0},
+    ),
+    "gemma-3, window of 7": (
+        transformers.Gemma3ForCausalLM,
+        transformers.Gemma3TextConfig,
+        GROUPED | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7},
+    ),
+    "olmo-3, window of 9": (
+        transformers.Olmo3ForCausalLM,
+        transformers.Olmo3Config,
+        SHARED | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9},
+    ),
+    "gpt-oss, window of 10": (
+        transformers.GptOssForCausalLM,
+        transformers.GptOssConfig,
+        GROUPED | {"head_dim": 8, "sliding_window": 10, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
     "falcon with ALiBi": (transformers.FalconForCausalLM, transformers.FalconConfig, SHARED | {"alibi": True}),
     "bloom": (
@@ -80,6 +101,7 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
 }
 FITTING = list(KINDS)[:11]
+WINDOWED = list(KINDS)[11:16]
 
 
 def build_raw(kind: str, **changes: Any) -> Any:
@@ -100,6 +122,13 @@ def build_raw(kind: str, **changes: Any) -> Any:
 
 def build(kind: str, **changes: Any) -> TransformersModel:
     return TransformersModel(build_raw(kind, **changes))
+
+
+def build_unaware(kind: str) -> TransformersModel:
+    """Return a model whose layers have a window that is not known, as of an architecture that names it otherwise."""
+    model = build(kind)
+    model._window = None
+    return model
 
 
 def byte_tokenizer(*, adds_bos: bool = False, has_bos: bool = True) -> Any:

@@ -165,6 +165,15 @@ class InfluenceConfig:
             EVERY_MEASUREMENT,
         ),
     )
+    positions: Literal["kept", "compact"] = key(
+        "kept",
+        "Position IDs of the visible tokens. kept: they never move, so that hidden tokens leave gaps. compact: consecutive, from "
+        "the anchor or from 0 without one, so that a model reads the visible tokens as ordinary text; only under hidden.",
+        flag=Flag(
+            "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
+            ("influence", "validate", "explain"),
+        ),
+    )
     anchor: Literal["auto", "bos", "none"] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
@@ -268,6 +277,11 @@ class InfluenceConfig:
         require(
             self.screen_proxy is None or self.screen_proxy.strip() != "",
             "influence.screen_proxy = '': must name a model, or be null",
+        )
+        require(
+            self.positions == "kept" or self.visibility == "hidden",
+            "influence.positions = compact: only under influence.visibility = hidden; under contextual the keys of the "
+            "long-range tokens, which have read one another, hold the positions that they had",
         )
         check_unit(self.unit)
         require_rising("influence.k", self.k)

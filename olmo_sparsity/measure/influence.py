@@ -103,7 +103,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, ranking:
 def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: ContextConfig, run_id: str) -> str:
     """Return a folder name that tells what is measured, and ends with a part of the fingerprint.
 
-    Lengths, unit, visibility and anchor are told where they are not those of the run, or the default.
+    Lengths, unit, visibility, positions and anchor are told where they are not those of the run, or the default.
 
     Args:
         settings: what is measured.
@@ -120,6 +120,8 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
         parts.append(settings.unit.replace(":", ""))
     if settings.visibility != "hidden":
         parts.append(settings.visibility)
+    if settings.positions != "kept":
+        parts.append(f"{settings.positions}-positions")
     if opened.anchor is not None:
         parts.append("bos")
     ks = settings.k

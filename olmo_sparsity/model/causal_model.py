@@ -3,6 +3,9 @@
 Rows of a call have the same number of tokens. Position IDs rise along a row and may have gaps; they lie below
 ``max_position``. The model knows nothing about which tokens are visible: a row holds the tokens that are to be seen, or a bias
 says who sees whom (``olmo_sparsity.measure.visible.visibility``).
+
+A layer may see a window of the latest positions only. Then a token attends to another where both what is asked for and the
+window, counted in position IDs, allow it.
 """
 
 from __future__ import annotations
@@ -49,13 +52,25 @@ class CausalModel(Protocol):
         """
         ...
 
+    def own_last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Return the logits [B, V] of the last token of whole texts, under the masks that the model's library makes by itself.
+
+        The position IDs have no gaps.
+        """
+        ...
+
     def last_logits_and_attention(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues] = None,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits [B, V] of the last token under causal attention, and its attention, in one pass.
 
         The attention is the mean of heads and layers, fp32 [B, T]. With a prefix, keys and values of P tokens that all tokens
-        see, it is [B, P + T].
+        see, and their position IDs, it is [B, P + T].
         """
         ...
 
@@ -69,7 +84,12 @@ class CausalModel(Protocol):
         ...
 
     def last_logits_after(
-        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: KeysValues,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, where every token sees all of the prefix.
 
@@ -77,6 +97,7 @@ class CausalModel(Protocol):
             tokens_BY: token IDs; among themselves they are causal.
             positions_BY: their position IDs.
             prefix: keys and values of at least one token before them, of ``keys_values``.
+            prefix_positions_BP: position IDs of these; layers with a window need them.
         """
         ...
 

@@ -190,8 +190,17 @@ class OLMoWithPositions(OLMo):
         layers = self.all_keys_values(tokens_BP, positions_RP=positions_BP, allowed_RPP=allowed_BPP)
         return [(k_BPHE.transpose(1, 2), v_BPHE.transpose(1, 2)) for k_BPHE, v_BPHE in layers]
 
+    def own_last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Return the logits [B, V] of the last token of whole texts; no layer has a window."""
+        return self.last_logits(tokens_BT, positions_BT)
+
     def last_logits_after(
-        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: KeysValues,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, fp32; every token sees all of the prefix and those before it."""
         return self._last_logits(tokens_BY, positions_BY, prefix=prefix)
@@ -228,7 +237,12 @@ class OLMoWithPositions(OLMo):
         return copied
 
     def last_logits_and_attention(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues] = None,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits [B, V] and the attention [B, T] of the last token, fp32, in one pass; see ``CausalModel``.
 

@@ -29,7 +29,8 @@ RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
 PLAIN_ELEMENTS = 2**27  # weights of attention that the plain implementation keeps at once; 512 MiB in fp32
 NOT_PROBED = ("softcap", "position_bias", "s_aux")  # options of attention that _attend_and_probe does not know
-_probes: ContextVar[tuple[AttentionProbes, int]] = ContextVar("reads a differentiable pass; its last position ID")
+FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest ones
+_probes: ContextVar[AttentionProbes] = ContextVar("reads a differentiable pass")
 _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of the last token, of each layer so far")
 
 
@@ -64,6 +65,7 @@ class TransformersModel:
         self._max_position = int(max_position or own)
         self._text_len = text_len
         self._frequencies = LengthDependentFrequencies(model)
+        self._window, self._all_layers_slide = _sliding_window(model.config.get_text_config(decoder=True))
 
     @property
     def raw(self) -> Any:
@@ -115,12 +117,23 @@ class TransformersModel:
         self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, bias_BTT: Optional[torch.Tensor] = None
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token, under causal attention or a bias; see ``CausalModel``."""
-        mask = torch.ones_like(tokens_BT) if bias_BTT is None else self._mask(bias_BTT)
+        mask = self._mask_of_rows(tokens_BT, positions_BT, allowed_BTT=bias_BTT)
+        logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
+        return logits[:, -1]
+
+    def own_last_logits(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+        """Return the logits [B, V] of the last token under the masks of transformers; see ``CausalModel``."""
+        mask = torch.ones_like(tokens_BT)
         logits: torch.Tensor = self._run(tokens_BT, positions_BT, attention_mask=mask, use_cache=False).logits
         return logits[:, -1]
 
     def last_logits_and_attention(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues] = None
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues] = None,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits [B, V] and the attention, fp32 [B, T], of the last token; see ``CausalModel``.
 
@@ -133,11 +146,14 @@ class TransformersModel:
             token = _recorded.set(layers_BT)
             try:
                 with self._implemented_by(RECORDING):
-                    logits_BV = self._run_after(prefix, tokens_BT, positions_BT).logits[:, -1]
+                    output = self._run_after(prefix, tokens_BT, positions_BT, prefix_positions_BP=prefix_positions_BP)
+                    logits_BV = output.logits[:, -1]
             finally:
                 _recorded.reset(token)
         if not layers_BT:
-            logits_BV, layers_BT = self._run_plain_implementation(tokens_BT, positions_BT, prefix=prefix)
+            logits_BV, layers_BT = self._run_plain_implementation(
+                tokens_BT, positions_BT, prefix=prefix, prefix_positions_BP=prefix_positions_BP
+            )
         attention_BT = torch.stack([layer_BT.to(tokens_BT.device) for layer_BT in layers_BT]).mean(dim=0)
         return logits_BV, attention_BT
 
@@ -149,8 +165,8 @@ class TransformersModel:
         Raises:
             UserError: a layer keeps something else, or not those of all tokens.
         """
-        cache = transformers.DynamicCache(config=self._model.config)
-        mask = torch.ones_like(tokens_BP) if allowed_BPP is None else self._mask(allowed_BPP)
+        cache = self._cache()
+        mask = self._mask_of_rows(tokens_BP, positions_BP, allowed_BTT=allowed_BPP)
         self._run(
             tokens_BP, positions_BP, text_len=self._text_len, attention_mask=mask, past_key_values=cache, use_cache=True
         )
@@ -168,10 +184,16 @@ class TransformersModel:
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def last_logits_after(
-        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: KeysValues
+        self,
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix: KeysValues,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """Return the logits [B, V] of the last token; every token sees all of the prefix and those before it."""
-        logits: torch.Tensor = self._run_after(prefix, tokens_BY, positions_BY).logits
+        output = self._run_after(prefix, tokens_BY, positions_BY, prefix_positions_BP=prefix_positions_BP)
+        logits: torch.Tensor = output.logits
         return logits[:, -1]
 
     @torch.no_grad()
@@ -189,10 +211,10 @@ class TransformersModel:
             None where the model's attention is more than a causal softmax of scaled scores (a short sliding window, a cap, a
             bias, a sink), or transformers does not hand it to another implementation.
         """
-        if self._implementation != "sdpa":
+        if self._implementation != "sdpa" or self._is_cut_short(positions_BY):
             return None
         probes = AttentionProbes()
-        token = _probes.set((probes, int(positions_BY.max())))
+        token = _probes.set(probes)
         try:
             with torch.enable_grad(), self._implemented_by(PROBING):
                 logits_BV = self._run_after(prefix, tokens_BY, positions_BY).logits[:, -1]
@@ -224,19 +246,67 @@ class TransformersModel:
         )
 
     def _run_after(
-        self, prefix: Optional[KeysValues], tokens_BY: torch.Tensor, positions_BY: torch.Tensor, **options: Any
+        self,
+        prefix: Optional[KeysValues],
+        tokens_BY: torch.Tensor,
+        positions_BY: torch.Tensor,
+        *,
+        prefix_positions_BP: Optional[torch.Tensor] = None,
+        **options: Any,
     ) -> Any:
         """Run tokens under causal attention that all see the tokens of the prefix, if there is one."""
-        cache, num_seen = None, tokens_BY.shape[1]
+        cache, num_before = None, 0
         if prefix is not None:
-            cache = transformers.DynamicCache(config=self._model.config)
+            cache = self._cache()
             for number, (k_BHPE, v_BHPE) in enumerate(prefix):
                 cache.update(k_BHPE, v_BHPE, number)
-            num_seen += prefix[0][0].shape[2]
-        mask = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
+            num_before = prefix[0][0].shape[2]
+        mask: Any = None
+        if self._is_cut_short(positions_BY):
+            seen_BK = positions_BY
+            if num_before:
+                assert prefix_positions_BP is not None, "layers with a window need the positions of a prefix"
+                seen_BK = torch.cat([prefix_positions_BP, positions_BY], dim=1)
+            mask = self._masks(_causal(positions_BY, num_before), positions_BY, seen_BK=seen_BK)
+        else:
+            num_seen = num_before + tokens_BY.shape[1]
+            mask = torch.ones(len(tokens_BY), num_seen, dtype=torch.int64, device=tokens_BY.device)
         return self._run(
             tokens_BY, positions_BY, attention_mask=mask, past_key_values=cache, use_cache=cache is not None, **options
         )
+
+    def _cache(self) -> transformers.DynamicCache:
+        """Return an empty cache whose layers keep all tokens; what of them a layer's window hides, its mask hides."""
+        return transformers.DynamicCache() if self._window else transformers.DynamicCache(config=self._model.config)
+
+    def _is_cut_short(self, positions_BT: torch.Tensor) -> bool:
+        """Whether a layer may see less than all positions before the last one."""
+        return self._window is not None and int(positions_BT.max()) >= self._window
+
+    def _mask_of_rows(
+        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, allowed_BTT: Optional[torch.Tensor]
+    ) -> Any:
+        """Return what transformers takes as the mask of rows, under causal attention or to what is allowed."""
+        if self._is_cut_short(positions_BT):
+            allowed_BTT = _causal(positions_BT, 0) if allowed_BTT is None else allowed_BTT
+            return self._masks(allowed_BTT, positions_BT, seen_BK=positions_BT)
+        return torch.ones_like(tokens_BT) if allowed_BTT is None else self._mask(allowed_BTT)
+
+    def _masks(self, allowed_BYK: torch.Tensor, positions_BY: torch.Tensor, *, seen_BK: torch.Tensor) -> Any:
+        """Return the masks of layers with and without a window, which is counted in position IDs.
+
+        transformers counts it in tokens, so that gaps in the position IDs would widen it.
+
+        Args:
+            allowed_BYK: bool or float, as ``_mask`` takes it.
+            positions_BY: int64, position IDs of the tokens that attend.
+            seen_BK: int64, those of the tokens that are attended to.
+        """
+        assert self._window is not None
+        too_far_BYK = positions_BY[:, :, None] - seen_BK[:, None, :] >= self._window
+        hidden = False if allowed_BYK.dtype == torch.bool else torch.finfo(allowed_BYK.dtype).min
+        within = self._mask(allowed_BYK.masked_fill(too_far_BYK, hidden))
+        return within if self._all_layers_slide else {FULL: self._mask(allowed_BYK), SLIDING: within}
 
     def _mask(self, bias_BTT: torch.Tensor) -> torch.Tensor:
         """Return the bias as a mask [B, 1, T, T] of the kind that the model's implementation of attention takes."""
@@ -262,7 +332,12 @@ class TransformersModel:
             self._model.set_attn_implementation(before)
 
     def _run_plain_implementation(
-        self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, prefix: Optional[KeysValues]
+        self,
+        tokens_BT: torch.Tensor,
+        positions_BT: torch.Tensor,
+        *,
+        prefix: Optional[KeysValues],
+        prefix_positions_BP: Optional[torch.Tensor] = None,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the logits [B, V] and, of each layer, the attention, fp32 [B, T], of the last token.
 
@@ -284,7 +359,13 @@ class TransformersModel:
                     (k_BHPE[rows.to(k_BHPE.device)], v_BHPE[rows.to(v_BHPE.device)]) for k_BHPE, v_BHPE in prefix
                 ]
             with self._implemented_by("eager"):
-                output = self._run_after(of_rows, tokens_BT[rows], positions_BT[rows], output_attentions=True)
+                output = self._run_after(
+                    of_rows,
+                    tokens_BT[rows],
+                    positions_BT[rows],
+                    prefix_positions_BP=None if prefix_positions_BP is None else prefix_positions_BP[rows],
+                    output_attentions=True,
+                )
             layers_bHTT = [layer_bHTT for layer_bHTT in output.attentions or () if layer_bHTT is not None]
             if not layers_bHTT:
                 raise UserError(f"{self.architecture}: transformers returns no attention of such a model")
@@ -292,6 +373,20 @@ class TransformersModel:
             attention.append([layer_bHTT[:, :, -1].float().mean(dim=1) for layer_bHTT in layers_bHTT])
             del output, layers_bHTT  # before the next is computed
         return torch.cat(logits), [torch.cat(of_layer) for of_layer in zip(*attention, strict=True)]
+
+
+def _sliding_window(config: Any) -> tuple[Optional[int], bool]:
+    """Return (positions that layers with a window see, None without such layers; whether all layers have one)."""
+    window = getattr(config, "sliding_window", None)
+    slides = [kind == SLIDING for kind in getattr(config, "layer_types", None) or ()]
+    return (int(window) if window and (not slides or any(slides)) else None), all(slides)
+
+
+def _causal(positions_BY: torch.Tensor, num_before: int) -> torch.Tensor:
+    """Return bool [B, Y, P + Y], True where tokens see the P before them, themselves and those of them that are earlier."""
+    num_rows, length = positions_BY.shape
+    ones_YK = torch.ones(length, num_before + length, dtype=torch.bool, device=positions_BY.device)
+    return ones_YK.tril(num_before).expand(num_rows, -1, -1)
 
 
 def _attend_and_record(
@@ -341,12 +436,10 @@ def _attend_and_probe(
 
     The mask is not used: rows are causal, and whatever precedes them is seen by all.
     """
-    probes, last_position = _probes.get()
-    cut_short = options.get("sliding_window") is not None and options["sliding_window"] <= last_position
-    if cut_short or any(options.get(name) is not None for name in NOT_PROBED):
+    if any(options.get(name) is not None for name in NOT_PROBED):
         raise _UnknownAttentionError
     width = q_BHTE.shape[-1]
-    out_BHTE = probes.attend(q_BHTE, k_BHYE, v_BHYE, scaling=width**-0.5 if scaling is None else scaling)
+    out_BHTE = _probes.get().attend(q_BHTE, k_BHYE, v_BHYE, scaling=width**-0.5 if scaling is None else scaling)
     return out_BHTE.transpose(1, 2).contiguous(), None
 
 

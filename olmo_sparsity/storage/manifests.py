@@ -170,6 +170,7 @@ class Tables(AnyTables, kw_only=True):
     sampling: str = ""
     min_preceding: Optional[int] = None
     visibility: str = ""
+    positions: str = "kept"
     num_documents: Count = 1
     tokenizer_sha256: str = ""
     tokens_sha256: str = ""

@@ -62,6 +62,7 @@ def setup_json(setup: ModelSetup) -> Json:
     return {
         "model": _plain(setup.model),
         "visibility": setup.visibility,
+        "positions": setup.positions,
         "anchor": setup.anchor and {"id": setup.anchor.id, "text": setup.anchor.text},
         "anchor_warning": anchor_warning(setup) or None,
     }
@@ -114,10 +115,12 @@ def definition_columns(summary: Summary) -> dict[str, str]:
         "run": summary.run,
         "model": "" if setup.model is None else setup.model.name,
         "revision": (setup.model and setup.model.revision) or "",
+        "rope_scaling": (setup.model and setup.model.rope_scaling) or "",
         "local_len": str(lengths.local_len),
         "full_len": str(lengths.full_len),
         "k_unit": summary.unit,
         "visibility": setup.visibility,
+        "positions": setup.positions,
         "anchor": "" if setup.anchor is None else setup.anchor.text,
         "anchor_warning": anchor_warning(setup),
         "gate": summary.gate,

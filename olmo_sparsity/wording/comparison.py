@@ -103,6 +103,11 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
             "but sparse gains, R(k) and D(k) are different quantities: k counts tokens that stand alone under hidden, entries "
             "that have read all before them under contextual"
         )
+    if first.positions != second.positions:
+        words.append(
+            f"positions differ ({first.positions}, {second.positions}): L_long is the same quantity, and L_short, sparse gains, "
+            "R(k) and D(k) are others: kept positions have gaps where tokens are hidden, compact ones have none"
+        )
     if first.screening != second.screening:
         words.append("candidates were not screened alike, so the same selector chooses otherwise")
     return words

@@ -76,7 +76,7 @@ def gap_words(summary: Summary) -> str:
     """Return what the gap in front of the local tokens costs, and of a clear long gain the share, in one sentence; empty where
     it was not measured."""
     cost, gain = summary.gap_cost_nats, summary.long_gain_nats
-    if cost is None:
+    if cost is None or summary.setup.positions == "compact":  # then there is no gap
         return ""
     share = f", {cost.mean / gain.mean:.0%} of the long gain" if gain.is_above_zero and cost.mean > 0 else ""
     return f"The gap in the position IDs in front of the local tokens costs {interval(cost, 3)} nats{share}."

@@ -149,7 +149,8 @@ def subject_words(run: str, setup: ModelSetup) -> str:
 
 def visibility_words(setup: ModelSetup) -> str:
     """Return the definition of visible, by name and in words."""
-    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]})"
+    positions = "" if setup.positions == "kept" else "; positions compact (the visible tokens have consecutive ones)"
+    return f"visibility {setup.visibility} ({VISIBILITY_WORDS[setup.visibility]}){positions}"
 
 
 def anchor_words(anchor: Optional[Anchor]) -> str:

@@ -75,6 +75,7 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
         ("pretrained: {revision: main}\n", "pretrained.revision = main: there is no pretrained.model"),
         ("pretrained: {model: x, device_map: cuda}\n", "pretrained.device_map = cuda: must be auto, or null"),
         ("influence: {visibility: seen}\n", "influence.visibility"),
+        ("influence: {visibility: contextual, positions: compact}\n", "influence.positions = compact: only under"),
         (
             "pretrained: {model: x, rope_scaling: yarn}\n",
             "pretrained.rope_factor = None with pretrained.rope_scaling = yarn",

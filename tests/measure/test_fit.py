@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_models import NORMED
 from tiny_models import build as build_olmo
-from transformers_models import BOS, FITTING, VOCAB, build, build_raw
+from transformers_models import BOS, FITTING, VOCAB, WINDOWED, build, build_raw, build_unaware
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.fit import FitCheck, check_fit, varied_windows
@@ -32,7 +32,7 @@ def fit(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("anchor_id", [None, BOS], ids=["no anchor", "anchor"])
-@pytest.mark.parametrize("kind", FITTING)
+@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED])
 def test_models_that_fit(kind: str, anchor_id: Optional[int], dtype: torch.dtype) -> None:
     checks = fit(build(kind).in_dtype(dtype), anchor_id=anchor_id, dtype=dtype)
     assert all(check.holds for check in checks)
@@ -52,10 +52,6 @@ def test_an_olmo_of_this_package_fits() -> None:
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
-        (
-            "mistral, window of 10",
-            r"it attends to the last 10 tokens only \(a sliding window\), fewer than the 24 of a window",
-        ),
         ("falcon with ALiBi", r"it ignores position IDs \(as with ALiBi, or without positions\)"),
         ("qwen 3 next", r"hidden tokens change its prediction, so something besides attention carries them"),
     ],
@@ -65,10 +61,21 @@ def test_models_that_do_not_fit(kind: str, found: str) -> None:
         fit(build(kind))
 
 
-def test_a_sliding_window_as_long_as_the_window_fits() -> None:
-    fit(build("mistral", sliding_window=FULL))
-    with pytest.raises(UserError, match=f"the last {FULL} tokens only .* fewer than the {FULL + 1} of a window"):
-        fit(build("mistral", sliding_window=FULL), anchor_id=BOS)
+@pytest.mark.parametrize("window", [2, FULL - 1, FULL, FULL + 1])
+def test_sliding_windows_of_every_length_fit(window: int) -> None:
+    fit(build("mistral", sliding_window=window))
+    fit(build("mistral", sliding_window=window), anchor_id=BOS)
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_a_window_that_is_not_known_is_found(kind: str) -> None:
+    """The model's own attention is compared with what is asked of it, whatever its configuration says."""
+    number = int(kind.split()[-1])
+    with pytest.raises(
+        UserError,
+        match=rf"^[^\n]*the last {number} tokens only \(a sliding window\), fewer than the 24 of a window[^\n]*$",
+    ):
+        fit(build_unaware(kind))
 
 
 class WithoutMask(TransformersModel):
@@ -83,7 +90,9 @@ class WithoutMask(TransformersModel):
 class ForgetsOneKey(TransformersModel):
     """The first of the chosen keys is not seen."""
 
-    def last_logits_after(self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: Any) -> torch.Tensor:
+    def last_logits_after(
+        self, tokens_BY: torch.Tensor, positions_BY: torch.Tensor, *, prefix: Any, **_: Any
+    ) -> torch.Tensor:
         return super().last_logits_after(
             tokens_BY, positions_BY, prefix=[(k[:, :, 1:], v[:, :, 1:]) for k, v in prefix]
         )
@@ -172,7 +181,7 @@ def test_windows_in_which_nothing_can_be_told_apart(kind: str, anchor_id: Option
         with pytest.raises(UserError, match="it ignores position IDs"):
             check_fit(build("falcon with ALiBi"), tokens, **options)
         with pytest.raises(UserError, match="the last 10 tokens only"):
-            check_fit(build("mistral, window of 10"), tokens, **options)
+            check_fit(build_unaware("mistral, window of 10"), tokens, **options)
         with pytest.raises(UserError, match="hidden tokens change its prediction"):
             check_fit(build("qwen 3 next"), tokens, **options)
 

@@ -204,27 +204,35 @@ def test_context_curve_goes_to_the_last_position(config: Config, results: Path, 
     assert read_json(curve / "manifest.json")["model"] == read_json(tables / "manifest.json")["model"]
 
 
-def test_the_longest_row_of_a_context_curve_lies_within_the_sliding_window(config: Config, tmp_path: Path) -> None:
-    """The windows of 20 tokens do; without the check, rows of more than 24 would be measured with their first tokens unseen."""
+def test_rows_are_longer_than_a_sliding_window(config: Config, tmp_path: Path) -> None:
+    """Windows of 20 tokens and rows of 40, of a model whose layers see 12 or 24 positions: its own masks say what it sees."""
     folder = Path(shutil.copytree(str(config.pretrained.model), tmp_path / "mistral"))
     described = json.loads((folder / "config.json").read_text())
-    described |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 24}
-    (folder / "config.json").write_text(json.dumps(described))
-    few = with_settings(config, num_windows=6)
-    mistral = dataclasses.replace(few, pretrained=PretrainedConfig(str(folder)))
-    with pytest.raises(
-        UserError, match=r"^[^\n]*the last 24 tokens only \(a sliding window\), fewer than the 41 of the longest row; "
-        r"use --max-visible 23 or less[^\n]*$",
-    ):  # fmt: skip
-        measure_context_curve(mistral, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    within = dataclasses.replace(mistral, context_curve=dataclasses.replace(few.context_curve, max_visible=23))
-    curve = measure_context_curve(within, tmp_path / "run")
-    assert read_json(curve / "manifest.json")["fit"]["checks"][-1]["name"].startswith("longest row")
-    names = {
-        check["name"] for check in read_json(measure(mistral, tmp_path / "run") / "manifest.json")["fit"]["checks"]
-    }
-    assert not any(name.startswith("longest row") for name in names)
+    few = with_settings(config, num_windows=6, selectors=["nearest"], resampled_draws=0)
+    for window in (12, 24):
+        described |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": window}
+        (folder / "config.json").write_text(json.dumps(described))
+        mistral = dataclasses.replace(few, pretrained=PretrainedConfig(str(folder)))
+        raw = transformers.MistralForCausalLM.from_pretrained(str(folder)).eval()
+        run = tmp_path / f"run-{window}"
+        tables, curve = measure(mistral, run), measure_context_curve(mistral, run)
+        bos = read_json(tables / "manifest.json")["anchor"]["id"]
+        losses = dict(zip(rows_of(curve, "curve")[0]["num_visible_tokens"], _means(curve), strict=True))
+        assert losses[2 * FULL] != losses[FULL] and max(losses) == 2 * FULL
+        for row in rows_of(tables, "windows"):
+            with torch.no_grad():  # transformers makes its own mask of a text without gaps
+                logits = raw(torch.tensor([[bos, *row["token_ids"]]])).logits[0, -1]
+            expected = float(-logits.double().log_softmax(-1)[row["target_id"]])
+            assert row["loss_long_nats"] == pytest.approx(expected, abs=1e-5)
+            if window == 12:  # the anchor and the first tokens are seen by way of others only, under two layers
+                plain = loss_after(raw, [bos, *row["token_ids"]], list(range(FULL + 1)), row["target_id"])
+                assert abs(plain - expected) > 1e-4
+        names = {check["name"] for check in read_json(curve / "manifest.json")["fit"]["checks"]}
+        assert any(name.startswith("longest row") for name in names)
+
+
+def _means(curve: Path) -> list[float]:
+    return np.mean([row["loss_nats"] for row in rows_of(curve, "curve")], axis=0).tolist()
 
 
 def test_very_long_rows_are_checked_as_far_as_a_mask_is_small(

@@ -31,6 +31,7 @@ from olmo_sparsity.measure.visible.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.visible.visibility import (
+    Positions,
     Visibility,
     attention_mask,
     compact_rows,
@@ -53,6 +54,7 @@ class Definition:
 
     visibility: Visibility
     anchor_id: Optional[int]
+    positions: Positions = "kept"
 
     def evaluator(self, model: Any, path: str = "compact", *, batch_tokens: int = 4096) -> Evaluator:
         return Evaluator(
@@ -62,6 +64,7 @@ class Definition:
             batch_tokens=batch_tokens,
             visibility=self.visibility,
             anchor_id=self.anchor_id,
+            positions=self.positions,
         )
 
     def evaluate(
@@ -87,6 +90,8 @@ def evaluated(
     if definition.anchor_id is not None:
         front = [definition.anchor_id]
     moved = len(front)
+    if definition.positions == "compact":
+        return compact_row(model, front, tokens, visible=visible, gates=dict(gates))
     log_p, attention = reference.evaluate(
         model,
         [*front, *tokens],
@@ -98,10 +103,29 @@ def evaluated(
     return log_p, attention[moved:]
 
 
-CHOICES = [Definition(v, anchor) for v in ("hidden", "contextual") for anchor in (None, ANCHOR)]
-DEFINITIONS = pytest.mark.parametrize(
-    "definition", CHOICES, ids=lambda d: f"{d.visibility}-{'none' if d.anchor_id is None else 'bos'}"
-)
+def compact_row(
+    model: OLMoWithPositions, front: list[int], tokens: list[int], *, visible: frozenset[int], gates: dict[int, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Evaluate the row that holds the visible tokens alone, as ordinary text; the gate of one token is one in its row {j}."""
+    if gates:
+        visible = frozenset(j for j, gate in gates.items() if gate) or frozenset({0})  # at gate 0 any of them
+    row = [*front, *(tokens[j] for j in sorted(visible)), *tokens[M:]]
+    of_row = {len(front) + place: gates[j] for place, j in enumerate(sorted(visible)) if j in gates}
+    log_p, attention = reference.evaluate(model, row, list(range(len(row))), set(range(len(row))), of_row)
+    return log_p, attention[len(front) :]
+
+
+KEPT = [Definition(v, anchor) for v in ("hidden", "contextual") for anchor in (None, ANCHOR)]
+COMPACT = [Definition("hidden", anchor, "compact") for anchor in (None, ANCHOR)]
+
+
+def name_of(definition: Definition) -> str:
+    anchor = "none" if definition.anchor_id is None else "bos"
+    return f"{definition.visibility}-{anchor}" + ("-compact" if definition.positions == "compact" else "")
+
+
+DEFINITIONS = pytest.mark.parametrize("definition", [*KEPT, *COMPACT], ids=name_of)
+KEPT_DEFINITIONS = pytest.mark.parametrize("definition", KEPT, ids=name_of)
 
 
 def windows(num: int = W) -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,7 +174,10 @@ def test_losses_of_every_path_are_the_definition(kind: ModelConfig, definition: 
 def test_the_choices_differ_where_they_should(model: OLMoWithPositions) -> None:
     """Otherwise the tests against the reference would pass with one in place of another."""
     some, everything = {1, 4, 5}, set(range(M))
-    for one, other in itertools.combinations(CHOICES, 2):
+    for compact, kept in zip(COMPACT, KEPT[:2], strict=True):
+        assert abs(compact.loss(model, 0, some) - kept.loss(model, 0, some)) > 1e-3
+        assert compact.loss(model, 0, everything) == pytest.approx(kept.loss(model, 0, everything), abs=1e-12)
+    for one, other in itertools.combinations(KEPT, 2):
         assert abs(one.loss(model, 0, some) - other.loss(model, 0, some)) > 1e-3
         same_anchor = one.anchor_id == other.anchor_id
         for both in (set(), everything):
@@ -187,7 +214,7 @@ def test_nothing_visible_leaves_the_local_tokens_and_the_anchor_alone(
         assert abs(reference.target_loss(model, row, moved, set(range(LOCAL + 1)), int(targets_W[w])) - expected) > 1e-4
 
 
-@DEFINITIONS
+@KEPT_DEFINITIONS
 def test_rows_and_masks_are_their_definition(definition: Definition) -> None:
     tokens_WT, _ = windows()
     has_anchor = definition.anchor_id is not None
@@ -211,7 +238,7 @@ def test_rows_and_masks_are_their_definition(definition: Definition) -> None:
             assert bool(mask[w, i, j]) is (j <= i and (j == i or j in seen or among_long_range))
 
 
-@DEFINITIONS
+@KEPT_DEFINITIONS
 @pytest.mark.parametrize("path", PATHS)
 def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions, definition: Definition, path: str) -> None:
     tokens_WT, _ = windows()
@@ -367,7 +394,8 @@ def test_the_loss_of_a_training_row_of_any_length(model: OLMoWithPositions, defi
             else:  # these tokens alone, also where a hidden token would reach the target by way of others
                 tokens, target = windows(6)[0][w, -train_len:].tolist(), int(windows(6)[1][w])
                 front = [] if definition.anchor_id is None else [ANCHOR]
-                positions = [0] * len(front) + [len(front) + i for i in range(FULL - train_len, FULL)]
+                begin = FULL - train_len if definition.positions == "kept" else 0
+                positions = [0] * len(front) + [len(front) + begin + i for i in range(train_len)]
                 row = [*front, *tokens]
                 expected = reference.target_loss(model, row, positions, set(range(len(row))), target)
             assert found[w] == pytest.approx(expected, abs=1e-5)
@@ -390,8 +418,13 @@ def test_the_losses_directly_behind_the_anchor(model: OLMoWithPositions, definit
             assert (part.loss_train_len_no_gap_W == part.loss_short_no_gap_W).all()
         if train_len >= FULL:
             assert (part.loss_train_len_no_gap_W == part.contexts["real"].loss_long_W).all()
-        is_moved = np.abs(part.loss_short_no_gap_W - part.loss_short_W).max() > 1e-3
-        assert is_moved == (definition.anchor_id is not None)  # rotary attention sees relative positions only
+        gap_cost = np.abs(part.loss_short_no_gap_W - part.loss_short_W).max()
+        if definition.positions == "compact":
+            assert gap_cost < 1e-5
+        else:
+            assert (gap_cost > 1e-3) == (
+                definition.anchor_id is not None
+            )  # rotary attention sees relative positions only
     assert measured(definition.evaluator(model, path)).loss_train_len_no_gap_W is None
 
 

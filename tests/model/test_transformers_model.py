@@ -6,7 +6,7 @@ from typing import Optional
 
 import pytest
 import torch
-from transformers_models import BOS, FITTING, VOCAB, build, build_raw
+from transformers_models import BOS, FITTING, VOCAB, WINDOWED, build, build_raw, build_unaware
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.visible.visibility import (
@@ -75,7 +75,7 @@ def test_chosen_keys_and_values_are_the_contextual_definition(
     assert (masked(model, "hidden", anchor_id) - expected).abs().max() > 1.5 * TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("kind", FITTING)
+@pytest.mark.parametrize("kind", [*FITTING, *WINDOWED])
 @torch.no_grad()
 def test_without_a_bias_attention_is_causal_and_logits_are_of_the_last_token(kind: str) -> None:
     model, raw = build(kind), build_raw(kind).eval()
@@ -227,7 +227,7 @@ def test_what_a_layer_keeps_must_be_keys_and_values() -> None:
     with pytest.raises(UserError, match="layer 0 keeps no keys and values of its own"):
         build("qwen 3 next").keys_values(tokens, positions)
     with pytest.raises(UserError, match="layer 0 keeps the keys of the last 9 of 20 tokens only"):
-        build("mistral, window of 10").keys_values(tokens, positions)
+        build_unaware("mistral, window of 10").keys_values(tokens, positions)
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ from olmo_sparsity.wording.setup import (
     length_words,
     measured_words,
     overlap_words,
+    setup_words,
     short_anchor_warning,
     subject_words,
 )
@@ -56,7 +57,7 @@ EARLIER = {"lower_with": "left out", "standard_error_short_nats": "left out"}  #
 def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor() -> None:
     setup = ModelSetup.from_manifest({"run": "demo"})
     assert setup == ModelSetup(model=None, visibility="hidden", anchor=None, anchor_check=None)
-    shown = {"model": None, "visibility": "hidden", "anchor": None, "anchor_warning": None}
+    shown = {"model": None, "visibility": "hidden", "positions": "kept", "anchor": None, "anchor_warning": None}
     assert setup_json(setup) == shown
 
 
@@ -246,6 +247,21 @@ def test_a_gate_that_fails_in_one_of_several_models_is_said_of_that_one(number: 
         words = gates_of_models_words({each: other if each == name else passed for each in names})
         assert said in words
         assert not any(each in words for each in names if each != name)
+
+
+def test_compact_positions_and_scaled_ones_are_named_wherever_the_setup_is() -> None:
+    kept, compact = (ModelSetup.from_manifest({**PRETRAINED, "positions": name}) for name in ("kept", "compact"))
+    assert kept == ModelSetup.from_manifest(PRETRAINED)
+    assert "positions" not in setup_words("r", kept) and kept.label == "hidden, no anchor"
+    assert "; positions compact (the visible tokens have consecutive ones); no anchor" in setup_words("r", compact)
+    assert compact.label == "hidden, compact positions, no anchor" and setup_json(compact)["positions"] == "compact"
+    (words,) = setup_differences(kept, compact)
+    assert words.startswith("positions differ (kept, compact): L_long is the same quantity")
+    scaled = ModelSetup.from_manifest({**PRETRAINED, "model": {**MODEL, "rope_scaling": "yarn:4"}})
+    assert "revision main-commit, RoPE scaling yarn:4, weights" in setup_words("r", scaled)
+    assert subject_name("r", scaled) == "someone/Made-Up-2M yarn:4"
+    (words,) = setup_differences(kept, scaled)
+    assert "the models differ (someone/Made-Up-2M, bfloat16, " in words and "Made-Up-2M yarn:4, bfloat16" in words
 
 
 def test_in_what_setups_differ() -> None:

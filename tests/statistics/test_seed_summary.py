@@ -189,3 +189,22 @@ def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(
         write_json(path, {**read_json(path), "screen_precision": precision})
     with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
         read_seeds(runs)
+
+
+def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
+    """Measurements of earlier versions, which do not say the positions, are pooled with kept ones."""
+    runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
+    first, second = (made_up_measurement(run, 0.2) for run in runs)
+
+    def positions(folder: Path, name: str) -> None:
+        manifest = read_json(folder / "manifest.json")
+        influence = {**manifest["influence"], "positions": name}
+        write_json(folder / "manifest.json", {**manifest, "positions": name, "influence": influence})
+
+    positions(second, "kept")
+    assert len(read_seeds(runs).of_seeds) == 2
+    positions(second, "compact")
+    with pytest.raises(UserError):
+        read_seeds(runs)
+    positions(first, "compact")
+    assert read_seeds(runs).mean.setup.positions == "compact"

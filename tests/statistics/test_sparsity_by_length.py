@@ -119,6 +119,7 @@ def test_measurements_of_other_targets_are_refused(column: str) -> None:
     ("other", "line"),
     [
         ({"full_len": 256, "visibility": "hidden"}, "has visibility hidden, .* 128 contextual"),
+        ({"full_len": 256, "positions": "compact"}, "has positions compact, .* 128 kept"),
         ({"full_len": 256, "anchor": {"id": 1, "text": "<s>"}}, "has anchor bos"),
         ({"full_len": 256, "influence": {"null_context": "shuffled"}}, "has null context shuffled"),
         ({"full_len": 256, "influence": {"unit": "word", "null_context": "same-source"}}, "has unit word"),

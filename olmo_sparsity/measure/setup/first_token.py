@@ -17,6 +17,7 @@ from scipy.stats import t as student_t
 
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
+from olmo_sparsity.measure.visible.visibility import Positions
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.single.model_setup import AnchorCheck, AnchorChoice, ComparedLength
@@ -41,6 +42,7 @@ def compare_first_tokens(
     first_look: int,
     name: str,
     batch_tokens: int = 4096,
+    positions: Positions = "kept",
 ) -> AnchorCheck:
     """Return the mean losses with and without a BOS, on so many of the windows as decide which are lower, or on all.
 
@@ -54,6 +56,7 @@ def compare_first_tokens(
         first_look: windows that are compared before anything is decided.
         name: of the model, for messages.
         batch_tokens: largest number of tokens in one forward pass.
+        positions: of the local tokens where they are alone.
     """
     lengths: dict[ComparedLength, int] = {"short": local_len, "long": tokens_WT.shape[1] - 1}
     anchor_ids: dict[AnchorChoice, Optional[int]] = {"bos": bos.id, "none": None}
@@ -64,7 +67,12 @@ def compare_first_tokens(
         for length, losses_of in losses.items():
             for choice, anchor_id in anchor_ids.items():
                 evaluator = Evaluator(
-                    model, lengths[length], path="plain", batch_tokens=batch_tokens, anchor_id=anchor_id
+                    model,
+                    lengths[length],
+                    path="plain",
+                    batch_tokens=batch_tokens,
+                    anchor_id=anchor_id,
+                    positions=positions,
                 )
                 log_q_WV = short_log_probs(evaluator, tokens_WT[begin:end, :-1])
                 further_W = surprisal(log_q_WV, tokens_WT[begin:end, -1]).double().cpu().numpy()

@@ -165,7 +165,7 @@ class CheckedWindows:
         return FitCheck("effect of hidden tokens, nats", found, self.tolerance)
 
     def full_context_against_mask(self) -> FitCheck:
-        """Compare the model's own attention over whole windows with a causal mask."""
+        """Compare the model's own attention over whole windows with a causal mask, within the windows of its layers."""
         return FitCheck("full context against a causal mask, nats", self._own_against_causal(None), self.tolerance)
 
     def attended_tokens(self) -> int:
@@ -186,7 +186,7 @@ class CheckedWindows:
         bias_WTT = causal_TT.expand(len(tokens_WT), -1, -1)
         return expected_difference(
             self.model.last_logits(tokens_WT, positions_WT, bias_BTT=bias_WTT),
-            self.model.last_logits(tokens_WT, positions_WT),
+            self.model.own_last_logits(tokens_WT, positions_WT),
         )
 
     def compact_against_masked(self) -> FitCheck:
@@ -204,7 +204,9 @@ class CheckedWindows:
             (k_WHPE[:, :, kept_P.to(k_WHPE.device)], v_WHPE[:, :, kept_P.to(v_WHPE.device)])
             for k_WHPE, v_WHPE in self.model.keys_values(before_WP, positions_WP)
         ]
-        logits_WV = self.model.last_logits_after(local_WL, positions_WL, prefix=prefix)
+        logits_WV = self.model.last_logits_after(
+            local_WL, positions_WL, prefix=prefix, prefix_positions_BP=positions_WP[:, kept_P]
+        )
         found = expected_difference(self._masked(self.tokens_WT, "contextual"), logits_WV)
         return FitCheck("compact against masked (contextual), nats", found, self.tolerance)
 
@@ -477,6 +479,7 @@ def _compared(opened: OpenedModel, windows: Windows) -> Optional[dict[str, Any]]
         local_len=lengths.local_len,
         first_look=first,
         name=opened.name if opened.record is None else opened.record.name,
+        positions=opened.positions,
     )
     return dataclasses.asdict(check)
 

@@ -19,7 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.visibility import Visibility
+from olmo_sparsity.measure.visible.visibility import Positions, Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
@@ -34,8 +34,8 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 
 logger = logging.getLogger(__name__)
 
-# Keys of ``influence`` that there were not from the beginning.
-ADDED_KEYS = ("k_grid", "min_preceding")
+# Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
+ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class OpenedModel:
         anchor: the anchor, which is ``bos``; None: there is none.
         lengths: of its windows.
         visibility: what a hidden token is hidden from.
+        positions: of the visible tokens.
         precision: of all losses, ``fp32`` or ``bf16``.
         max_position: position IDs of training lie below this.
         can_be_longer: rows may have more position IDs than that.
@@ -76,6 +77,7 @@ class OpenedModel:
     anchor: Optional[Anchor]
     lengths: MeasuredLengths
     visibility: Visibility
+    positions: Positions
     precision: str
     max_position: int
     can_be_longer: bool = True
@@ -245,6 +247,7 @@ def _open_run(config: Config, run: Path, *, device: torch.device, longest: Optio
         anchor=anchor,
         lengths=config.measured_lengths,
         visibility=config.influence.visibility,
+        positions=config.influence.positions,
         precision="fp32" if config.influence.precision == "auto" else config.influence.precision,
         max_position=config.max_position,
         pose=config.pose,
@@ -293,6 +296,7 @@ def _open_pretrained(config: Config, run: Path, *, device: torch.device, longest
         anchor=anchor,
         lengths=config.measured_lengths,
         visibility=config.influence.visibility,
+        positions=config.influence.positions,
         precision="bf16" if opened.record.dtype == "bfloat16" else "fp32",
         max_position=opened.record.max_position,
         can_be_longer=opened.can_be_longer,
@@ -307,6 +311,11 @@ def _for_windows(model: CausalModel, config: Config, *, has_anchor: bool) -> Cau
 
     if not isinstance(model, TransformersModel) or not model.has_length_dependent_positions:
         return model
+    if config.influence.positions == "compact":
+        raise UserError(
+            "influence.positions = compact: the positions of this model depend on the length of the text (dynamic NTK), so that "
+            "rows with more visible tokens would have others; use kept, or another pretrained.rope_scaling"
+        )
     return model.with_text_len(config.measured_lengths.full_len + has_anchor)
 
 
@@ -382,11 +391,11 @@ def settings_record(settings: InfluenceConfig) -> dict[str, Any]:
 def settings_identity(settings: InfluenceConfig, keys: Optional[Iterable[str]] = None) -> dict[str, Any]:
     """Return what fingerprints hold of ``influence``: these keys of it, or all.
 
-    Keys that were added later are left out where they are null, so that what was measured before is not measured again.
+    Keys that were added later are left out where they change nothing, so that what was measured before is not measured again.
     """
     values = settings_record(settings)
     names = values.keys() if keys is None else keys
-    return {name: values[name] for name in names if values[name] is not None or name not in ADDED_KEYS}
+    return {name: values[name] for name in names if name not in ADDED_KEYS or values[name] != ADDED_KEYS[name]}
 
 
 def identity(opened: OpenedModel) -> list[Any]:
@@ -399,6 +408,7 @@ def identity(opened: OpenedModel) -> list[Any]:
         opened.anchor_id,
         opened.precision,
         *([] if scaling is None else [scaling]),
+        *([] if opened.positions == "kept" else [opened.positions]),
     ]
 
 

@@ -32,7 +32,7 @@ from olmo_sparsity.measure.visible.passes import (
     one_row_each,
     prefix_of_some,
 )
-from olmo_sparsity.measure.visible.visibility import gate_bias, with_anchor
+from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, with_anchor
 from olmo_sparsity.model.attribution import Attribution, first_order
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import tokens_ran
@@ -361,7 +361,7 @@ def _gradients_of_local_rows(
 ) -> Optional[torch.Tensor]:
     """Return the first-order estimates of some windows from their local tokens; None: the attention cannot be read."""
     model, num_anchors = evaluator.model, evaluator.num_anchors
-    tokens_wT, positions_wT = with_anchor(tokens_WT[windows], evaluator.anchor_id)
+    tokens_wT, positions_wT = _gated_windows(evaluator, tokens_WT[windows])
     cut = tokens_wT.shape[1] - evaluator.local_len
     with torch.no_grad():
         prefix = None
@@ -388,6 +388,14 @@ def _gradients_of_local_rows(
     return torch.cat(parts, dim=1)
 
 
+def _gated_windows(evaluator: Evaluator, tokens_wT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (tokens, position IDs) of windows whose long-range tokens have gates, with the anchor in front."""
+    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
+    return tokens_wT, gated_positions(
+        positions_wT, evaluator.positions, local_len=evaluator.local_len, num_anchors=evaluator.num_anchors
+    )
+
+
 def _keys_values_alone(
     evaluator: Evaluator, tokens_wT: torch.Tensor, positions_wT: torch.Tensor, *, block: slice
 ) -> KeysValues:
@@ -407,7 +415,7 @@ def _gradients_under_gates(
 ) -> torch.Tensor:
     """Return the derivative of a loss with respect to the gates at 0 of all long-range tokens, fp32 [w, M]."""
     num_anchors, num_long_range = evaluator.num_anchors, tokens_wT.shape[1] - evaluator.local_len
-    tokens_wT, positions_wT = with_anchor(tokens_wT, evaluator.anchor_id)
+    tokens_wT, positions_wT = _gated_windows(evaluator, tokens_wT)
     long_range = slice(num_anchors, num_anchors + num_long_range)
     log_gate_wT = torch.zeros(tokens_wT.shape, device=tokens_wT.device)
     log_gate_wT[:, long_range] = LOG_GATE

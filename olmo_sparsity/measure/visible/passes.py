@@ -18,6 +18,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.visibility import (
     attention_mask,
     compact_rows,
+    masked_positions,
     prefix_positions,
     visible_mask,
     with_anchor,
@@ -50,9 +51,13 @@ def _log_probs_of_pass(evaluator: Evaluator, tokens_RT: torch.Tensor, *, visible
     if evaluator.path == "masked":
         visible_RT = visible_mask(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=anchor_id is not None)
         allowed_RTT = attention_mask(visible_RT, local_len=local_len, visibility=evaluator.visibility)
-        logits_RV = evaluator.model.last_logits(*with_anchor(tokens_RT, anchor_id), bias_BTT=allowed_RTT)
+        tokens_RT, _ = with_anchor(tokens_RT, anchor_id)
+        positions_RT = masked_positions(visible_RT, evaluator.positions)
+        logits_RV = evaluator.model.last_logits(tokens_RT, positions_RT, bias_BTT=allowed_RTT)
     else:
-        tokens_RY, positions_RY = compact_rows(tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id)
+        tokens_RY, positions_RY = compact_rows(
+            tokens_RT, visible_RS, local_len=local_len, anchor_id=anchor_id, positions=evaluator.positions
+        )
         olmo = evaluator.compact_olmo
         if olmo is None:
             logits_RV = evaluator.model.last_logits(tokens_RY, positions_RY)
@@ -80,7 +85,7 @@ class _Block:
             for k_WHPE, v_WHPE in self.prefix
         ]
         logits_RV = self.evaluator.model.last_logits_after(
-            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix
+            self.tokens_WL[windows_R], self.positions_WL[windows_R], prefix=prefix, prefix_positions_BP=seen_RP
         )
         return logits_RV.float().log_softmax(dim=-1)
 
@@ -89,7 +94,10 @@ class _Block:
         tokens_wL, positions_wL = self.tokens_WL[windows], self.positions_WL[windows]
         tokens_ran(tokens_wL.numel())
         prefix = [(k_WHPE[windows], v_WHPE[windows]) for k_WHPE, v_WHPE in self.prefix]
-        logits_wV, attention_wT = self.evaluator.model.last_logits_and_attention(tokens_wL, positions_wL, prefix=prefix)
+        positions_P = torch.arange(prefix[0][0].shape[2], device=tokens_wL.device)
+        logits_wV, attention_wT = self.evaluator.model.last_logits_and_attention(
+            tokens_wL, positions_wL, prefix=prefix, prefix_positions_BP=positions_P.expand(len(tokens_wL), -1)
+        )
         return logits_wV.float().log_softmax(dim=-1), attention_wT
 
 
@@ -306,13 +314,14 @@ def _logits_after_prefixes(
     tokens_ran(len(tokens_wT) * cut)
     prefix = evaluator.model.keys_values(tokens_wT[:, :cut], positions_wT[:, :cut])
     for first, end in spans:
-        before = num_anchors + first
-        rest = (tokens_wT[:, num_anchors + end :], positions_wT[:, num_anchors + end :])
+        before, after = num_anchors + first, num_anchors + end
+        moved = end - first if evaluator.positions == "compact" else 0  # the tokens behind the span close up
+        rest = (tokens_wT[:, after:], positions_wT[:, after:] - moved)
         if before == 0:
             yield evaluator.model.last_logits(*rest)
         else:
             seen = [(k_wHPE[:, :, :before], v_wHPE[:, :, :before]) for k_wHPE, v_wHPE in prefix]
-            yield evaluator.model.last_logits_after(*rest, prefix=seen)
+            yield evaluator.model.last_logits_after(*rest, prefix=seen, prefix_positions_BP=positions_wT[:, :before])
 
 
 def _log_probs_of_rows_but_one(

@@ -6,6 +6,9 @@ visible. A batch holds sets of one size. Two definitions say what "hidden" means
 - ``hidden``: no other token attends to a hidden one.
 - ``contextual``: no local token attends to a hidden one. The long-range tokens attend to one another, whatever is hidden.
 
+Position IDs are *kept*, so that hidden tokens leave gaps, or *compact*: the visible tokens have consecutive ones, from 0, as
+ordinary text has. Only ``hidden`` visibility has compact ones.
+
 An *anchor* is a token in front of the window that everyone attends to, always. It is neither local nor long-range. With one, T
 below counts it: it has index and position ID 0, and the window's tokens have 1 .. full_len instead of 0 .. full_len-1.
 """
@@ -18,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 Visibility = Literal["hidden", "contextual"]
+Positions = Literal["kept", "compact"]
 
 
 def with_anchor(tokens_RT: torch.Tensor, anchor_id: Optional[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,7 +66,12 @@ def visible_positions(
 
 
 def compact_rows(
-    tokens_RT: torch.Tensor, visible_RS: torch.Tensor, *, local_len: int, anchor_id: Optional[int] = None
+    tokens_RT: torch.Tensor,
+    visible_RS: torch.Tensor,
+    *,
+    local_len: int,
+    anchor_id: Optional[int] = None,
+    positions: Positions = "kept",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (tokens, position IDs) of the visible tokens only, in order; int64 [R, Y] each.
 
@@ -72,7 +81,34 @@ def compact_rows(
     positions_RY = visible_positions(visible_RS, tokens_RT.shape[1], local_len=local_len, has_anchor=has_anchor)
     if has_anchor:
         tokens_RT, _ = with_anchor(tokens_RT, anchor_id)
-    return tokens_RT.gather(1, positions_RY), positions_RY
+    tokens_RY = tokens_RT.gather(1, positions_RY)
+    if positions == "compact":
+        positions_RY = torch.arange(tokens_RY.shape[1], device=tokens_RY.device).expand_as(tokens_RY)
+    return tokens_RY, positions_RY
+
+
+def masked_positions(visible_RT: torch.Tensor, positions: Positions) -> torch.Tensor:
+    """Return the position IDs of whole windows under a mask, int64 [R, T].
+
+    Compact ones count the visible tokens; a hidden token, which nobody sees, has that of the visible one before it.
+    """
+    if positions == "compact":
+        return (visible_RT.cumsum(dim=1) - 1).clamp(min=0)
+    return torch.arange(visible_RT.shape[1], device=visible_RT.device).expand_as(visible_RT)
+
+
+def gated_positions(
+    positions_RT: torch.Tensor, positions: Positions, *, local_len: int, num_anchors: int
+) -> torch.Tensor:
+    """Return the position IDs of windows whose long-range tokens have gates, int64 [R, T].
+
+    To first order each gate counts alone. So compact ones are those of the rows {j}: every long-range token stands directly
+    behind the anchor, and the local tokens behind it.
+    """
+    if positions == "kept":
+        return positions_RT
+    num_long_range = positions_RT.shape[1] - local_len - num_anchors
+    return positions_RT.clamp(max=num_anchors) + (positions_RT - num_anchors - num_long_range + 1).clamp(min=0)
 
 
 def visible_mask(visible_RS: torch.Tensor, full_len: int, *, local_len: int, has_anchor: bool = False) -> torch.Tensor:

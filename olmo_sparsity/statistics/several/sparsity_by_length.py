@@ -99,7 +99,7 @@ class MeasuredLength:
         """What is the same for two measurements of one model."""
         manifest, model = self.measurement.manifest, self.measurement.setup.model
         if model is not None:
-            return (model.weights_sha256, model.dtype)
+            return (model.weights_sha256, model.dtype, model.rope_scaling)
         return (manifest["run"], manifest.get("checkpoint", {}).get("model_sha256"))
 
     @property
@@ -343,6 +343,7 @@ def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
     for what, values in (
         ("local_len", [m.lengths.local_len for m in measurements]),
         ("visibility", [m.setup.visibility for m in measurements]),
+        ("positions", [m.setup.positions for m in measurements]),
         ("anchor", [m.setup.anchor_choice for m in measurements]),
         ("null context", [m.null_context for m in measurements]),
         ("unit", [m.unit for m in measurements]),

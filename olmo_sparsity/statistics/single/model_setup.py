@@ -12,6 +12,7 @@ from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.records.selectors import SCREENED
 
 Visibility = Literal["hidden", "contextual"]
+Positions = Literal["kept", "compact"]
 AnchorChoice = Literal["bos", "none"]
 ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
 # Standard errors by which the loss with all tokens visible must be lower. Earlier versions looked once, at that loss alone, and
@@ -117,6 +118,7 @@ class ModelSetup:
         anchor: the always visible first token; None: there is none.
         anchor_check: what the other choice of the first token gives; None: it was not tried.
         screening: how candidates were screened; None: all of them were scored.
+        positions: of the visible tokens, ``kept`` or ``compact``; manifests that do not say it are ``kept``.
     """
 
     model: Optional[MeasuredModel]
@@ -124,6 +126,7 @@ class ModelSetup:
     anchor: Optional[Anchor]
     anchor_check: Optional[AnchorCheck]
     screening: Optional[Screening] = None
+    positions: Positions = "kept"
 
     @property
     def anchor_choice(self) -> AnchorChoice:
@@ -132,9 +135,13 @@ class ModelSetup:
 
     @property
     def label(self) -> str:
-        """The definition of visible, whether there is an anchor, and whether candidates were screened: ``hidden, no anchor``."""
+        """The definition of visible, whether there is an anchor, and whether candidates were screened: ``hidden, no anchor``.
+
+        Compact positions are named, kept ones are not.
+        """
+        positions = "" if self.positions == "kept" else f", {self.positions} positions"
         screened = "" if self.screening is None else ", screened"
-        return f"{self.visibility}, {'no anchor' if self.anchor is None else 'anchor'}{screened}"
+        return f"{self.visibility}{positions}, {'no anchor' if self.anchor is None else 'anchor'}{screened}"
 
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
@@ -154,6 +161,7 @@ class ModelSetup:
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
             anchor_check=_anchor_check((manifest.get("fit") or {}).get("anchor"), "bos" if anchor else "none"),
             screening=_screening(manifest),
+            positions=manifest.get("positions", "kept"),
         )
 
 
