@@ -15,8 +15,8 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
-from olmo_sparsity.storage.files import write_json
 from olmo_sparsity.storage.folders import make_folder
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
 from olmo_sparsity.tables.schemas import RESAMPLED, schemas
 
@@ -183,7 +183,7 @@ def write_tables(
         "num_long_range": invented.num_long_range,
         **invented.manifest["context"],
     }
-    write_json(folder / "manifest.json", {**manifest, **invented.manifest, "context": lengths})
+    write_manifest(folder, {**manifest, **invented.manifest, "context": lengths})
 
 
 @dataclass(frozen=True)

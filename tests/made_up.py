@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.statistics.several.subjects import pairing_of
 from olmo_sparsity.statistics.single.measurement import Measurement
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas, schemas_of
@@ -233,7 +234,7 @@ def made_up_tables(
     if is_pretrained:
         lengths = {**LENGTHS_OF_PRETRAINED}
     manifest |= {"split": "validation", "num_parts": len(parts), "context": lengths, **setup}
-    write_json(folder / "manifest.json", manifest)
+    write_manifest(folder, manifest)
     return folder
 
 

@@ -12,7 +12,8 @@ from made_up import KS, MODEL, PRETRAINED, made_up_tables
 
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, TrainingConfig, to_dict
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas
 
@@ -36,8 +37,8 @@ def made_up_run(run: Path, *, seed: int = 0, pose: PoseConfig = POSE, row_len: i
         training=TrainingConfig(seed=seed),
     )
     run.mkdir(parents=True, exist_ok=True)
-    write_json(
-        run / "manifest.json",
+    write_manifest(
+        run,
         {"kind": "run", "status": "complete", "config": to_dict(dataclasses.replace(config, **sections))},
     )
     return run
@@ -57,8 +58,8 @@ def made_up_measurement(run: Path, long_gain: float, **settings: Any) -> Path:
     of_manifest |= {key: settings.pop(key) for key in list(settings) if key in of_manifest}
     influence = {"k": KS, "selectors": list(MAIN_SELECTORS), "seed": 0, "windows_per_part": 256, **settings}
     checkpoint = {"step": 100, "model_sha256": run.name}
-    write_json(
-        folder / "manifest.json",
+    write_manifest(
+        folder,
         {
             **manifest,
             **of_manifest,
@@ -132,7 +133,7 @@ def made_up_curve(
     manifest |= {"split": "validation", "num_parts": 2, "num_windows": num, "num_documents": len(set(doc_ids))}
     hashes = {"windows_sha256": windows_sha256, "tokens_sha256": "t"}
     manifest |= {**hashes, "num_visible_tokens": visible, "context": context, **(setup or {})}
-    write_json(folder / "manifest.json", manifest)
+    write_manifest(folder, manifest)
     return folder
 
 
@@ -149,7 +150,7 @@ def pretrained_curve(
     ``of_model``: entries of the curve's manifest about the model. ``row_len``: its training row, as stated.
     """
     folder.mkdir(parents=True)
-    write_json(folder / "manifest.json", {"kind": "pretrained", "status": "complete"})
+    write_manifest(folder, {"kind": "pretrained", "status": "complete"})
     losses_WN, doc_ids = made_up_losses(gain)
     setup = {**of_model, "run": folder.name, "model": {**MODEL, "name": name}}
     curve = made_up_curve(folder, losses_WN, doc_ids=doc_ids, setup=setup)
@@ -162,7 +163,7 @@ def state_row(tables: Path, row_len: int) -> None:
     """State the training row of the pretrained model that some tables are of."""
     manifest = read_json(tables / "manifest.json")
     manifest["context"] |= {"train_len": row_len, "train_len_is_stated": True, "max_position": 2048}
-    write_json(tables / "manifest.json", manifest)
+    write_manifest(tables, manifest)
 
 
 def made_up_losses(

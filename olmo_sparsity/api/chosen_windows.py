@@ -13,6 +13,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
+from olmo_sparsity.api.arguments import column, typed
 from olmo_sparsity.api.opening import Model
 from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
@@ -83,6 +84,7 @@ class ChosenWindows:
         return str(self.frame.to_html(max_rows=10, notebook=True))
 
 
+@typed
 def windows_from_texts(
     model: Model,
     texts: Sequence[str],
@@ -107,8 +109,6 @@ def windows_from_texts(
     Raises:
         UserError: no text holds a window, ``full_len`` tokens and the target behind them.
     """
-    if isinstance(texts, str):
-        raise UserError("texts: must be a list of texts, each one document; a single text is written [text]")
     require(num_windows >= 1, f"num_windows = {num_windows}: must be at least 1")
     settings = model.config.influence
     if max_per_document is None:
@@ -128,6 +128,7 @@ def windows_from_texts(
     return _with_null_contexts(model, windows, source=source, seed=seed, drawn=drawn)
 
 
+@typed
 def windows_from_tokens(
     model: Model,
     token_ids: Sequence[Sequence[int]] | np.ndarray,
@@ -151,7 +152,12 @@ def windows_from_tokens(
     """
     seed = _seed_of(model, seed)
     full_len, vocab_size = model.lengths.full_len, model.evaluator.model.vocab_size
-    rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
+    if isinstance(token_ids, np.ndarray) and token_ids.dtype.kind not in "iu":
+        raise UserError(f"token_ids: an array of {token_ids.dtype}: must hold whole numbers")
+    try:
+        rows = [np.asarray(row, dtype=np.int64) for row in token_ids]
+    except OverflowError:
+        raise UserError(f"token_ids: token IDs must lie between 0 and {vocab_size - 1}") from None
     for number, row in enumerate(rows):
         if row.shape != (full_len + 1,):
             raise UserError(
@@ -174,6 +180,7 @@ def windows_from_tokens(
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
+@typed
 def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int] = None) -> ChosenWindows:
     """Return the windows of a table ``windows`` by their tokens, in its order; nothing is encoded.
 
@@ -188,9 +195,18 @@ def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int]
     Raises:
         UserError: the windows have another length than the model's ``full_len``, or their tokens are of another tokenizer.
     """
-    rows = [[*ids, target] for ids, target in zip(table["token_ids"], table["target_id"], strict=True)]
-    windows = windows_from_tokens(model, rows, doc_ids=table["doc_id"].tolist(), seed=seed, source="table")
-    written = [[*texts, target] for texts, target in zip(table["token_texts"], table["target_text"], strict=True)]
+    ids, targets = (
+        column(table, wanted, name=name, of="table")
+        for name, wanted in (("token_ids", Sequence[Sequence[int]]), ("target_id", Sequence[int]))
+    )
+    texts_of, target_texts = (
+        column(table, wanted, name=name, of="table")
+        for name, wanted in (("token_texts", Sequence[Sequence[str]]), ("target_text", Sequence[str]))
+    )
+    doc_ids = column(table, Sequence[str], name="doc_id", of="table")
+    rows = [[*of_window, target] for of_window, target in zip(ids, targets, strict=True)]
+    windows = windows_from_tokens(model, rows, doc_ids=doc_ids, seed=seed, source="table")
+    written = [[*texts, target] for texts, target in zip(texts_of, target_texts, strict=True)]
     for number, (texts, known) in enumerate(zip(windows.texts, written, strict=True)):
         if texts != known:
             raise UserError(
@@ -200,6 +216,7 @@ def windows_from_table(model: Model, table: pd.DataFrame, *, seed: Optional[int]
     return windows
 
 
+@typed
 def window_at(
     model: Model,
     text: str,

@@ -7,6 +7,7 @@ from typing import Optional
 
 import numpy as np
 
+from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opening import Model, with_settings
@@ -21,6 +22,7 @@ from olmo_sparsity.view.one_window import ShownWindow
 from olmo_sparsity.wording.setup import setup_words
 
 
+@typed
 def explain(
     model: Model,
     text: str,

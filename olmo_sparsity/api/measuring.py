@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from olmo_sparsity.api.arguments import column, typed
 from olmo_sparsity.api.chosen_windows import SPLIT, ChosenWindows
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.api.results import Results
@@ -38,6 +39,7 @@ OF_CORPUS = ("data", "max_documents", "train_overlap")
 VisibleSets = Union[Sequence[Sequence[int]], pd.DataFrame]
 
 
+@typed
 def measure(
     model: Model,
     windows: ChosenWindows,
@@ -106,6 +108,7 @@ def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[
     return {**used, **draw, "windows_seed": windows.seed}
 
 
+@typed
 def scores(
     model: Model,
     windows: ChosenWindows,
@@ -180,6 +183,7 @@ def _described_groups(
     return pd.DataFrame({"window_id": window_ids_W[window_R], **columns})
 
 
+@typed
 def losses(model: Model, windows: ChosenWindows, visible: VisibleSets) -> pd.DataFrame:
     """Return loss(S), the loss of the target when the model sees the local tokens and S, for given visible sets S.
 
@@ -285,16 +289,16 @@ def _visible_rows(windows: ChosenWindows, visible: VisibleSets) -> tuple[np.ndar
     """Return the window (int64) and the positions of each visible set."""
     num_windows, num_long_range = len(windows), windows.null_contexts.num_long_range
     if isinstance(visible, pd.DataFrame):
-        window_R = visible["window_id"].to_numpy(np.int64)
-        sets = [[int(j) for j in positions] for positions in visible["positions"]]
+        windows_of_sets = column(visible, list[int], name="window_id", of="visible")
+        sets = column(visible, list[list[int]], name="positions", of="visible")
     else:
-        window_R = np.repeat(np.arange(num_windows), len(visible))
-        sets = [[int(j) for j in positions] for positions in visible] * num_windows
-    for window, positions in zip(window_R.tolist(), sets, strict=True):
+        windows_of_sets = np.repeat(np.arange(num_windows), len(visible)).tolist()
+        sets = [list(positions) for positions in visible] * num_windows
+    for window, positions in zip(windows_of_sets, sets, strict=True):
         if not 0 <= window < num_windows:
             raise UserError(f"visible: there is no window {window}; they are numbered 0 to {num_windows - 1}")
         if len(set(positions)) < len(positions) or not all(0 <= j < num_long_range for j in positions):
             raise UserError(
                 f"visible: {positions} must hold long-range positions, 0 to {num_long_range - 1}, each at most once"
             )
-    return window_R, sets
+    return np.array(windows_of_sets, dtype=np.int64), sets

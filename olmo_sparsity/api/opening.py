@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 from tokenizers import Tokenizer
 
+from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.errors import UserError
@@ -105,6 +106,7 @@ class Model:
         )
 
 
+@typed
 def open_model(
     model: str | Path,
     *,

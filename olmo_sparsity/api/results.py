@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
+from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import measure_parts
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame
-from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.measurement import Measurement, gathered_from
 from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
-from olmo_sparsity.tables.reading import find_tables, read_manifest, read_table
-from olmo_sparsity.tables.schemas import schemas_of, tables_of
+from olmo_sparsity.tables.reading import check_values, find_tables, folder_version, read_manifest, read_table
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
@@ -47,6 +48,7 @@ class Results:
     folder: Optional[Path] = None
     others: dict[str, pd.DataFrame] = field(default_factory=dict)
 
+    @typed
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as an influence folder, which ``summary``, ``show``, ``report`` and the figures read.
 
@@ -55,15 +57,18 @@ class Results:
             overwrite: replace another measurement in this folder.
 
         Raises:
-            UserError: the folder holds something else, or another measurement and ``overwrite`` is False.
+            UserError: the folder holds something else, or another measurement and ``overwrite`` is False; or the tables hold
+                other windows than were measured, or values that no measurement has.
         """
         out = Path(folder)
-        schema_of = schemas_of(self.manifest)
         frames = {"windows": self.windows, "selections": self.selections, **self.others}
-        tables = {
-            name: pa.Table.from_pandas(frame, schema=schema_of[name], preserve_index=False)
-            for name, frame in frames.items()
-        }
+        tables = {name: self._table(name, frame) for name, frame in frames.items()}
+        num_windows = self.manifest["num_windows"]
+        if sorted(self.windows["window_id"]) != list(range(num_windows)):
+            raise UserError(
+                f"windows: {len(self.windows):,} rows, and {num_windows:,} windows were measured; only all of them are saved: "
+                "measure some of them alone, with windows_from_table"
+            )
         if self.folder is not None:
             others = [name for name in tables_of(self.manifest) if name not in tables]
             tables |= {name: read_table(self.folder, name) for name in others}
@@ -76,15 +81,25 @@ class Results:
         return out
 
     def summarize(self) -> Summary:
-        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents."""
+        """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents.
+
+        They are those of the rows that ``windows`` holds now: of some windows, the means over these.
+        """
         return summarize(self._measurement())
 
     def _measurement(self) -> Measurement:
-        """Return the numbers, window by window."""
-        if self.folder is not None:
-            return load(self.folder)
-        with tempfile.TemporaryDirectory() as folder:
-            return load(self.save(Path(folder) / "influence"))
+        """Return the numbers, window by window, of the rows that ``windows`` holds now."""
+        windows, selections = self._table("windows", self.windows), self._table("selections", self.selections)
+        if len(windows) == 0:
+            raise UserError("windows: there are no windows")
+        is_of_them = pc.field("window_id").isin(windows["window_id"].combine_chunks())
+        tables = {"windows": windows, "selections": selections.filter(is_of_them)}
+        return gathered_from(
+            self.manifest,
+            lambda table, columns: [tables[table].select(columns)],
+            where="selections",
+            tables_version=self._version,
+        )
 
     def spectrum(self) -> pd.DataFrame:
         """Return the dependency spectrum target by target: how many long-range tokens each needs.
@@ -106,6 +121,27 @@ class Results:
             ``lcl_nats``, minus L_long; ``is_key``: the first is above 2 and the second above -2.
         """
         return key_token_frame(self._measurement())
+
+    @property
+    def _version(self) -> str:
+        """The schema version of the tables that were read."""
+        return (self.folder and folder_version(self.folder, "windows")) or SCHEMA_VERSION
+
+    def _table(self, name: str, frame: pd.DataFrame) -> pa.Table:
+        """Return a DataFrame as the table that it was.
+
+        Raises:
+            UserError: a column is gone, or holds values that the table cannot.
+        """
+        schema = schemas_of(self.manifest)[name]
+        try:
+            table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        except KeyError as error:
+            raise UserError(f"{name}: {error.args[0]}; the tables of a measurement have all of their columns") from None
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise UserError(f"{name}: not the values of this table ({str(error).splitlines()[0]})") from None
+        check_values(table, name, where=name, manifest=self.manifest)
+        return table
 
     def summary(self) -> pd.DataFrame:
         """Return the numbers of ``olmo-sparsity summary --json``, one row for each.
@@ -146,6 +182,7 @@ def _row(name: str, *, estimate: Any, of: Optional[dict[str, Any]] = None) -> di
     return {"quantity": name, "selector": of.get("selector"), "context": of.get("context"), "k": of.get("k"), **numbers}
 
 
+@typed
 def read_results(folder: str | Path) -> Results:
     """Read a finished measurement into memory.
 
@@ -160,6 +197,7 @@ def read_results(folder: str | Path) -> Results:
     return Results(frames["windows"], frames["selections"], read_manifest(tables), tables)
 
 
+@typed
 def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     """Draw Figure 4: the sparse gain against the long gain, window by window, a panel for each k up to a quarter of all.
 
@@ -173,16 +211,17 @@ def figure4(results: Results | str | Path, *, selector: str = "kl") -> Figure:
     Raises:
         UserError: the selector was not measured.
     """
+    folder = None if isinstance(results, Results) else find_tables(Path(results))
     if not isinstance(results, Results):
         results = read_results(results)
     measured = results.selections["selector"].unique().tolist()
     if selector not in measured:
         raise UserError(f"selector = {selector!r}: not measured; the measured selectors are {', '.join(measured)}")
     script = figure_script("figure4")
-    if results.folder is not None:
-        return _figure(script.figure_of(results.folder, selector))
-    with tempfile.TemporaryDirectory() as folder:
-        return _figure(script.figure_of(results.save(Path(folder) / "influence"), selector))
+    if folder is not None:
+        return _figure(script.figure_of(folder, selector))
+    with tempfile.TemporaryDirectory() as saved:
+        return _figure(script.figure_of(results.save(Path(saved) / "influence"), selector))
 
 
 def _figure(figure: Any) -> Figure:

@@ -32,9 +32,9 @@ from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.storage.environment import environment
-from olmo_sparsity.storage.files import unique_name, write_json, write_json_once, write_text
+from olmo_sparsity.storage.files import unique_name, write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def _begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokeniz
     """
     make_folder(run)
     manifest = {"kind": "pretrained", "status": "complete", "model": dataclasses.asdict(record)}
-    write_json_once(run / "manifest.json", manifest)  # first, because it marks the folder as ours
+    write_manifest(run, manifest, once=True)  # first, because it marks the folder as ours
     check_same_model(run, record)
     kept = dataclasses.replace(
         config,
@@ -328,9 +328,9 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     if exists and overwrite:
         logger.info(f"{folder}: deleting its tables (--overwrite)")
         clear_folder(folder)
-        write_json(folder / "manifest.json", begun)
+        write_manifest(folder, begun)
     make_folder(folder)
-    write_json_once(folder / "manifest.json", begun)
+    write_manifest(folder, begun, once=True)
     on_disk = read_manifest_of(folder)
     _check_run_id(folder, on_disk, run_id=manifest["run_id"])
     return on_disk

@@ -111,7 +111,7 @@ def curve_of_points(manifest: dict[str, Any], points: Sequence[CurvePoint]) -> C
 def loss_sums(folder: Path, visible: list[int]) -> dict[Any, np.ndarray]:
     """Return the sum of ``weights`` and the weighted sum of losses at each number of visible tokens, float64 [U]."""
     doc_ids, weights, losses = [], [], []
-    for part in read_parts(folder, "curve", columns=["doc_id", "weight", "loss_nats"]):
+    for part in read_parts(folder, "curve", columns=["doc_id", "weight", "num_visible_tokens", "loss_nats"]):
         doc_ids.append(part["doc_id"].to_pandas())
         weights.append(part["weight"].to_numpy())
         losses.append(list_rows(part["loss_nats"]))

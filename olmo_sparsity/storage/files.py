@@ -13,13 +13,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.typed import decode_json
 
 HOST = re.sub(r"[^A-Za-z0-9-]+", "-", platform.node()) or "unknown"
 END_BYTES = 1 << 16  # of the beginning and of the end of a file, which tell who wrote it
+CHECKSUM = "content_sha256"  # key of the JSON files whose values no other file repeats
 STALE_SECONDS = 3600  # a partial file of another machine that did not change for so long is taken for abandoned
 PARTIAL_NAME = re.compile(r"\.(?P<name>.*)\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.partial")
 
@@ -40,6 +41,23 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected a JSON object")
     return value
+
+
+def checksum_of(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of what a JSON object holds but its checksum. Layout and order of the keys do not count."""
+    content = json.loads(json.dumps({key: of for key, of in value.items() if key != CHECKSUM}))  # as it is read again
+    return sha256_text(json.dumps(content, sort_keys=True))
+
+
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the checksum of what it holds as its last key."""
+    content = {key: of for key, of in value.items() if key != CHECKSUM}
+    return {**content, CHECKSUM: checksum_of(content)}
+
+
+def is_as_written(value: dict[str, Any]) -> Optional[bool]:
+    """Return whether a JSON object holds what its checksum is of; None: it has no checksum."""
+    return value[CHECKSUM] == checksum_of(value) if CHECKSUM in value else None
 
 
 def unique_name() -> str:

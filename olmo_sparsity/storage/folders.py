@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
-from olmo_sparsity.storage.files import PARTIAL_NAME, read_json, write_json
-from olmo_sparsity.storage.manifests import checked, read_manifest_of
+from olmo_sparsity.storage.files import PARTIAL_NAME, read_json
+from olmo_sparsity.storage.manifests import checked, read_manifest_of, write_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def clear_folder(folder: Path) -> None:
     The manifest is set to ``running`` first. If the deletion is interrupted, what remains is therefore an unfinished folder.
     Tables inside of a run, which are those of the deleted model, go with it.
     """
-    write_json(folder / "manifest.json", {**read_manifest_of(folder), "status": "running"})
+    write_manifest(folder, {**read_manifest_of(folder), "status": "running"})
     _delete_own(folder)
     manifest = folder / "manifest.json"
     rest = [path.relative_to(folder).as_posix() for path in _files(folder) if path != manifest]
@@ -150,7 +150,7 @@ def _delete_own(folder: Path) -> None:
             path.unlink(missing_ok=True)
     for manifest in sorted([*folder.glob("*/manifest.json"), *folder.glob("*/*/manifest.json")]):
         if manifest.is_file() and not _is_linked(manifest.parent, folder) and _is_ours(manifest):
-            write_json(manifest, {**read_json(manifest), "status": "running"})
+            write_manifest(manifest.parent, {**read_json(manifest), "status": "running"})
             _delete_own(manifest.parent)
             manifest.unlink()
     for path in sorted(folder.rglob("*"), reverse=True):

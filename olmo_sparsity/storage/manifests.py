@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
@@ -9,9 +11,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.storage.files import read_json, sha256_file
+from olmo_sparsity.records.kinds import KINDS, is_kind
+from olmo_sparsity.storage.files import (
+    CHECKSUM,
+    is_as_written,
+    read_json,
+    sha256_file,
+    with_checksum,
+    write_json,
+    write_json_once,
+)
 from olmo_sparsity.storage.typed import check_type
+
+logger = logging.getLogger(__name__)
 
 # Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
 Length = Annotated[int, Meta(ge=1, le=10**8)]
@@ -278,18 +290,46 @@ def read_manifest_of(folder: Path, *needed: str) -> dict[str, Any]:
     return checked(read_json(path), *needed, where=path)
 
 
+def write_manifest(folder: Path, manifest: dict[str, Any], *, once: bool = False) -> None:
+    """Write the manifest of a folder atomically; of a folder of tables with its checksum.
+
+    Args:
+        folder: where to.
+        manifest: what it holds.
+        once: leave one that exists as it is.
+    """
+    content = with_checksum(manifest) if is_kind(manifest.get("kind")) else manifest
+    (write_json_once if once else write_json)(folder / "manifest.json", content)
+
+
 def checked(manifest: dict[str, Any], *needed: str, where: Path) -> dict[str, Any]:
-    """Return a manifest, with all of its keys, if it has the keys of its kind with their types.
+    """Return a manifest, with all of its keys, if it has the keys of its kind with their types, and without its checksum.
 
     Raises:
-        UserError: a key is missing or of another type.
+        UserError: a key is missing or of another type, or the checksum differs.
     """
     kind = manifest.get("kind")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is not None:
         check_type(manifest, shape, where=where)
     need(manifest, *needed, where=where)
-    return manifest
+    if not is_kind(kind):
+        return manifest
+    found = is_as_written(manifest)
+    if found is None:
+        _warn_of_none(where)
+        return manifest
+    if not found:
+        raise UserError(
+            f"{where}: key {CHECKSUM} is not the checksum of what the file holds: it is damaged, or was changed by "
+            "hand; restore it, or delete this key to have the file read as it is"
+        )
+    return {key: value for key, value in manifest.items() if key != CHECKSUM}
+
+
+@cache  # one line for each folder, however often it is read
+def _warn_of_none(where: Path) -> None:
+    logger.warning(f"{where}: it has no {CHECKSUM}, as before this version, so a value that was changed is not noticed")
 
 
 def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:

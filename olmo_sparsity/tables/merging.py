@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import is_kind
-from olmo_sparsity.storage.files import write_json_once, written_whole
+from olmo_sparsity.storage.files import written_whole
 from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
-from olmo_sparsity.storage.manifests import need, read_manifest_of
+from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
-from olmo_sparsity.tables.reading import DAMAGED, check_finite, check_identity, folder_version, is_readable, version_of
+from olmo_sparsity.tables.reading import DAMAGED, check_identity, check_values, folder_version, is_readable, version_of
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
         raise UserError(
             f"{path}: schema version {version_of(content.schema)}, or other columns than those of {table}, {SCHEMA_VERSION}"
         )
-    check_finite(content, where=path)
+    check_values(content, table, where=path, manifest=manifest)
     return content
 
 
@@ -204,7 +204,7 @@ def merge_folders(sources: list[Path], out: Path) -> None:
         _check_links(folder, manifest)
     make_folder(out)
     unfinished = {key: value for key, value in manifest.items() if key != "finished"}
-    write_json_once(out / "manifest.json", {**unfinished, "status": "running"})
+    write_manifest(out, {**unfinished, "status": "running"}, once=True)
     num_copied = sum(
         _copy_parts(source, out, manifest=manifest) for source in sources if source.resolve() != out.resolve()
     )

@@ -10,12 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import (
-    remove_leftovers,
-    write_json,
-    written_whole,
-)
-from olmo_sparsity.storage.manifests import read_manifest_of
+from olmo_sparsity.storage.files import remove_leftovers, written_whole
+from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
@@ -86,6 +82,6 @@ def finalize(folder: Path) -> int:
         return len(missing)
     if manifest.get("status") != "complete":
         finished = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-        write_json(folder / "manifest.json", {**manifest, "status": "complete", "finished": finished})
+        write_manifest(folder, {**manifest, "status": "complete", "finished": finished})
     remove_leftovers(folder, folder / "sessions", *(folder / table for table in tables_of(manifest)))
     return 0

@@ -22,7 +22,7 @@ from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
-from olmo_sparsity.tables.schemas import READABLE_VERSIONS, SCHEMA_VERSION, schemas_of
+from olmo_sparsity.tables.schemas import COLUMNS, READABLE_VERSIONS, SCHEMA_VERSION, schemas_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -127,19 +127,61 @@ def check_identity(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], t
             )
 
 
-def check_finite(content: pa.Table, *, where: Path) -> None:
-    """Check that no number of a table is NaN or infinite. What was not measured is null.
+def check_values(
+    content: pa.Table,
+    table: str,
+    *,
+    where: Path | str,
+    manifest: dict[str, Any],
+    same: Optional[dict[str, list[Any]]] = None,
+) -> None:
+    """Check that the values of some columns are such as the schema says.
+
+    No number is NaN or infinite; what was not measured is null.
+
+    Args:
+        content: rows of a part.
+        table: the table.
+        where: the file, or what else holds the rows.
+        manifest: of the measurement.
+        same: what every row of the folder holds in the columns where all are the same, as far as it is known; updated.
 
     Raises:
-        UserError: one is.
+        UserError: a value is another.
     """
-    for name in content.column_names:
-        for chunk in content[name].chunks:
-            values = chunk.flatten() if isinstance(chunk, (pa.ListArray, pa.FixedSizeListArray)) else chunk
-            if pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() not in (True, None):
-                raise UserError(
-                    f"{where}: column {name} holds NaN or an infinite number; measure again with --overwrite"
-                )
+    num_long_range, same = manifest["context"]["num_long_range"], {} if same is None else same
+    for column in COLUMNS[table]:
+        if column.name not in content.column_names:
+            continue
+        values, wrong = _flat(content[column.name]), None
+        if pa.types.is_floating(values.type) and not _all(pc.is_finite(values)):
+            wrong = "NaN or an infinite number"
+        elif column.least is not None and not _all(pc.greater_equal(values, column.least)):
+            wrong = f"a number below {column.least}"
+        elif column.is_position and not _all(pc.and_(pc.greater_equal(values, 0), pc.less(values, num_long_range))):
+            wrong = f"a number that is no long-range position, 0 to {num_long_range - 1}"
+        elif column.as_many_as in content.column_names:
+            lengths, others = (pc.list_value_length(content[name]) for name in (column.name, column.as_many_as))
+            if not _all(pc.equal(lengths, others)):
+                wrong = f"lists of other lengths than those of {column.as_many_as}"
+        elif column.same_in_all_rows and len(content):
+            first = same.setdefault(column.name, content[column.name][0].as_py())
+            are_as_long = pc.equal(pc.list_value_length(content[column.name]), len(first))
+            if not _all(are_as_long) or not np.array_equal(values, np.tile(first, len(content))):
+                wrong = f"other numbers than {first}, which the first row of the folder holds"
+        if wrong is not None:
+            remedy = "; measure again with --overwrite" if isinstance(where, Path) else ""
+            raise UserError(f"{where}: column {column.name} holds {wrong}{remedy}")
+
+
+def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column; of lists those of all lists."""
+    return pc.list_flatten(column) if pa.types.is_nested(column.type) else column
+
+
+def _all(is_right: pa.ChunkedArray) -> bool:
+    """Return True if all values are true; null is no value."""
+    return pc.all(is_right).as_py() is not False
 
 
 def _parts(
@@ -153,6 +195,7 @@ def _parts(
     check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
     num_rows = 0
     versions: dict[str, Path] = {}
+    same: dict[str, list[Any]] = {}
     for number in range(manifest["num_parts"]):
         if wanted is not None and not wanted:
             return
@@ -173,14 +216,14 @@ def _parts(
                         continue
                     wanted -= in_part
                 present = columns and [name for name in columns if name in file.schema_arrow.names]
-                part = read_verified(file, path, columns=present).replace_schema_metadata(None)
+                part = read_verified(file, path, columns=present)
             except DAMAGED:
                 raise UserError(
                     f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
                 ) from None
-        check_finite(part, where=path)
+        check_values(part, table, where=path, manifest=manifest, same=same)
         num_rows += len(part)
-        yield _in_this_version(part, columns=columns, expected=expected)
+        yield _in_this_version(part.replace_schema_metadata(None), columns=columns, expected=expected)
     num_windows = manifest.get("num_windows")
     if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(

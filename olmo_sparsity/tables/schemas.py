@@ -8,7 +8,7 @@ from 0 at the first token of the window.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import pyarrow as pa
 
@@ -24,18 +24,32 @@ RESAMPLED = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
+    """One column of a table.
+
+    Attributes:
+        one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
+        only_of_groups: is there where ``influence.unit`` is not token.
+        only_of_places: is there where ``synthetic.test_row_len`` is given.
+        since: the first version whose tables have it.
+        last: the last one.
+        least: the smallest number that it may hold.
+        is_position: its numbers are long-range positions, 0 to M - 1.
+        as_many_as: the column whose lists have as many entries, row by row.
+        same_in_all_rows: every row of the folder holds the same list.
+    """
 
     name: str
     type: pa.DataType
     meaning: str
-    one_per_position: bool = (
-        False  # lists of length M, one entry for each long-range position; of groups one for each of them
-    )
-    only_of_groups: bool = False  # is there where ``influence.unit`` is not token
-    only_of_places: bool = False  # is there where ``synthetic.test_row_len`` is given
-    since: str = "3"  # the first version whose tables have it
-    last: str = SCHEMA_VERSION  # the last one
+    one_per_position: bool = False
+    only_of_groups: bool = False
+    only_of_places: bool = False
+    since: str = "3"
+    last: str = SCHEMA_VERSION
+    least: Optional[int] = None
+    is_position: bool = False
+    as_many_as: Optional[str] = None
+    same_in_all_rows: bool = False
 
 
 ROW_MEANINGS = {
@@ -51,12 +65,13 @@ ROW_MEANINGS = {
 }
 
 _INT32S, _FLOATS, _STRINGS = pa.list_(pa.int32()), pa.list_(pa.float32()), pa.list_(pa.string())
-_WINDOW_ID = Column("window_id", pa.int64(), "Number of the window, from 0.")
+_WINDOW_ID = Column("window_id", pa.int64(), "Number of the window, from 0.", least=0)
 _DOC_ID = Column("doc_id", pa.string(), "Hash of the text of the window's document, 16 hexadecimal digits.")
 _WEIGHT = Column(
     "weight",
     pa.float64(),
     "Weight of the window in every mean over windows; 1 if `influence.sampling` is `documents`, and of windows that were given.",
+    least=0,
 )
 _SELECTOR = Column("selector", pa.string(), "Name of the selector.")
 _CONTEXT = Column("context", pa.string(), "`real`, or `null`: other long-range tokens (`influence.null_context`).")
@@ -68,9 +83,15 @@ _LOSS_SHORT = Column(
     "L_short: loss with only the local tokens (and the anchor, if there is one) visible.",
 )
 _LOSS_LONG = Column("loss_long_nats", pa.float32(), "L_long: loss with all tokens visible.")
-_K = Column("k", _INT32S, "Numbers of unmasked tokens, or groups of them (`influence.unit`).")
-_LENGTH = Column("length_tokens", pa.int32(), "Tokens of the prompt, without the query.")
-_SPARSITY = Column("sparsity", pa.int32(), "k: planted bits, or assignments that the response depends on.")
+_K = Column(
+    "k",
+    _INT32S,
+    "Numbers of unmasked tokens, or groups of them (`influence.unit`).",
+    least=1,
+    same_in_all_rows=True,
+)
+_LENGTH = Column("length_tokens", pa.int32(), "Tokens of the prompt, without the query.", least=0)
+_SPARSITY = Column("sparsity", pa.int32(), "k: planted bits, or assignments that the response depends on.", least=0)
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "windows": (
@@ -90,10 +111,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "True if the window with its target holds 13 consecutive tokens that the training text holds, too; null if that was "
             "not looked for (`influence.train_overlap`), or the training text is unknown.",
         ),
-        Column("start_token", pa.int64(), "Index of the window's first token in its document."),
-        Column("token_ids", _INT32S, "Token IDs of the window, full_len of them; the first M are the long-range ones."),
+        Column("start_token", pa.int64(), "Index of the window's first token in its document.", least=0),
+        Column(
+            "token_ids",
+            _INT32S,
+            "Token IDs of the window, full_len of them; the first M are the long-range ones.",
+            least=0,
+            as_many_as="token_texts",
+        ),
         _TEXTS,
-        Column("target_id", pa.int32(), "Token ID of the target, the token after the window."),
+        Column("target_id", pa.int32(), "Token ID of the target, the token after the window.", least=0),
         _TARGET_TEXT,
         Column("target_class", pa.string(), "Kind of dependency of the target, one of `target_classes.CLASSES`."),
         Column(
@@ -101,14 +128,21 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.string(),
             "Document that the null context is taken from: another one, or the window's own.",
         ),
-        Column("null_token_ids", _INT32S, "Long-range token IDs of the null context, M of them."),
+        Column("null_token_ids", _INT32S, "Long-range token IDs of the null context, M of them.", least=0),
         Column(
             "group_first",
             _INT32S,
             "First position of each group of long-range tokens; it ends where the next one begins, the last one at M.",
             only_of_groups=True,
+            is_position=True,
         ),
-        Column("null_group_first", _INT32S, "The same for the tokens of the null context.", only_of_groups=True),
+        Column(
+            "null_group_first",
+            _INT32S,
+            "The same for the tokens of the null context.",
+            only_of_groups=True,
+            is_position=True,
+        ),
         _LOSS_SHORT,
         Column(
             "loss_short_no_gap_nats",
@@ -154,9 +188,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "resampled_target_ids",
             _INT32S,
             "Token IDs drawn from p_{} in place of the target, `influence.resampled_draws` of them.",
+            least=0,
         ),
-        Column("resampled_loss_short_nats", _FLOATS, "L_short of each drawn token."),
-        Column("resampled_loss_long_nats", _FLOATS, "L_long of each drawn token."),
+        Column("resampled_loss_short_nats", _FLOATS, "L_short of each drawn token.", as_many_as="resampled_target_ids"),
+        Column(
+            "resampled_loss_long_nats", _FLOATS, "L_long of each drawn token.", as_many_as="resampled_loss_short_nats"
+        ),
         Column(
             "kl_short_to_long_nats",
             pa.float32(),
@@ -191,23 +228,38 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "for `random`, whose choice stays the same; `null-resampled`: the same under the null context, for the first drawn "
             "token; `mimicry`: tokens of the null context, chosen to imitate p_all of the real one, for `kl` and `greedy-kl`.",
         ),
-        Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts."),
+        Column("draw", pa.int32(), "Index of the drawn token in `resampled_target_ids`; 0 in other contexts.", least=0),
         Column("sees_target", pa.bool_(), "True if the selector uses the target token."),
-        Column("num_evaluations", pa.int32(), "Cost of the scores, in forward passes over one row."),
+        Column("num_evaluations", pa.int32(), "Cost of the scores, in forward passes over one row.", least=0),
         Column(
             "positions",
             _INT32S,
             "Selected positions, the most influential first; J_k is the first k of them. Of groups: the positions of one group "
             "after those of the other, and J_k is the first `num_tokens` of them.",
+            is_position=True,
         ),
-        Column("distance_tokens", _INT32S, "Distance of each selected position to the target."),
+        Column(
+            "distance_tokens",
+            _INT32S,
+            "Distance of each selected position to the target.",
+            least=1,
+            as_many_as="positions",
+        ),
         Column(
             "group_first",
             _INT32S,
             "First position of each selected group, the most influential first.",
             only_of_groups=True,
+            is_position=True,
         ),
-        Column("group_last", _INT32S, "Last position of each selected group.", only_of_groups=True),
+        Column(
+            "group_last",
+            _INT32S,
+            "Last position of each selected group.",
+            only_of_groups=True,
+            is_position=True,
+            as_many_as="group_first",
+        ),
         Column(
             "scores",
             _FLOATS,
@@ -220,19 +272,26 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             _INT32S,
             "Number of tokens of J_k, for each k; a window with fewer than k groups shows all of them.",
             only_of_groups=True,
+            least=0,
+            as_many_as="k",
         ),
         Column(
-            "loss_sparse_nats", _FLOATS, "L_short,sparse(k): loss with the local tokens and J_k visible, for each k."
+            "loss_sparse_nats",
+            _FLOATS,
+            "L_short,sparse(k): loss with the local tokens and J_k visible, for each k.",
+            as_many_as="k",
         ),
         Column(
             "gain_sparse_nats",
             _FLOATS,
             "Sparse gain: loss_short_nats (of a drawn token: resampled_loss_short_nats) - loss_sparse_nats, for each k.",
+            as_many_as="k",
         ),
         Column(
             "kl_sparse_nats",
             _FLOATS,
             "KL(p_all, p_{J_k}) for each k, with p_all of the row's context (mimicry: of the real one); null with a drawn token.",
+            as_many_as="k",
         ),
         Column(
             "kl_short_to_sparse_nats",
@@ -240,13 +299,27 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "KL(p_{}, p_{J_k}) for each k, what showing J_k costs on a token drawn from p_{}; null in contexts without a drawn "
             "token.",
             since="4",
+            as_many_as="k",
         ),
     ),
     "candidates": (
         _WINDOW_ID,
         _CONTEXT,
-        Column("group_first", _INT32S, "First position of each group, in order.", only_of_groups=True),
-        Column("group_last", _INT32S, "Last position of each group, in order.", only_of_groups=True),
+        Column(
+            "group_first",
+            _INT32S,
+            "First position of each group, in order.",
+            only_of_groups=True,
+            is_position=True,
+        ),
+        Column(
+            "group_last",
+            _INT32S,
+            "Last position of each group, in order.",
+            only_of_groups=True,
+            is_position=True,
+            as_many_as="group_first",
+        ),
         Column(
             "loss_single_nats",
             _FLOATS,
@@ -260,24 +333,44 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _SELECTOR,
         _CONTEXT,
         _K,
-        Column("recall", _FLOATS, "Share of the exact J_k that was selected after screening, for each k."),
-        Column("gain_lost_nats", _FLOATS, "Sparse gain of the exact J_k minus that of the selected one, for each k."),
+        Column(
+            "recall",
+            _FLOATS,
+            "Share of the exact J_k that was selected after screening, for each k.",
+            least=0,
+            as_many_as="k",
+        ),
+        Column(
+            "gain_lost_nats",
+            _FLOATS,
+            "Sparse gain of the exact J_k minus that of the selected one, for each k.",
+            as_many_as="k",
+        ),
     ),
     "curve": (
         _WINDOW_ID,
         _DOC_ID,
         _WEIGHT,
         Column(
-            "num_visible_tokens", _INT32S, "Numbers of visible tokens, the most recent ones; all others are hidden."
+            "num_visible_tokens",
+            _INT32S,
+            "Numbers of visible tokens, the most recent ones; all others are hidden.",
+            least=1,
+            same_in_all_rows=True,
         ),
-        Column("loss_nats", _FLOATS, "Loss for each number of visible tokens."),
+        Column("loss_nats", _FLOATS, "Loss for each number of visible tokens.", as_many_as="num_visible_tokens"),
     ),
     "planted": (
         _WINDOW_ID,
         Column("suite", pa.string(), "Name of the suite of planted windows."),
         _DOC_ID,
-        Column("num_planted", pa.int32(), "Number of copies of the needle."),
-        Column("planted_positions", _INT32S, "All long-range positions that belong to the planted truth."),
+        Column("num_planted", pa.int32(), "Number of copies of the needle.", least=0),
+        Column(
+            "planted_positions",
+            _INT32S,
+            "All long-range positions that belong to the planted truth.",
+            is_position=True,
+        ),
         Column("planted_distance_tokens", pa.float32(), "Mean distance of the planted positions to the target."),
         _TEXTS,
         _TARGET_TEXT,
@@ -288,7 +381,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "found": (
         _WINDOW_ID,
         _SELECTOR,
-        Column("ranked_positions", _INT32S, "All long-range positions, the most influential first."),
+        Column("ranked_positions", _INT32S, "All long-range positions, the most influential first.", is_position=True),
     ),
     "answers": (
         _WINDOW_ID,
@@ -314,9 +407,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _LENGTH,
         _SPARSITY,
         _SELECTOR,
-        Column("planted_positions", _INT32S, "Positions of the planted bits in the prompt, rising."),
-        Column("positions", _INT32S, "The k selected positions, the most influential first; k as in this row."),
-        Column("num_found", pa.int32(), "How many of the selected positions are planted."),
+        Column("planted_positions", _INT32S, "Positions of the planted bits in the prompt, rising.", least=0),
+        Column(
+            "positions", _INT32S, "The k selected positions, the most influential first; k as in this row.", least=0
+        ),
+        Column("num_found", pa.int32(), "How many of the selected positions are planted.", least=0),
         Column("right", pa.bool_(), "True if the answer with all tokens visible is right."),
         _LOSS_SHORT,
         _LOSS_LONG,

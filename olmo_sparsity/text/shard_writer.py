@@ -18,7 +18,7 @@ import numpy as np
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import read_json, written_whole
+from olmo_sparsity.storage.files import is_as_written, read_json, written_whole
 from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.records import Limits, ShardRecord, ShardSplit, SourceRun, append_run
@@ -85,14 +85,13 @@ def read_finished(folder: Path, number: int) -> Optional[tuple[ShardRecord, Stam
     """
     path = folder / shard_path(number, "record.json")
     try:
-        record = check_type(read_json(path), ShardRecord, where=path)
+        written = read_json(path)
+        record = check_type(written, ShardRecord, where=path)
+        if not is_as_written(written):
+            raise UserError(f"{path}: not as it was written when its shard was finished")
         stamps, wrong = compare(folder, _hashes(record, number))
         if wrong is not None:
             raise UserError(f"{folder / wrong}: missing, or changed since its shard was finished")
-        for split, entry in record.splits.items():
-            size = (folder / shard_path(number, f"{split}.begins.bin")).stat().st_size
-            if size != 8 * entry.documents or record.documents != sum(of.documents for of in record.splits.values()):
-                raise UserError(f"{path}: key documents: not the number in the shard's index; the file was changed")
     except UserError as error:
         logger.warning(f"{error}; the shard is prepared again")
         return None

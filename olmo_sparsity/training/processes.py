@@ -166,7 +166,14 @@ def gather_state(
 def load_state(
     model: OLMoWithPositions, optimizer: torch.optim.Optimizer, *, state: CheckpointState, process: ProcessInfo
 ) -> None:
-    """Load what ``gather_state`` returned. Only the leader needs ``state``; that of other processes may be empty."""
+    """Load what ``gather_state`` returned. Only the leader needs ``state``; that of other processes may be empty.
+
+    The settings of the optimizer stay those that it was built with: torch would turn the tuple of betas into a list, and with it
+    every byte of the next checkpoint's hash.
+    """
     options = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=process.world_size > 1)
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     dcp.set_model_state_dict(model, state.weights, options=options)
     dcp.set_optimizer_state_dict(model, optimizer, state.optimizer, options=options)
+    for group, built_with in zip(optimizer.param_groups, settings, strict=True):
+        group.update(built_with)

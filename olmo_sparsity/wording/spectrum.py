@@ -62,8 +62,8 @@ def _none_words(spectra: Spectra, summary: Summary) -> str:
     if beyond is None:
         return words
     return (
-        f"{words} {percent(beyond)} need tokens beyond the training row: the last {summary.lengths.train_len}, as many "
-        f"as a row has, do not suffice (null context: {percent(spectra.beyond_row('null'))}); that they change the prediction is no gain."
+        f"{words} {percent(beyond)} need tokens beyond the training row: the last {summary.lengths.train_len}, as many as a row "
+        f"has, do not suffice (null context: {percent(spectra.beyond_row('null'))}); that they change the prediction is no gain."
     )
 
 

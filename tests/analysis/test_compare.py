@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from analysis import compare, style
 from olmo_sparsity.statistics.several.comparison import compare as comparison_of
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.wording.gates import SELECTION_ONLY
 
 GAINS = ["long gain", "gain beyond the training row", "long gain, null context"]
@@ -118,7 +119,7 @@ def test_without_a_difference_the_values_stand_alone(folders: dict[str, Path], t
     for number, name in enumerate(("passed", "failed")):
         copy = Path(shutil.copytree(folders[name], tmp_path / name))
         hashes = dict.fromkeys(("tokens_sha256", "tokenizer_sha256"), str(number) * 64)
-        write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), **hashes})
+        write_manifest(copy, {**read_json(copy / "manifest.json"), **hashes})
         runs.append(str(copy))
     gains, no_gains, fractions, no_fractions = drawn(*runs).axes
     assert len(gains.containers) > 3 and len(fractions.containers) > 1

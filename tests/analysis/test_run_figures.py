@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,8 @@ from olmo_sparsity.statistics.detection import detection
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_finished
@@ -117,7 +119,7 @@ def test_the_worse_first_token_is_told_beside_the_precision(
     print_detection(tables)
     assert "WARNING" not in capsys.readouterr().out + str(drawn(planted, runs[:1]).get_label())
     warned = Path(shutil.copytree(tables, tmp_path / "warned" / "validation" / "planted"))
-    write_json(warned / "manifest.json", {**read_json(warned / "manifest.json"), **CONTEXTUAL})
+    write_manifest(warned, {**read_json(warned / "manifest.json"), **CONTEXTUAL})
     print_detection(warned)
     shown = capsys.readouterr().out
     assert (
@@ -171,7 +173,7 @@ def test_finished_tables_of_planted_correlations_are_drawn(runs: list[Path], tmp
     run = Path(shutil.copytree(runs[0], tmp_path / "run", symlinks=True))
     folder = list_finished(run, "validation")[-1]
     text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(text.replace("needle-number", "planted-sum"))
+    write_manifest(folder, json.loads(text.replace("needle-number", "planted-sum")))
     for path in sorted((folder / "planted").iterdir()):
         table = pq.read_table(path)
         suites = pa.array([suite.replace("needle-number", "planted-sum") for suite in table["suite"].to_pylist()])

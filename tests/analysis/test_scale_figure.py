@@ -25,6 +25,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import paired_difference
 from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval
 
@@ -73,7 +74,7 @@ def test_sizes_that_were_measured_in_other_ways_are_refused(
         path = newest_finished(run) / "manifest.json"
         manifest = read_json(path)
         settings = {**manifest["influence"], **entries.get("influence", {})}
-        write_json(path, {**manifest, **entries, "influence": settings})
+        write_manifest(path.parent, {**manifest, **entries, "influence": settings})
     with pytest.raises(UserError, match=f"of different {name}; a ladder differs in size and seed alone"):
         scale.ladder(runs[:2])
 

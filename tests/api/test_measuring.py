@@ -19,7 +19,8 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.in_memory import hash64
 from olmo_sparsity.wording.setup import measured_words
@@ -200,7 +201,7 @@ def test_nothing_but_a_measurement_is_written_over(measured: api.Results, tmp_pa
 def test_an_unfinished_folder_gets_the_parts_that_it_lacks(tiny_tables: Path, tmp_path: Path) -> None:
     """They hold as many windows as those that it has."""
     folder = Path(shutil.copytree(tiny_tables, tmp_path / "begun"))
-    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "status": "running"})
+    write_manifest(folder, {**read_json(folder / "manifest.json"), "status": "running"})
     (folder / "windows" / "part-00001.parquet").unlink()
     results = api.read_results(tiny_tables)
     again = api.read_results(results.save(folder))
@@ -304,7 +305,7 @@ def test_other_mistakes(model: api.Model, tiny_run: Path, windows: api.ChosenWin
         api.losses(model, windows, [[1, 1]])
     with pytest.raises(UserError, match="there is no window 20"):
         api.losses(model, windows, pd.DataFrame({"window_id": [20], "positions": [[1]]}))
-    with pytest.raises(UserError, match="must be a list of texts"):
+    with pytest.raises(UserError, match=r"must be a list; a single text is written \[texts\]"):
         api.windows_from_texts(model, "one text")
     for name in ("num_windows", "max_per_document"):
         with pytest.raises(UserError, match=f"{name} = 0: must be at least 1"):

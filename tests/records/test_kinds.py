@@ -9,7 +9,7 @@ import pytest
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.merging import merge_folders
 from olmo_sparsity.tables.reading import read_manifest
 from olmo_sparsity.tables.schemas import COLUMNS
@@ -39,7 +39,7 @@ def test_the_tables_of_every_kind_have_columns() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_manifest_is_read(kind: str, tmp_path: Path) -> None:
-    write_json(tmp_path / "manifest.json", {"kind": kind, **MANIFESTS[kind]})
+    write_manifest(tmp_path, {"kind": kind, **MANIFESTS[kind]})
     assert read_manifest(tmp_path, kind)["kind"] == kind
 
 
@@ -53,7 +53,7 @@ def test_what_is_missing_or_of_another_type_is_named(kind: str, tmp_path: Path) 
             continue
         if damaged.get(key) == 10**15 and type(whole[key]) is int and key not in ("num_parts", "num_windows"):
             continue  # a large number is a number
-        write_json(tmp_path / "manifest.json", damaged)
+        write_manifest(tmp_path, damaged)
         with pytest.raises(UserError) as error:
             read_manifest(tmp_path, kind)
         assert key in str(error.value) or (key == "status" and "unfinished" in str(error.value)), (key, damaged)
@@ -62,6 +62,6 @@ def test_what_is_missing_or_of_another_type_is_named(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize("kind", [["influence"], {"kind": 1}, None, 3])
 def test_a_kind_that_is_no_name_is_one_line(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    write_json(tmp_path / "in" / "manifest.json", {**OF_TEXT, "kind": kind})
+    write_manifest(tmp_path / "in", {**OF_TEXT, "kind": kind})
     with pytest.raises(UserError, match="no folder of tables"):
         merge_folders([tmp_path / "in"], tmp_path / "out")

@@ -22,6 +22,7 @@ from olmo_sparsity.statistics.several.differences import paired_difference, unpa
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison, print_summary
@@ -37,7 +38,7 @@ def named(folder: Path, run: str, **settings: Any) -> str:
     """Write made-up tables of a run with this name."""
     made_up_tables(folder / run, **settings)
     manifest = json.loads((folder / run / "manifest.json").read_text())
-    (folder / run / "manifest.json").write_text(json.dumps({**manifest, "run": run, **settings.get("manifest", {})}))
+    write_manifest(folder / run, {**manifest, "run": run, **settings.get("manifest", {})})
     return str(folder / run)
 
 

@@ -26,6 +26,7 @@ from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.measure.work import Share
 from olmo_sparsity.statistics.synthetic import read_accuracies, read_bridge
 from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.synthetic.data import SYNTHETIC, check_synthetic, evaluated_sequences, open_synthetic_data
 from olmo_sparsity.synthetic.evaluation import respond
 from olmo_sparsity.tables.merging import check_tables
@@ -250,7 +251,7 @@ def test_seeds_that_were_asked_something_else_are_not_averaged(
         asked = dataclasses.replace(config, synthetic=synthetic)
         folders.append(measure_bridge(asked, parity_run, out=tmp_path / f"seed{seed}"))
     manifest = read_json(folders[1] / "manifest.json")
-    write_json(folders[1] / "manifest.json", {**manifest, "training_seed": manifest["training_seed"] + 1})
+    write_manifest(folders[1], {**manifest, "training_seed": manifest["training_seed"] + 1})
     with pytest.raises(UserError, match="measured on different sequences, or with different selectors"):
         read_bridge(folders)
 
@@ -264,7 +265,7 @@ def test_models_that_differ_in_more_than_the_seed_are_not_averaged(parity_run: P
         manifest = read_json(trained)
         manifest["config"]["training"] |= {"seed": seed, "steps": steps}
         write_json(trained, manifest)
-        write_json(evaluated, {**read_json(evaluated), "training_seed": seed})
+        write_manifest(evaluated.parent, {**read_json(evaluated), "training_seed": seed})
     with pytest.raises(UserError, match=r"differ in training\.steps \(8, 9\)"):
         read_accuracies(folders)
 

@@ -21,7 +21,8 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.work import Share
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables import merging
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.merging import check_tables, merge_folders, range_words
@@ -201,7 +202,7 @@ def test_check_on_the_command_line(copy: Path) -> None:
     right = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert right.exit_code == 0
     assert right.stdout == f"{copy}: complete, 60 windows in 3 parts of windows, selections\n"
-    write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), "status": "running"})
+    write_manifest(copy, {**read_json(copy / "manifest.json"), "status": "running"})
     unclosed = CliRunner().invoke(app, ["merge", "--check", str(copy)])
     assert unclosed.exit_code == 0
     assert "run the command that measured them again" in unclosed.stdout
@@ -339,7 +340,7 @@ def test_damaged_parts_and_other_measurements_are_refused(
         ("run_id", "0123"), ("windows_sha256", "4567"), ("num_parts", 4), ("num_windows", 61), ("windows_per_part", 24),
         ("context", {**manifest["context"], "local_len": 7}),
     ):  # fmt: skip
-        write_json(other / "manifest.json", {**manifest, fact: value})
+        write_manifest(other, {**manifest, fact: value})
         words = f"other: from another measurement than .*: {fact} is {re.escape(str(value))}, not "
         with pytest.raises(UserError, match=words):
             merge_folders([halves[0], other], tmp_path / "new")

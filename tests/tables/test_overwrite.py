@@ -10,8 +10,9 @@ from conftest import Messages
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.storage.files import partial_path, read_json, write_json
+from olmo_sparsity.storage.files import partial_path, read_json
 from olmo_sparsity.storage.folders import clear_folder
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.merging import merge_folders
 from olmo_sparsity.tables.parts import finalize, part_path
 
@@ -38,7 +39,7 @@ def made_up_folder(run: Path) -> Path:
     write(partial_path(run / "checkpoints" / "a"))
     (run / "checkpoints" / "latest").symlink_to("step4")
     (run / "figures").mkdir()
-    write_json(run / "manifest.json", {"kind": "run", "status": "complete", "config": {}})
+    write_manifest(run, {"kind": "run", "status": "complete", "config": {}})
     made_up_tables(run / "influence" / "first", num_documents=4)
     return run
 
@@ -102,7 +103,7 @@ def test_tables_that_are_replaced(tmp_path: Path, messages: Messages) -> None:
 def test_merge_follows_no_link_out_of_the_folder(tmp_path: Path, linked: str) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=4)
     manifest = {**read_json(tables / "manifest.json"), "num_windows": 6}
-    write_json(tables / "manifest.json", manifest)
+    write_manifest(tables, manifest)
     assert finalize(tables) == 0
     secret = tmp_path / "secret"
     path = {

@@ -15,7 +15,8 @@ from made_up import ROWS_PER_WINDOW, made_up_tables
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
@@ -70,7 +71,7 @@ def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Pat
     path.unlink()
     with pytest.raises(UserError, match="missing"):
         read_table(copy, "selections")
-    write_json(copy / "manifest.json", {**read_json(copy / "manifest.json"), "status": "running"})
+    write_manifest(copy, {**read_json(copy / "manifest.json"), "status": "running"})
     with pytest.raises(UserError, match="unfinished"):
         read_table(copy, "windows")
     with pytest.raises(UserError, match="is no influence folder"):

@@ -356,11 +356,17 @@ def test_a_finished_shard_that_was_damaged_is_prepared_again(
     verify_prepared(folder)
 
 
+AS_WRITTEN = "not as it was written when its shard was finished"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"documents": -5}, "key documents: expected int >= 0"),
-        ({"documents": 42}, "key documents: not the number in the shard's index"),
+        ({"documents": 42}, AS_WRITTEN),
+        ({"cut": True}, AS_WRITTEN),
+        ({"skipped": {"empty": 3}}, AS_WRITTEN),
+        ({"content_sha256": "0"}, AS_WRITTEN),
         ({"bytes": "many"}, "key bytes: expected int, got str"),
         ({"splits": {}}, "key splits: expected object of length >= 1"),
         ({"limits": [None]}, "key limits: expected array of length 2"),

@@ -20,8 +20,9 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.model.devices import pick_device
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, sha256_file
 from olmo_sparsity.text.store import open_store
+from olmo_sparsity.training import loop
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import VALIDATION_SEED
 from olmo_sparsity.training.loop import train
@@ -108,6 +109,48 @@ def test_an_interrupted_run_resumes_exactly(
     assert any("resuming at step" in line for line in messages)
     assert metrics(run) == metrics(tiny_run)
     assert_equal(weights(run), weights(tiny_run))
+
+
+OF_THE_CLOCK = {"manifest.json", "metrics.jsonl"}  # hold speeds and times; of train.json its hashes are compared
+
+
+def file_hashes(run: Path) -> dict[str, Any]:
+    """Return what each file of a run holds: its SHA-256, of ``train.json`` all but the time that it took and the run's ID."""
+    files = [path for path in sorted(run.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return {
+        str(path.relative_to(run)): {
+            key: value for key, value in read_json(path).items() if key not in ("seconds", "run_id")
+        }
+        if path.name == "train.json"
+        else sha256_file(path)
+        for path in files
+        if path.name not in OF_THE_CLOCK
+    }
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_a_resumed_run_has_the_bytes_of_one_that_was_not_interrupted(
+    step: int, tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file, ``optim.pt`` and the hashes in ``train.json`` included."""
+    kept = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, keep_checkpoints=9))
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train(kept, whole)
+    with monkeypatch.context() as patch:
+
+        def killed(run: Any, state: Any) -> None:
+            save(run, state)
+            if state.step == step:
+                raise KeyboardInterrupt  # as a kill right behind the checkpoint
+
+        save = loop._save
+        patch.setattr(loop, "_save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(kept, resumed)
+    train(kept, resumed)
+    assert {f"checkpoints/step{saved}/optim.pt" for saved in (4, 8, 12)} <= set(file_hashes(whole))
+    assert file_hashes(resumed) == file_hashes(whole)
+    assert metrics(resumed) == metrics(whole)
 
 
 def test_a_finished_run_is_not_changed_and_another_config_is_an_error(

@@ -14,7 +14,8 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import find_tables, named_tables
 from olmo_sparsity.view.listing import read_listing, short_names
 
@@ -33,11 +34,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (THIRD, 0.6, ""),
     ):
         tables = made_up_measurement(run, long_gain, name=name)
-        manifest, count = tables / "manifest.json", len(load(tables).windows)
+        count = len(load(tables).windows)
         status = "complete" if finished else "running"
         source = name.partition("-")[0]
         changed = {"finished": finished, "status": status, "source": source, "num_windows": count}
-        write_json(manifest, {**read_json(manifest), **changed})
+        write_manifest(tables, {**read_json(tables / "manifest.json"), **changed})
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,7 @@ SELECTION_COLUMNS = [
     *dict.fromkeys((*AT_EVERY_K, *AT_EVERY_K_OF_DRAW)),
 ]
 
+PartsOf = Callable[[str, list[str]], Iterable[pa.Table]]  # name of a table and of columns -> its parts
 Estimand = Literal["targets", "documents", "given"]
 NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
@@ -276,9 +278,32 @@ def load(folder: Path, *, has_selections: bool = True) -> Measurement:
     Raises:
         UserError: the tables are missing, unfinished, of another schema, or some window lacks a selection.
     """
-    manifest = read_manifest(folder)
+
+    def parts_of(table: str, columns: list[str]) -> Iterable[pa.Table]:
+        return read_parts(folder, table, columns=columns) if has_selections or table != "selections" else ()
+
+    return gathered_from(
+        read_manifest(folder),
+        parts_of,
+        where=str(folder),
+        tables_version=folder_version(folder, "windows") or SCHEMA_VERSION,
+    )
+
+
+def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str, tables_version: str) -> Measurement:
+    """Return the numbers of a measurement from its tables, wherever these are. See ``load``.
+
+    Args:
+        manifest: of the measurement.
+        parts_of: gives the parts of a table with some of its columns.
+        where: what the tables are called in errors.
+        tables_version: of their schema.
+
+    Raises:
+        UserError: some window lacks a selection, or has one that others have not.
+    """
     has_groups = unit_of(manifest) != "token"
-    windows = _load_windows(folder, has_groups=has_groups)
+    windows = _load_windows(parts_of, has_groups=has_groups)
     windows = windows.drop(columns=[name for name in OPTIONAL if windows[name].isna().all()])
     exact = {context: windows.pop(name) for context, name in SINGLE_OPTIMISM.items()}
     of_groups = ("num_tokens",) if has_groups else ()
@@ -286,8 +311,7 @@ def load(folder: Path, *, has_selections: bool = True) -> Measurement:
     drawn = {context: _Gathered(len(windows), columns=AT_EVERY_K_OF_DRAW) for context in RESAMPLED.values()}
     sees_target: dict[str, bool] = {}
     costs: dict[str, list[float]] = {}  # means of the parts and contexts, which are of about as many windows each
-    columns = [*SELECTION_COLUMNS, *of_groups]
-    for part in read_parts(folder, "selections", columns=columns) if has_selections else ():
+    for part in parts_of("selections", [*SELECTION_COLUMNS, *of_groups]):
         measured = part.filter(~pc.field("context").isin(list(RESAMPLED.values())))
         try:
             gathered.add(measured, windows=windows)
@@ -297,14 +321,14 @@ def load(folder: Path, *, has_selections: bool = True) -> Measurement:
                     of_context.add(resampled, windows=windows)
         except KeyError:
             raise UserError(
-                f"{folder}: its parts belong to different measurements; measure again with --overwrite"
+                f"{where}: its parts belong to different measurements; measure again with --overwrite"
             ) from None
         for choice in rows_by_choice(measured):
             sees_target[choice.selector] = measured["sees_target"][int(choice.rows_r[0])].as_py()
             cost = pc.mean(measured["num_evaluations"].take(pa.array(choice.rows_r))).as_py()
             costs.setdefault(choice.selector, []).append(cost)
     if not all(of.is_complete for of in (gathered, *drawn.values())):
-        raise UserError(f"{folder}: some windows lack selections; measure again with --overwrite")
+        raise UserError(f"{where}: some windows lack selections; measure again with --overwrite")
     optimisms = pd.concat([_optimisms(drawn[RESAMPLED[context]], context, windows) for context in CONTEXTS], axis=1)
     for context, exact_W in exact.items():
         if exact_W.notna().all() and ("unmask-one", context, 1) in gathered.keys:
@@ -317,7 +341,7 @@ def load(folder: Path, *, has_selections: bool = True) -> Measurement:
         {name: SelectorInfo(sees, round(float(np.mean(costs[name])))) for name, sees in sees_target.items()},
         manifest,
         gathered.frame("num_tokens", windows["window_id"]) if has_groups else None,
-        tables_version=folder_version(folder, "windows") or SCHEMA_VERSION,
+        tables_version=tables_version,
     )
 
 
@@ -391,7 +415,7 @@ def _optimisms(drawn: _Gathered, context: str, windows: pd.DataFrame) -> pd.Data
     return (gains + costs).rename(columns={RESAMPLED[context]: context}, level="context")
 
 
-def _load_windows(folder: Path, *, has_groups: bool) -> pd.DataFrame:
+def _load_windows(parts_of: PartsOf, *, has_groups: bool) -> pd.DataFrame:
     """Return ``Measurement.windows`` and the columns ``SINGLE_OPTIMISM`` (NaN where they were not measured).
 
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
@@ -403,7 +427,7 @@ def _load_windows(folder: Path, *, has_groups: bool) -> pd.DataFrame:
     groups = {"num_groups": "group_first", "null_num_groups": "null_group_first"} if has_groups else {}
     numbers_of: dict[str, list[np.ndarray]] = {name: [] for name in groups}
     numbers_of["optimism_all_nats"] = []
-    for part in read_parts(folder, "windows", columns=[*names, *OF_ALL_TOKENS, *groups.values()]):
+    for part in parts_of("windows", [*names, *OF_ALL_TOKENS, *groups.values()]):
         numbers_of["optimism_all_nats"].append(_optimism_of_all_tokens(part))
         for name, column in groups.items():
             numbers_of[name].append(pc.list_value_length(part[column]).to_numpy())
