@@ -18,7 +18,8 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, read_hypothesis
 from olmo_sparsity.statistics.several.reactions import read_reactions
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished, read_table
 
 
@@ -146,13 +147,13 @@ def test_one_run_is_said_to_be_one(runs: list[Path]) -> None:
 def pretrained(run: Path) -> Path:
     """Write the folder of a pretrained model with a measurement whose numbers are those of a run; no row is stated."""
     run.mkdir(parents=True)
-    write_json(run / "manifest.json", {"kind": "pretrained", "status": "complete", "model": MODEL})
+    write_manifest(run, {"kind": "pretrained", "status": "complete", "model": MODEL})
     folder = made_up_measurement(run, 0.4)
     manifest = read_json(folder / "manifest.json")
     context = {name: manifest["context"][name] for name in ("local_len", "full_len", "num_long_range")}
     of_run = ("pose", "checkpoint")
     manifest = {name: value for name, value in manifest.items() if name not in of_run}
-    write_json(folder / "manifest.json", {**manifest, **PRETRAINED, "context": {**context, "train_len": None}})
+    write_manifest(folder, {**manifest, **PRETRAINED, "context": {**context, "train_len": None}})
     return run
 
 
