@@ -61,43 +61,44 @@ def _none_words(spectra: Spectra, summary: Summary) -> str:
     beyond = spectra.beyond_row()
     if beyond is None:
         return words
+    row, of_null = summary.lengths.train_len, percent(spectra.beyond_row("null"))
     return (
-        f"{words} {percent(beyond)} need tokens beyond the training row: its last {summary.lengths.train_len} tokens do not "
-        f"suffice (null context: {percent(spectra.beyond_row('null'))}); that these change the prediction is no gain."
+        f"{words} {percent(beyond)} need tokens beyond the training row: the last {row}, as many as a row has, do not suffice "
+        f"(null context: {of_null}); that they change the prediction is no gain."
     )
 
 
 def _needed_words(spectra: Spectra, summary: Summary) -> str:
     """Return how many tokens most targets need of each kind, and whether that is sparse, near, or neither."""
-    of, num_units = _needed_of(spectra, "real"), f"{summary.num_units:g}"
-    if not of:
-        return "No selector that does not see the target was measured, so the spectrum of a choice is not known."
-    words = (
-        f"{MOST:.0%} of the targets need {_listed(of, spectra.max_k)}, of {num_units} long-range {units_of(summary)}"
-    )
-    chosen, near = (
-        next((s for name, s in of.items() if name.startswith(kind)), None) for kind in ("chosen", "nearest")
-    )
-    if chosen is None or near is None:
+    names = _names(spectra)
+    if not names:
+        return "No selector that does not see the target was measured, so it is not said how many tokens most targets need."
+    listed = _listed(spectra, names, "real")
+    words = f"{MOST:.0%} of the targets need {listed}, of {summary.num_units:g} long-range {units_of(summary)}"
+    chosen, near = spectra.of(next(iter(names))), spectra.of(NEAREST)
+    if chosen is None or near is None or chosen.curve.family in (NEAREST, RANDOM):
         return f"{words}."
     return f"{words}: {_verdict(chosen, near, few=FEW * summary.num_units)}."
 
 
-def _needed_of(spectra: Spectra, context: str) -> dict[str, Spectrum]:
-    """Return the spectra of the chosen tokens, the nearest and random ones, by their names in a list of numbers."""
-    chosen = chosen_family([curve.family for curve in spectra.by_curve])
-    names = {NEAREST: "nearest ones", RANDOM: "random ones"}
-    if chosen is not None:
-        names = {chosen: f"chosen by {chosen}", **names}
-    return {words: spectrum for name, words in names.items() if (spectrum := spectra.of(name, context)) is not None}
+def _names(spectra: Spectra) -> dict[str, str]:
+    """Return what the tokens of a choice, the nearest and random ones are called, by family, as far as they were measured."""
+    families = list(dict.fromkeys(curve.family for curve in spectra.by_curve))
+    chosen = chosen_family(families)
+    names = {} if chosen is None else {chosen: f"chosen by {chosen}"}
+    controls = {NEAREST: "nearest ones", RANDOM: "random ones"}
+    return names | {family: words for family, words in controls.items() if family in families}
 
 
-def _listed(of: Mapping[str, Spectrum], max_k: int) -> str:
+def _listed(spectra: Spectra, names: Mapping[str, str], context: str) -> str:
     """Return the k that most targets need of each kind, such as ``at most 2 [2, 3] chosen by kl, more than 8 nearest ones``."""
     words = []
-    for name, spectrum in of.items():
+    for family, name in names.items():
+        spectrum = spectra.of(family, context)
+        assert spectrum is not None, family
         beyond = spectrum.reaching(MOST).value is None
-        words.append(f"more than {max_k} {name}" if beyond else f"at most {needed_words(spectrum, MOST, max_k)} {name}")
+        needed = f"more than {spectra.max_k}" if beyond else f"at most {needed_words(spectrum, MOST, spectra.max_k)}"
+        words.append(f"{needed} {name}")
     return ", ".join(words)
 
 
@@ -125,9 +126,11 @@ def _above(needed: SmallestK, few: float) -> bool:
 
 def _reaction_words(spectra: Spectra, summary: Summary) -> str:
     """Return that a spectrum is of the reaction, useful or not: that under foreign text, and R(k) of the chosen tokens."""
-    listed = _listed(_needed_of(spectra, "null"), spectra.max_k)
-    words = f"This is the model's reaction, useful or not: under the null context {MOST:.0%} need {listed}."
-    return " ".join(filter(None, (words, _worth_words(spectra, summary))))
+    words, names = ["This is the model's reaction, useful or not"], _names(spectra)
+    if names:
+        words.append(f": under the null context {MOST:.0%} need {_listed(spectra, names, 'null')}")
+    worth = _worth_words(spectra, summary)
+    return "".join([*words, ".", *([" ", worth] if worth else [])])
 
 
 def _worth_words(spectra: Spectra, summary: Summary) -> str:

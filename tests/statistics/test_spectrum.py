@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from made_up import KS, LENGTHS, SEES_TARGET, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.statistics.intervals.estimate import SmallestK
+from olmo_sparsity.statistics.intervals.estimate import Estimate, SmallestK
 from olmo_sparsity.statistics.single.key_tokens import key_token_frame, key_tokens
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo, load
 from olmo_sparsity.statistics.single.spectrum import (
@@ -181,6 +181,21 @@ def test_the_spectrum_of_a_planted_task_is_its_answer() -> None:
     assert chosen.reaching(1.0).value == 3 and near.reaching(0.9).value == np.quantile(
         truth["nearest"], 0.9, method="higher"
     )
+
+
+def test_where_all_tokens_are_visible_the_share_is_known() -> None:
+    """Not of the k before, at which it is estimated, though here it is 1 as well."""
+    found = spectra(planted([1] * 60)[0]).of("greedy-kl", tolerance=0.1)
+    assert found is not None and found.shares[-1] == Estimate(1.0, 1.0, 1.0, 0.0)
+    assert found.shares[-2].mean == 1 and found.shares[-2].low is not None and found.shares[-2].low < 1
+
+
+def test_groups_have_no_row_and_no_length_of_context(measurement: Measurement) -> None:
+    windows = measurement.windows.assign(num_groups=6, null_num_groups=6)
+    manifest = {**measurement.manifest, "influence": {"unit": "word"}}
+    of_words = replace(measurement, windows=windows, manifest=manifest)
+    assert spectra(of_words).row_k is None and spectrum_frame(of_words)["min_context_tokens"].isna().all()
+    assert measurement.ks == [1, 2, 8] and spectrum_frame(of_words)["k"].equals(spectrum_frame(measurement)["k"])
 
 
 @pytest.mark.parametrize(("train_len", "row_k"), [(8, 0), (11, 3), (12, 4), (19, 11)])

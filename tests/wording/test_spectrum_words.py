@@ -11,8 +11,8 @@ from made_up import PRETRAINED, made_up_tables
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum
-from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum, spectra
+from olmo_sparsity.statistics.single.summary import Summary, summarize
 from olmo_sparsity.view.as_json import spectra_json
 from olmo_sparsity.view.summary_tables import every_spectrum_table, spectrum_table
 from olmo_sparsity.wording.spectrum import spectrum_sentences
@@ -133,6 +133,13 @@ def test_json_flags_what_needs_more_than_every_measured_k(measured: Measured) ->
         assert [one["value"] for one in entry["reaching"]] == [spectrum.reaching(s).value for s in (0.5, 0.8, 0.9)]
     assert any(one["value"] is None for entry in found["curves"] for one in entry["reaching"])
     assert [one["tolerance_nats"] for one in found["beyond_row"]] == [*TOLERANCES] * 2
+
+
+def test_without_a_blind_selector_only_the_local_tokens_are_spoken_of(measured: Measured) -> None:
+    few = measured.measurement.restrict_selectors({"unmask-one": "unmask-one"})
+    none, needed, reaction = spectrum_sentences(spectra(few), summarize(few))
+    assert "need no long-range token" in none and needed.startswith("No selector that does not see the target")
+    assert reaction == "This is the model's reaction, useful or not."
 
 
 def test_entries_are_counted_under_contextual(tmp_path: Path) -> None:
