@@ -61,9 +61,10 @@ def _none_words(spectra: Spectra, summary: Summary) -> str:
     beyond = spectra.beyond_row()
     if beyond is None:
         return words
+    row, of_null = summary.lengths.train_len, percent(spectra.beyond_row("null"))
     return (
-        f"{words} {percent(beyond)} need tokens beyond the training row: the last {summary.lengths.train_len}, as many as a row "
-        f"has, do not suffice (null context: {percent(spectra.beyond_row('null'))}); that they change the prediction is no gain."
+        f"{words} {percent(beyond)} need tokens beyond the training row: the last {row}, as many as a row has, do not suffice "
+        f"(null context: {of_null}); that they change the prediction is no gain."
     )
 
 
