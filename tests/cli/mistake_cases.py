@@ -192,6 +192,16 @@ SYNTHETIC = [
         "synth train parity-cpu synthetic.bridge_selectors=[x]", "synthetic.bridge_selectors = ['x']: must be some of"
     ),
     Case("synth train variables-cpu-shifted synthetic.num_names=1", "synthetic.num_names = 1: the longest prompt"),
+    Case("synth train variables-cpu-shifted synthetic.background=text", "synthetic.background = text: only for"),
+    Case("synth train parity-cpu synthetic.modulus=1", "synthetic.modulus = 1: must be at least 2"),
+    Case("synth train parity-cpu synthetic.background=prose", "override 'synthetic.background=prose'"),
+    Case(
+        "synth train parity-cpu synthetic.test_row_len=7",
+        "synthetic.test_row_len = 7: of a prompt of 8 tokens 7 lie inside",
+    ),
+    Case("synth train sum-cpu-pose data.source=no.txt --run runs/sum", "no.txt: no such file, folder or glob"),
+    Case("synth summary", "synth summary: missing option '--run'"),
+    Case("synth summary --run runs/tiny", "runs/tiny: no evaluation of this run is finished"),
     Case("synth eval parity-cpu --shard 2/2", "--shard 2/2: must be I/N"),
     Case("synth eval parity-cpu --shard 0/2 --overwrite", "--overwrite: with 2 processes"),
     Case(
