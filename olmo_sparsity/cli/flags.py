@@ -31,7 +31,8 @@ class _FlaggedKey(NamedTuple):
     def parameter(self) -> inspect.Parameter:
         """The parameter of a command that is the flag."""
         kind = next((of for of in get_args(self.kind) if type(None) in get_args(self.kind)), self.kind)
-        choices = get_args(kind) if get_origin(kind) is Literal else self.flag.choices
+        is_choice = get_origin(kind) is Literal and self.flag.parse is None
+        choices = get_args(kind) if is_choice else self.flag.choices
         if choices:
             one: Any = Enum(self.name, {choice: choice for choice in choices}, type=str)  # type: ignore[misc]
             kind = list[one] if get_origin(kind) is list else one

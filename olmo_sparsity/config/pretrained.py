@@ -26,7 +26,7 @@ def parse_rope_scaling(text: str) -> dict[str, Any]:
     method, _, factor = text.partition(":")
     if text == "none":
         return {"rope_scaling": "none", "rope_factor": None}
-    if method not in ("linear", "dynamic", "yarn") or not re.fullmatch(r"\d{1,4}(\.\d{1,4})?", factor):
+    if method not in ("linear", "dynamic", "yarn") or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})?", factor):
         raise UserError(
             f"--rope-scaling {text}: must be none, or linear, dynamic or yarn with the factor by which the context grows, such "
             "as yarn:4"

@@ -40,6 +40,13 @@ def given(command: str, line: str) -> Keys:
         ("influence", "--screen 9", {"influence": {"screen": 9}}),
         ("influence", "--screen hierarchy:9", {"influence": {"screen": 9, "screen_by": "hierarchy"}}),
         ("influence", "--save-candidates --path plain", {"influence": {"save_candidates": True, "path": "plain"}}),
+        (
+            "influence",
+            "--train-len 2048 --rope-scaling yarn:2.5",
+            {"pretrained": {"train_len": 2048, "rope_scaling": "yarn", "rope_factor": 2.5}},
+        ),
+        ("context-curve", "--rope-scaling none", {"pretrained": {"rope_scaling": "none", "rope_factor": None}}),
+        ("validate", "--positions compact", {"influence": {"positions": "compact"}}),
         ("explain", "--unit block:4 --anchor none", {"influence": {"unit": "block:4", "anchor": "none"}}),
         (
             "validate",

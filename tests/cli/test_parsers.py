@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.config.flags import parse_k
+from olmo_sparsity.config.pretrained import parse_rope_scaling
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.work import share_of_process
 from olmo_sparsity.text.places import EncodedText, place_at, place_of
@@ -44,6 +45,21 @@ def test_any_other_text_is_no_k(text: str) -> None:
         return
     with pytest.raises(UserError, match="must be a number"):
         parse_k(text)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(["", "linear", "dynamic:", "yarn:", "none:", "llama3:"]), st.text() | like_numbers)
+def test_a_scaling_is_a_method_and_a_factor_or_a_mistake(method: str, factor: str) -> None:
+    try:
+        keys = parse_rope_scaling(method + factor)
+    except UserError:
+        assert not re.fullmatch(r"none|yarn:[0-9]{1,4}", method + factor)
+        return
+    if keys["rope_factor"] is not None:
+        name, _, number = (method + factor).partition(":")
+        assert (name, float(number)) == (keys["rope_scaling"], keys["rope_factor"])
+    else:
+        assert method + factor == "none"
 
 
 @settings(deadline=None, max_examples=40)
