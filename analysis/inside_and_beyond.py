@@ -30,6 +30,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "inside": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     "beyond": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
 }
+ASIDE = {"inside": -0.08, "beyond": 0.08}  # where both are alike, one would hide the other
 
 
 def _draw_panel(axis: Axes, twin: Twin, setting: Setting, *, length: int) -> None:
@@ -37,10 +38,14 @@ def _draw_panel(axis: Axes, twin: Twin, setting: Setting, *, length: int) -> Non
     cells = [cell for cell in twin.cells if (cell.setting, cell.length) == (setting, length)]
     for place, look in LOOKS.items():
         estimates = [getattr(cell, place) for cell in cells]
+        x = [number + ASIDE[place] for number in range(len(cells))]
         axis.errorbar(
-            range(len(cells)), [one.mean for one in estimates], yerr=error_bars(estimates), markersize=5, capsize=2.5,
-            linewidth=1.4, elinewidth=1, **look,
+            x, [one.mean for one in estimates], yerr=error_bars(estimates), markersize=5, capsize=2.5, linewidth=1.4,
+            elinewidth=1, **look,
         )  # fmt: skip
+        for at, cell in zip(x, cells, strict=True):
+            shares = getattr(cell, f"{place}_of_seeds")
+            axis.scatter([at] * len(shares), shares, s=8, color=look["color"], alpha=0.45, linewidths=0, zorder=3)
     num_trained = sum(cell.is_trained for cell in cells)
     axis.axvspan(-0.5, num_trained - 0.5, color="grey", alpha=0.12, linewidth=0)
     axis.axhline(1 / setting.modulus, color="grey", linestyle=":", linewidth=1)
@@ -63,7 +68,8 @@ def draw_inside_and_beyond(twin: Twin) -> Drawn:
     axes[0][0].set_ylabel("accuracy")
     handles = [Line2D([], [], label=f"values {place} the row", **look) for place, look in LOOKS.items()]
     handles.append(Line2D([], [], color="grey", linestyle=":", label="chance"))
-    words = f"Grey: numbers of values that training had. {evaluated_words(twin)} {' '.join(twin_sentences(twin))}"
+    words = f"Grey: numbers of values that training had. Small dots: seeds. {evaluated_words(twin)}"
+    words = f"{words} {' '.join(twin_sentences(twin))}"
     caption_text(figure, words, handles=handles)
     return Drawn(figure, "inside-and-beyond", numbers=(".json", to_json(record_json(twin))))
 

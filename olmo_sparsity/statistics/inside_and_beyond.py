@@ -306,6 +306,7 @@ def _minus_reference(groups: Sequence[_Group], cells: Sequence[tuple[int, int]])
                         lambda means: (
                             (means[0]["beyond"] - means[0]["inside"]) - (means[1]["beyond"] - means[1]["inside"])
                         ),
+                        bound=2.0,
                     )
                     if enough
                     else None,
@@ -315,9 +316,12 @@ def _minus_reference(groups: Sequence[_Group], cells: Sequence[tuple[int, int]])
 
 
 def _estimate(
-    models: Sequence[Sequence[Answers]], quantity: Callable[[Sequence[Mapping[str, np.ndarray]]], np.ndarray]
+    models: Sequence[Sequence[Answers]],
+    quantity: Callable[[Sequence[Mapping[str, np.ndarray]]], np.ndarray],
+    *,
+    bound: float = 1.0,
 ) -> Estimate:
-    """Estimate a function of the mean accuracies of models, by place, over sequences and seeds."""
+    """Estimate a function of the mean accuracies of models, by place, over sequences and seeds; it lies within ``bound`` of 0."""
     num_sequences = len(next(iter(models[0][0].values())))
     sums = [[{**of_seed, "num": np.ones(num_sequences)} for of_seed in seeds] for seeds in models]
 
@@ -326,5 +330,4 @@ def _estimate(
         return {"value": quantity(means)}
 
     estimate = estimates_over_seeds(sums, of_totals)["value"]
-    assert estimate is not None
-    return estimate
+    return bounded(estimate, least=-bound, most=bound)

@@ -205,12 +205,12 @@ def _same(column: np.ndarray, other: np.ndarray) -> bool:
     return len(column) == len(other) and all(map(np.array_equal, column, other))
 
 
-def bounded(estimate: Optional[Estimate]) -> Estimate:
-    """Return an estimate of a share with an interval that does not leave [0, 1]."""
+def bounded(estimate: Optional[Estimate], *, least: float = 0.0, most: float = 1.0) -> Estimate:
+    """Return an estimate with an interval that does not leave [least, most], where the quantity lies; by default a share."""
     assert estimate is not None
     if estimate.low is None or estimate.high is None:
         return estimate
-    return Estimate(estimate.mean, max(0.0, estimate.low), min(1.0, estimate.high), estimate.standard_error)
+    return Estimate(estimate.mean, max(least, estimate.low), min(most, estimate.high), estimate.standard_error)
 
 
 def _shares(totals: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -219,3 +219,17 @@ def test_an_unfinished_evaluation_is_one_line(kind: str, tmp_path: Path) -> None
 def test_runs_without_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no synthetic tables here; run `olmo-sparsity synth eval` first"):
         figures_of(synthetic.draw([tmp_path]))
+
+
+def test_sums_have_their_own_chance_and_name(draw) -> None:
+    setting = dataclasses.replace(PARITY, modulus=4, background="text")
+    figure = draw(accuracies_of(setting, (2,)), [])["synthetic-parity"]
+    (chance,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert set(chance.get_ydata()) == {0.25}
+    assert "Sum modulo 4 in text: accuracy" in words_on(figure) and "k planted values" in words_on(figure)
+
+
+def test_accuracies_inside_a_row_and_beyond_it_are_another_figure(draw) -> None:
+    placed = [dataclasses.replace(one, place="beyond") for one in accuracies_of(PARITY, (2,))]
+    with pytest.raises(UserError, match=r"analysis\.inside_and_beyond"):
+        draw(placed, [])

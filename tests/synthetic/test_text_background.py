@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from olmo_sparsity.cli.app import app
 from olmo_sparsity.config import Config, ContextConfig, ModelConfig, PoseConfig, SyntheticConfig
 from olmo_sparsity.config.files import config_folder, load_config
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.synthetic_accuracy import evaluate_synthetic
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
-from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.synthetic.background import Background, noise, open_background, text
 from olmo_sparsity.synthetic.data import (
     evaluated_sequences,
@@ -256,11 +258,14 @@ def test_the_bridge_measures_it_with_the_values_anywhere(trained: Path, monkeypa
 
 def test_another_text_than_that_of_the_run_is_not_evaluated(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
-    write_corpus(trained / "other.jsonl", 50, seed=1)
-    result = CliRunner().invoke(
-        app, ["synth", "eval", "tiny-sum", "--config", "tiny.yaml", "--run", "run", "data.source=other.jsonl"]
-    )
-    assert isinstance(result.exception, UserError) and "\n" not in str(result.exception)
+    shutil.copytree("run", "changed", symlinks=True)
+    manifest = read_json(Path("changed/manifest.json"))
+    write_json(Path("changed/manifest.json"), {**manifest, "tokens_sha256": "another"})
+    with pytest.raises(
+        UserError, match=r"data\.source = words\.jsonl has changed since this run was trained on it"
+    ) as error:
+        evaluate_synthetic(load_config(Path("tiny.yaml")), Path("changed"))
+    assert "\n" not in str(error.value)
 
 
 def test_the_hash_of_the_data_is_that_of_its_text(trained: Path) -> None:
