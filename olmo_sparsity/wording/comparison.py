@@ -74,7 +74,7 @@ def _different_rows(first: Optional[int], second: Optional[int]) -> list[str]:
     if first == second:
         return []
     if first is None or second is None:
-        return ["only one of them has a known or stated training row, so gains beyond the row are not compared"]
+        return ["only one of them has a known training row, so gains beyond the row are not compared"]
     return [f"training rows have {first} and {second} tokens, so gains beyond them begin at different lengths"]
 
 
