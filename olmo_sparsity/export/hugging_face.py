@@ -31,7 +31,7 @@ from olmo_sparsity.model.checkpoint import (
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, sha256_file, write_json
-from olmo_sparsity.storage.folders import exclusive_lock, is_folder_of_kind, make_folder
+from olmo_sparsity.storage.folders import check_no_link, exclusive_lock, is_folder_of_kind, make_folder
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of, tokenizer_of_run
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
@@ -198,6 +198,7 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
         raise UserError(
             f"{folder}: this folder already holds an exported model; replace it with --overwrite, or choose another folder"
         )
+    check_no_link(folder)
     exported = {"manifest.json", *read_manifest_of(folder).get("files", {})}
     others = sorted(path.name for path in folder.iterdir() if path.name not in exported)
     if others:

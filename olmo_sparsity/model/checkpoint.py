@@ -23,12 +23,14 @@ import yaml
 from olmo import config as olmo_config
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.model.described_sizes import check_sizes
 from olmo_sparsity.model.olmo import OLMoWithPositions
 from olmo_sparsity.storage.files import PARTIAL_NAME, partial_path, read_json, sha256_file, write_json, write_text
 from olmo_sparsity.storage.typed import check_type
 
 logger = logging.getLogger(__name__)
 
+BYTES_OF_TENSOR = 64  # at least, of its entry in a file of torch
 FILES = ("config.yaml", "model.pt", "optim.pt")
 
 
@@ -351,8 +353,10 @@ def build_loaded_model(checkpoint: Path, raw_config: dict[str, Any], *, device: 
     """Return a model with the weights of a checkpoint, in evaluation mode, without gradients.
 
     Raises:
-        UserError: the file with the weights holds more than tensors.
+        UserError: the file with the weights holds more than tensors, or fewer than the configuration describes.
     """
+    num_bytes = (checkpoint / "model.pt").stat().st_size
+    check_sizes(checkpoint / "config.yaml", raw_config, num_tensors=num_bytes // BYTES_OF_TENSOR, num_bytes=num_bytes)
     model = OLMoWithPositions(olmo_config.ModelConfig.new(**raw_config), init_params=False)
     model.load_state_dict(_load_tensors(checkpoint / "model.pt"))
     return model.to(device).eval().requires_grad_(False)

@@ -25,7 +25,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
-from olmo_sparsity.model.loaded_weights import check_loaded, check_nothing_left
+from olmo_sparsity.model.loaded_weights import check_folder_sizes, check_gguf_sizes, check_loaded, check_nothing_left
 from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
@@ -139,6 +139,10 @@ def _open_with_transformers(
     if gguf is not None:
         safe["gguf_file"] = gguf
     with _quiet(), _as_user_errors(name):
+        if gguf is None:
+            check_folder_sizes(files.folder, files.weights)
+        else:
+            check_gguf_sizes(files.weights[0])
         own = _open_tokenizer(files.folder, name=name, safe=safe)
         config = transformers.AutoConfig.from_pretrained(files.folder, **safe)
         rows_have_bos = _rows_have_bos(config, name)

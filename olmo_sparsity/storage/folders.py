@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,29 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot make this folder ({error.strerror})") from None
+
+
+def check_no_link(folder: Path) -> None:
+    """Check that a folder that is to be deleted or replaced is no symbolic link: what it leads to may be somebody else's.
+
+    Raises:
+        UserError: it is one.
+    """
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder}: this is a symbolic link to {os.readlink(folder)}, where a folder of olmo-sparsity is to be deleted; "
+            "remove the link"
+        )
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder of this package with all that is in it.
+
+    Raises:
+        UserError: it is a symbolic link.
+    """
+    check_no_link(folder)
+    shutil.rmtree(folder)
 
 
 def folder_name(folder: Path) -> str:

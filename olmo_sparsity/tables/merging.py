@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import is_kind
-from olmo_sparsity.storage.files import written_whole
+from olmo_sparsity.storage.files import check_regular, written_whole
 from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import read_verified
@@ -94,6 +94,7 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
     Raises:
         UserError: it is damaged, or belongs to another measurement or schema.
     """
+    check_regular(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             content = read_verified(file, path)
@@ -201,7 +202,7 @@ def merge_folders(sources: list[Path], out: Path) -> None:
     """
     manifest = _check_same_measurement(sources, out)
     for folder in (*sources, out):
-        _check_links(folder, manifest)
+        _check_files(folder, manifest)
     make_folder(out)
     unfinished = {key: value for key, value in manifest.items() if key != "finished"}
     write_manifest(out, {**unfinished, "status": "running"}, once=True)
@@ -272,11 +273,13 @@ def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:
     return len(finished)
 
 
-def _check_links(folder: Path, manifest: dict[str, Any]) -> None:
-    """Check that no symbolic link leads out of a folder of tables: whoever made it would decide what is copied, or where to.
+def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Check that a folder of tables holds files, and that no symbolic link leads out of it.
+
+    Whoever made a link would decide what is copied, or where to; a pipe would be waited for without end.
 
     Raises:
-        UserError: one does.
+        UserError: one does, or something is a pipe or a device.
     """
     for name in ("sessions", *tables_of(manifest)):
         for path in (folder / name, *sorted((folder / name).glob("*"))):
@@ -284,6 +287,7 @@ def _check_links(folder: Path, manifest: dict[str, Any]) -> None:
                 raise UserError(
                     f"{path}: a symbolic link leads out of {folder}, to {path.resolve()}; name the folder that it leads to"
                 )
+            check_regular(path)
 
 
 def _link_or_copy(source: Path, path: Path) -> None:

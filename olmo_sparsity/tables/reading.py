@@ -56,7 +56,7 @@ def folder_version(folder: Path, table: str) -> Optional[str]:
     """Return the schema version of the first part of a table; None: there is no part that can be read."""
     for path in sorted((folder / table).glob("part-*.parquet")):
         try:
-            return version_of(pq.read_schema(path))
+            return version_of(pq.read_schema(check_regular(path)))
         except DAMAGED:
             continue
     return None

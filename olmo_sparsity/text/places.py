@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 
+BLOCK = 1 << 20  # characters that are encoded at once
+OVERLAP = 1 << 12  # characters that neighbouring blocks share
 SHOWN_OFFSETS = 5  # of the places where a text occurs, in a message
 
 
@@ -58,10 +60,80 @@ class TargetPlace:
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
-    """Encode a text, and keep the characters of each token."""
-    encoding = tokenizer.encode(text, add_special_tokens=False)
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-    return EncodedText(text, np.array(encoding.ids, dtype=np.int64), offsets[:, 0], offsets[:, 1])
+    """Encode a text, and keep the characters of each token.
+
+    A long text is encoded block by block, since the library takes some 250 bytes for each character of what it encodes at once.
+    Neighbouring blocks overlap, and are joined where a word begins in both and their tokens around it are the same, so that
+    neither the end of the one nor the beginning of the other is near. Where there is no such place, as without words or in a word
+    that is longer than the overlap, the text is encoded at once.
+    """
+    blocks = [_encode_block(tokenizer, text, 0, min(len(text), BLOCK))]
+    while blocks[-1].end < len(text):
+        begin = blocks[-1].end - OVERLAP
+        block = _encode_block(tokenizer, text, begin, min(len(text), begin + BLOCK))
+        joint = _joint(blocks[-1], block)
+        if joint is None:
+            blocks = [_encode_block(tokenizer, text, 0, len(text))]
+            break
+        blocks[-1] = blocks[-1].restrict(0, joint[0])
+        blocks.append(block.restrict(joint[1], None))
+    of_blocks = [(block.token_ids, block.begins, block.ends) for block in blocks]
+    token_ids, begins, ends = (np.concatenate(arrays) for arrays in zip(*of_blocks, strict=True))
+    return EncodedText(text, token_ids, begins, ends)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The tokens of a part of a text, as in ``EncodedText``; ``words``: the number of the word of each; ``end``: of the part."""
+
+    token_ids: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    words: np.ndarray
+    end: int
+
+    def restrict(self, first: int, last: Optional[int]) -> _Block:
+        """Return the tokens from ``first`` to before ``last``."""
+        ids, begins, ends, words = (
+            array[first:last].copy()  # which frees the rest
+            for array in (self.token_ids, self.begins, self.ends, self.words)
+        )
+        return _Block(ids, begins, ends, words, self.end)
+
+
+def _encode_block(tokenizer: Tokenizer, text: str, begin: int, end: int) -> _Block:
+    encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + begin
+    words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
+    return _Block(np.array(encoding.ids, dtype=np.int64), offsets[:, 0].copy(), offsets[:, 1].copy(), words, end)
+
+
+def _joint(first: _Block, second: _Block) -> Optional[tuple[int, int]]:
+    """Return the numbers of a token in both blocks, with which a word begins, the tokens around it being the same in both.
+
+    It stands in the middle half of the overlap. None: there is none.
+    """
+    begin, quarter = first.end - OVERLAP, OVERLAP // 4
+    low, high = begin + quarter, first.end - quarter
+    for at in range(int(np.searchsorted(first.begins, low)), int(np.searchsorted(first.begins, high))):
+        place = first.begins[at]
+        other = int(np.searchsorted(second.begins, place))
+        starts_word = all(
+            0 < number < len(block.words)
+            and block.begins[number] == place
+            and block.begins[number - 1] < place
+            and block.words[number] != block.words[number - 1]
+            for block, number in ((first, at), (second, other))
+        )
+        if starts_word and _around(first, place, quarter) == _around(second, place, quarter):
+            return at, other
+    return None
+
+
+def _around(block: _Block, place: int, distance: int) -> list[tuple[int, int]]:
+    """Return the tokens that begin less than this many characters from a place, each with where it begins."""
+    low, high = np.searchsorted(block.begins, (place - distance + 1, place + distance))
+    return list(zip(block.begins[low:high].tolist(), block.token_ids[low:high].tolist(), strict=True))
 
 
 def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> TargetPlace:

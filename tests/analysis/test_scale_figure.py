@@ -24,7 +24,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import paired_difference
 from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval
@@ -104,7 +104,7 @@ def lines(axis: Axes, color: str, *, k_is_largest: bool = True) -> list[list[flo
 def test_two_models_of_one_size_are_refused(runs: list[Path]) -> None:
     for run in runs[:2]:
         path = newest_finished(run) / "manifest.json"
-        write_json(path, {**read_json(path), "num_parameters": 1000})
+        write_manifest(path.parent, {**read_json(path), "num_parameters": 1000})
     with pytest.raises(UserError, match="are two models of 1,000 parameters"):
         scale.ladder(runs)
     assert "Largest minus smallest" not in scale._words(scale.ladder(runs[2:]))

@@ -119,3 +119,12 @@ def test_a_second_copy_of_tied_weights_is_not_left_over(texts: list[str], tmp_pa
     assert tied.config.tie_word_embeddings
     check_nothing_left(tmp_path / "more.gguf", tied)
     assert not opened(tmp_path / "more.gguf").model.raw.config.tie_word_embeddings  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layers", [10**8, 2**31])
+def test_more_layers_than_tensors_are_refused_before_memory_is_taken(
+    layers: int, tmp_path: Path, texts: list[str]
+) -> None:
+    save_gguf(tmp_path / "deep.gguf", texts, block_count=layers)
+    with pytest.raises(UserError, match=rf"deep\.gguf: block_count = {layers}: more layers than the \d+ tensors"):
+        opened(tmp_path / "deep.gguf")

@@ -25,7 +25,7 @@ from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 from olmo_sparsity.config import Config, PretrainedConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.export.hugging_face import export_hf
-from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.model.checkpoint import build_loaded_model, load_model, read_model_config
 from olmo_sparsity.model.olmo import build_model, olmo_model_config
 from olmo_sparsity.model.pretrained import PretrainedModel, open_pretrained
 
@@ -245,6 +245,37 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     save(tmp_path, kind)
     added_weights(tmp_path, **{name: torch.ones(4)})
     opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 10**8}, "num_hidden_layers = 100000000: more layers than the .* tensors of its weights"),
+        ({"hidden_size": 10**8}, "hidden_size = 100000000, vocab_size = .*: a matrix of this size does not fit"),
+        ({"intermediate_size": 10**9}, "intermediate_size = 1000000000: a matrix of this size does not fit"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers = 1000000000: more layers"),
+    ],
+)
+def test_a_model_larger_than_its_files_is_refused_before_memory_is_taken(
+    changes: dict[str, Any], said: str, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_config(copied, **changes)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", None)  # which makes lists as long as the layers
+    with pytest.raises(UserError, match=rf"config\.json: .*{said}"):
+        opened(copied)
+
+
+def test_a_checkpoint_larger_than_its_file_is_refused_before_memory_is_taken(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Path(shutil.copytree(tiny_run / "checkpoints" / "step12", tmp_path / "foreign"))
+    (checkpoint / "train.json").unlink()
+    path = checkpoint / "config.yaml"
+    whole = yaml.safe_load(path.read_text())["model"]
+    for changes, said in (({"n_layers": 10**8}, "n_layers = 100000000"), ({"d_model": 10**9}, "d_model = 1000000000")):
+        path.write_text(yaml.safe_dump({"model": {**whole, **changes}}))
+        with pytest.raises(UserError, match=rf"config\.yaml: {said}"):
+            build_loaded_model(checkpoint, read_model_config(checkpoint), device=torch.device("cpu"))
 
 
 def test_weights_of_other_shapes_are_named(copied: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -359,3 +360,15 @@ def test_merge_needs_either_check_or_out(halves: tuple[Path, Path], tmp_path: Pa
         refused = CliRunner().invoke(app, ["merge", str(halves[0]), *options])
         assert isinstance(refused.exception, UserError)
         assert "either --check, or --out" in str(refused.exception)
+
+
+@pytest.mark.parametrize("name", ["windows/part-00001.parquet", "sessions/pipe.json", "manifest.json"])
+def test_a_pipe_is_refused_and_not_waited_for(halves: tuple[Path, Path], name: str, tmp_path: Path) -> None:
+    piped = Path(shutil.copytree(halves[1], tmp_path / "piped"))
+    (piped / name).unlink(missing_ok=True)
+    os.mkfifo(piped / name)
+    with pytest.raises(UserError, match=rf"piped/{name}: this is a pipe or a device"):
+        merge_folders([halves[0], piped], tmp_path / "out")
+    if name != "manifest.json":
+        with pytest.raises(UserError, match=rf"piped/{name}: this is a pipe or a device"):
+            merge_folders([halves[0]], piped)

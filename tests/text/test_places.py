@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.text import places
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.places import (
     EncodedText,
@@ -135,3 +136,49 @@ def test_windows_before_chosen_targets() -> None:
     assert windows.eligible_g.tolist() == [0, 1] and windows.weight_W.tolist() == [1, 1, 1]
     assert store.source_of(np.array([0, 1])) == ["x", "y"]
     assert windows.num_documents == 2
+
+
+def tokenizers_of_every_kind() -> dict[str, Tokenizer]:
+    """Byte-level BPE, one with GPT-2's look-ahead, one of words and punctuation, and one with Metaspace and a prefix."""
+    texts = [TEXT, "ab ab abc  d\n\nthe cat; don't 12,345 naïve ✨✨"] * 3
+    kinds: dict[str, Tokenizer] = {}
+    for name, before in {
+        "byte-level": pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "prefix": pre_tokenizers.ByteLevel(add_prefix_space=True),
+        "metaspace": pre_tokenizers.Metaspace(prepend_scheme="first"),
+        "whitespace": pre_tokenizers.Whitespace(),
+        "none": None,
+    }.items():
+        kinds[name] = Tokenizer(models.BPE(unk_token="?"))
+        if before is not None:
+            kinds[name].pre_tokenizer = before
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=330, initial_alphabet=alphabet, special_tokens=["?"], show_progress=False
+        )
+        kinds[name].train_from_iterator(texts, trainer)
+    return kinds
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "prefix", "metaspace", "whitespace", "none"])
+def test_blocks_give_the_tokens_of_the_whole_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On random texts: words, runs of white space, characters of several bytes, words longer than the overlap."""
+    tokenizer = tokenizers_of_every_kind()[kind]
+    pieces = ["the", " cat", "  ", "\n\n", " don't", "12,345", "naïve", "✨", "é", " ab", "\t", ";;", "x" * 90, " "]
+    rng = np.random.default_rng(0)
+    sizes: list[int] = []
+    encode = places._encode_block
+    monkeypatch.setattr(places, "_encode_block", lambda t, text, a, b: sizes.append(b - a) or encode(t, text, a, b))
+    for trial in range(40):
+        weights = np.ones(len(pieces)) if trial % 4 == 0 else np.where(np.array(pieces) == "x" * 90, 0, 1.0)
+        text = "".join(rng.choice(pieces, 700, p=weights / weights.sum()))
+        monkeypatch.setattr(places, "BLOCK", 10**9)
+        whole = encode_text(tokenizer, text)
+        monkeypatch.setattr(places, "BLOCK", 400)
+        monkeypatch.setattr(places, "OVERLAP", 128)
+        sizes.clear()
+        found = encode_text(tokenizer, text)
+        for name in ("token_ids", "begins", "ends"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=f"{name} {trial}")
+        if kind == "byte-level" and trial % 4:
+            assert len(sizes) > 3 and max(sizes) <= 400  # never the whole text

@@ -668,3 +668,17 @@ def test_a_truncated_index_is_refused(name: str, data: DataConfig) -> None:
         UserError, match=rf"validation/{name}\.bin: \d+ bytes where \d+ were written; delete .* and prepare"
     ):
         open_store(folder, "validation")
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_link_in_place_of_the_shards_is_one_line(is_finished: bool, shards: DataConfig, tmp_path: Path) -> None:
+    folder = prepare(shards)
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "thesis.tex").write_text("mine")
+    (folder / "shards").symlink_to(others)
+    if not is_finished:
+        (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"shards: this is a symbolic link to .*others, .*; remove the link$"):
+        prepare(shards)
+    assert [path.name for path in others.iterdir()] == ["thesis.tex"]
