@@ -24,6 +24,7 @@ PICTURES = {
     "demo-figure4": "{figures}/figure4-unmask-one.png",
     "demo-context-curve": "runs/figures/context-curve.png",
     "demo-scale": "runs/scale/figures/scale.png",
+    "hypothesis": "runs/hypothesis/figures/hypothesis.png",
     "inside-and-beyond": "runs/twin/figures/inside-and-beyond.png",
     "effective-sparsity": "runs/lengths/figures/effective-sparsity.png",
     "engine": "benchmarks/results/methods.png",
