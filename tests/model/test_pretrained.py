@@ -247,6 +247,13 @@ def test_weights_that_no_logits_depend_on_are_left_out(kind: str, name: str, tmp
     opened(tmp_path)
 
 
+def test_an_index_of_brackets_in_brackets_is_one_line(copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors.index.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"index\.json: not an index of weights, the file is damaged"):
+        opened(copied)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
