@@ -11,7 +11,7 @@ import pyarrow as pa
 from made_up_runs import made_up_run
 
 from olmo_sparsity.config import PoseConfig, SyntheticConfig
-from olmo_sparsity.storage.files import write_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.parts import write_part
 from olmo_sparsity.tables.schemas import schemas_of
 
@@ -63,5 +63,5 @@ def made_up_answers(
         write_part(
             folder, "answers", part=part, content=pa.Table.from_pylist(rows, schema=schema), metadata={"run_id": "0"}
         )
-    write_json(folder / "manifest.json", manifest)
+    write_manifest(folder, manifest)
     return run

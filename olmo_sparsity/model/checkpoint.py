@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import pickle
+import re
 import shutil
 from dataclasses import dataclass
 from enum import Enum
@@ -77,7 +78,7 @@ class CheckpointInfo:
 
 
 def _has_step(path: Path) -> bool:
-    return path.name.startswith("step") and path.name.removeprefix("step").isdigit()
+    return re.fullmatch("step[0-9]+", path.name) is not None
 
 
 def _step_of(path: Path) -> int:

@@ -110,7 +110,7 @@ def _weights(folder: Path, name: str) -> list[Path]:
         return []
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise UserError(f"{index}: not an index of weights, the file is damaged") from None
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(f"{index}: it names files outside its folder, or none")

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Literal, Optional
+
+# Words of manifests that numbers and sentences are looked up by.
+Visibility = Literal["hidden", "contextual"]
+PositionIDs = Literal["kept", "compact"]
+AnchorChoice = Literal["bos", "none"]
+Estimand = Literal["targets", "documents", "given"]
+NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
+from olmo_sparsity.records.measured import AnchorChoice, Estimand, NullContext, PositionIDs, Visibility
 from olmo_sparsity.storage.files import (
     CHECKSUM,
     is_as_written,
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 Length = Annotated[int, Meta(ge=1, le=10**8)]
 Parts = Annotated[int, Meta(ge=1, le=10**7)]
 Count = Annotated[int, Meta(ge=1, le=10**10)]
-AnchorChoice = Literal["bos", "none"]
+Unit = Annotated[str, Meta(pattern="^(token|word|sentence|block:[1-9][0-9]*)$")]
 
 # A key with a default may be missing: in manifests of unfinished folders, or of earlier versions.
 
@@ -70,8 +71,8 @@ class Lengths(Struct):
     train_len: Optional[int] = None
     max_position: Optional[int] = None
     num_chunks: Optional[int] = None
-    pose_method: Optional[str] = None
-    pose_contents: Optional[str] = None
+    pose_method: Optional[Literal["pose", "randpos"]] = None
+    pose_contents: Optional[Literal["contiguous", "uniform", "matched"]] = None
     train_len_is_stated: Optional[bool] = None
 
 
@@ -140,10 +141,10 @@ class Suite(Struct):
 class Influence(Struct):
     """The settings of a measurement, as far as they are read again."""
 
-    sampling: str = ""
+    sampling: Estimand = "documents"
     min_preceding: Optional[int] = None
-    null_context: str = ""
-    unit: str = ""
+    null_context: NullContext = "any-source"
+    unit: Unit = "token"
     screen: Optional[int] = None
     save_candidates: bool = False
     seed: int = 0
@@ -179,10 +180,10 @@ class Tables(AnyTables, kw_only=True):
     context: Lengths
     source: str = ""
     split: str = ""
-    sampling: str = ""
+    sampling: Estimand = "documents"
     min_preceding: Optional[int] = None
-    visibility: str = ""
-    positions: str = "kept"
+    visibility: Visibility = "hidden"
+    positions: PositionIDs = "kept"
     num_documents: Count = 1
     tokenizer_sha256: str = ""
     tokens_sha256: str = ""

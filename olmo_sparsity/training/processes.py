@@ -6,6 +6,7 @@ With a single process these functions do nothing. Processes communicate through 
 from __future__ import annotations
 
 import gc
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -54,6 +55,12 @@ def process_group(process: ProcessInfo, device: torch.device) -> Iterator[None]:
     if process.world_size == 1:
         yield
         return
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not: start the processes of a run with torchrun, which "
+            "sets all of them, or unset RANK"
+        )
     # gloo on GPU machines, too: everything but gradients is exchanged in main memory.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:

@@ -158,7 +158,8 @@ def test_a_crafted_checkpoint_runs_no_code(saved: Path, tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     pickle.loads(pickle.dumps(Exploit(tmp_path / "control")))
     assert (tmp_path / "control").exists()
-    torch.save({"weight": Exploit(witness)}, saved / "model.pt")
+    size = (saved / "model.pt").stat().st_size  # a smaller file is refused before it is read
+    torch.save({"weight": Exploit(witness), "more": torch.zeros(size)}, saved / "model.pt")
     info = read_json(saved / "train.json")
     info["sha256"]["model.pt"] = sha256_file(saved / "model.pt")  # an attacker can compute the hash, too
     write_json(saved / "train.json", info)

@@ -307,7 +307,7 @@ def test_a_run_and_a_pretrained_model_are_compared_on_one_page(
     assert numbers.labels == ["pose", f"{name}, hidden, no anchor", f"{name}, contextual, anchor"]
     assert all(pairing.paired for pairing in numbers.pairings)
     hidden, contextual = pairings_words(numbers)
-    assert "visibility" not in hidden and "only one of them has a known or stated training row" in hidden
+    assert "visibility" not in hidden and "only one of them has a known training row" in hidden
     assert "visibility differs (hidden, contextual)" in contextual and "different quantities" in contextual
     beyond = next(row for row in numbers.rows if row.quantity == "gain_beyond_nats")
     assert beyond.values[0] is not None and beyond.values[1:] == (None, None) == beyond.differences

@@ -183,3 +183,13 @@ def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of_process(torch.device("cpu"), ProcessInfo(3, 4, 1, 4)) == torch.device("cpu")
     with pytest.raises(UserError, match="4 processes and 2 GPUs"):
         device_of_process(cuda, ProcessInfo(3, 4, 3, 4))
+
+
+def test_a_rank_without_torchrun_is_one_line(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(UserError, match=r"RANK and WORLD_SIZE are set, and MASTER_ADDR not: start .* with torchrun"):
+        train(tiny_config, tmp_path / "run", process=ProcessInfo(rank=0, world_size=2))
+    assert not (tmp_path / "run").exists()

@@ -17,7 +17,7 @@ from scipy.stats import t as student_t
 
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
-from olmo_sparsity.measure.visible.visibility import Positions
+from olmo_sparsity.measure.visible.visibility import PositionIDs
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.statistics.single.model_setup import AnchorCheck, AnchorChoice, ComparedLength
@@ -42,7 +42,7 @@ def compare_first_tokens(
     first_look: int,
     name: str,
     batch_tokens: int = 4096,
-    positions: Positions = "kept",
+    positions: PositionIDs = "kept",
 ) -> AnchorCheck:
     """Return the mean losses with and without a BOS, on so many of the windows as decide which are lower, or on all.
 

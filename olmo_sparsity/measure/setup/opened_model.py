@@ -19,7 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.measured_text import MeasuredText, text_of_pretrained, text_of_run
 from olmo_sparsity.measure.visible.batch_size import make_evaluator
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.visibility import Positions, Visibility
+from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.checkpoint import CheckpointInfo, check_checkpoint_of_run, latest_checkpoint, load_model
 from olmo_sparsity.model.devices import pick_device, take_own_gpu
@@ -77,7 +77,7 @@ class OpenedModel:
     anchor: Optional[Anchor]
     lengths: MeasuredLengths
     visibility: Visibility
-    positions: Positions
+    positions: PositionIDs
     precision: str
     max_position: int
     can_be_longer: bool = True

@@ -9,7 +9,7 @@ from typing import Optional
 
 import torch
 
-from olmo_sparsity.measure.visible.visibility import Positions, Visibility
+from olmo_sparsity.measure.visible.visibility import PositionIDs, Visibility
 from olmo_sparsity.model.causal_model import CausalModel, KeysValues
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
@@ -37,7 +37,7 @@ class Evaluator:
     batch_tokens: int = 4096
     visibility: Visibility = "hidden"
     anchor_id: Optional[int] = None
-    positions: Positions = "kept"
+    positions: PositionIDs = "kept"
     kept_prefixes: deque[tuple[torch.Tensor, KeysValues]] = field(
         default_factory=lambda: deque(maxlen=2), init=False, repr=False, compare=False
     )

@@ -15,13 +15,13 @@ below counts it: it has index and position ID 0, and the window's tokens have 1 
 
 from __future__ import annotations
 
-from typing import Literal, Optional
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
 
-Visibility = Literal["hidden", "contextual"]
-Positions = Literal["kept", "compact"]
+from olmo_sparsity.records.measured import PositionIDs as PositionIDs
+from olmo_sparsity.records.measured import Visibility as Visibility
 
 
 def with_anchor(tokens_RT: torch.Tensor, anchor_id: Optional[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +71,7 @@ def compact_rows(
     *,
     local_len: int,
     anchor_id: Optional[int] = None,
-    positions: Positions = "kept",
+    positions: PositionIDs = "kept",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (tokens, position IDs) of the visible tokens only, in order; int64 [R, Y] each.
 
@@ -87,7 +87,7 @@ def compact_rows(
     return tokens_RY, positions_RY
 
 
-def masked_positions(visible_RT: torch.Tensor, positions: Positions) -> torch.Tensor:
+def masked_positions(visible_RT: torch.Tensor, positions: PositionIDs) -> torch.Tensor:
     """Return the position IDs of whole windows under a mask, int64 [R, T].
 
     Compact ones count the visible tokens; a hidden token, which nobody sees, has that of the visible one before it.
@@ -98,7 +98,7 @@ def masked_positions(visible_RT: torch.Tensor, positions: Positions) -> torch.Te
 
 
 def gated_positions(
-    positions_RT: torch.Tensor, positions: Positions, *, local_len: int, num_anchors: int
+    positions_RT: torch.Tensor, positions: PositionIDs, *, local_len: int, num_anchors: int
 ) -> torch.Tensor:
     """Return the position IDs of windows whose long-range tokens have gates, int64 [R, T].
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import Estimand as Estimand
+from olmo_sparsity.records.measured import NullContext as NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import folder_version, list_rows, read_manifest, read_parts, rows_by_choice
 from olmo_sparsity.tables.schemas import RESAMPLED, SCHEMA_VERSION
@@ -41,8 +43,6 @@ SELECTION_COLUMNS = [
 ]
 
 PartsOf = Callable[[str, list[str]], Iterable[pa.Table]]  # name of a table and of columns -> its parts
-Estimand = Literal["targets", "documents", "given"]
-NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
 
 
 class SelectionKey(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any, Literal, Optional
 
 from olmo_sparsity.config.pretrained import telling_name
 from olmo_sparsity.records.measured import Anchor
+from olmo_sparsity.records.measured import AnchorChoice as AnchorChoice
+from olmo_sparsity.records.measured import PositionIDs as PositionIDs
+from olmo_sparsity.records.measured import Visibility as Visibility
 from olmo_sparsity.records.selectors import SCREENED
 
-Visibility = Literal["hidden", "contextual"]
-Positions = Literal["kept", "compact"]
-AnchorChoice = Literal["bos", "none"]
 ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
 # Standard errors by which the loss with all tokens visible must be lower. Earlier versions looked once, at that loss alone, and
 # their manifests do not say what this decides.
@@ -126,7 +126,7 @@ class ModelSetup:
     anchor: Optional[Anchor]
     anchor_check: Optional[AnchorCheck]
     screening: Optional[Screening] = None
-    positions: Positions = "kept"
+    positions: PositionIDs = "kept"
 
     @property
     def anchor_choice(self) -> AnchorChoice:
