@@ -25,7 +25,8 @@ from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.intervals.bootstrap import estimates
 from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, compare_curves
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.view.as_json import compared_curves_json
 from olmo_sparsity.wording.curves import gain_beyond_lines, model_labels
@@ -244,7 +245,7 @@ def test_seeds_that_were_measured_in_other_ways_are_refused(change: dict[str, An
     first, second = next(iter(runs.values()))
     assert len(compare_curves([first, second]).models) == 1
     path = newest_finished(second, "context-curve") / "manifest.json"
-    write_json(path, {**read_json(path), **change})
+    write_manifest(path.parent, {**read_json(path), **change})
     with pytest.raises(UserError, match=said):
         compare_curves([first, second])
 

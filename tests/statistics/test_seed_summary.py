@@ -19,7 +19,8 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.view.console import Form
 from olmo_sparsity.view.seed_table import print_seeds
 from olmo_sparsity.wording.numbers import interval
@@ -184,6 +185,6 @@ def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     for run, precision in zip(runs, ("fp32", "bf16"), strict=True):
         path = made_up_measurement(run, 0.5, screen=4) / "manifest.json"
-        write_json(path, {**read_json(path), "screen_precision": precision})
+        write_manifest(path.parent, {**read_json(path), "screen_precision": precision})
     with pytest.raises(UserError, match="these runs have no measurement with the same windows"):
         read_seeds(runs)

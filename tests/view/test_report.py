@@ -29,7 +29,8 @@ from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
-from olmo_sparsity.storage.files import read_json, write_json
+from olmo_sparsity.storage.files import read_json
+from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import (
     selection_json,
@@ -405,7 +406,7 @@ def test_names_of_runs_and_sources_stay_text(tables: dict[str, Path], tmp_path: 
     for name in ("one", "two"):
         folders.append(Path(shutil.copytree(tables["passed"], tmp_path / name)))
         path = folders[-1] / "manifest.json"
-        write_json(path, {**read_json(path), **hostile, "run": f"<x-{name}>"})
+        write_manifest(path.parent, {**read_json(path), **hostile, "run": f"<x-{name}>"})
     report = write_report(folders[0], tmp_path / "report.html", num_windows=3).read_text()
     comparison = write_comparison(
         read_subjects([str(folder) for folder in folders]), tmp_path / "compare.html"
