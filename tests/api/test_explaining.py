@@ -116,7 +116,7 @@ def test_the_seed_is_that_of_the_configuration(tiny_run: Path) -> None:
 
 
 def test_every_selector_explains(model: api.Model) -> None:
-    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=SELECTORS, k=[1, 3])
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=list(SELECTORS), k=[1, 3])
     assert [window.selector for window in explanation.windows] == list(SELECTORS)
     shown = api.explain(model, HOSTILE * 3, at=150)
     assert [window.selector for window in shown.windows] == ["kl"]
