@@ -31,7 +31,7 @@ from olmo_sparsity.measure.visible.losses import (
     target_losses,
 )
 from olmo_sparsity.measure.visible.visibility import (
-    Positions,
+    PositionIDs,
     Visibility,
     attention_mask,
     compact_rows,
@@ -54,7 +54,7 @@ class Definition:
 
     visibility: Visibility
     anchor_id: Optional[int]
-    positions: Positions = "kept"
+    positions: PositionIDs = "kept"
 
     def evaluator(self, model: Any, path: str = "compact", *, batch_tokens: int = 4096) -> Evaluator:
         return Evaluator(
