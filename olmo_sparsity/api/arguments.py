@@ -55,6 +55,11 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def _is_class(choice: Any) -> bool:
+    """Return True of a class; ``Sequence[str]`` is none, though Python 3.10 takes it for one."""
+    return inspect.isclass(choice) and get_origin(choice) is None
+
+
 def argument(value: Any, wanted: Any, *, name: str) -> Any:
     """Return the value of an argument, or of a column, as the type that is wanted.
 
@@ -62,7 +67,7 @@ def argument(value: Any, wanted: Any, *, name: str) -> Any:
         UserError: it is of another type.
     """
     choices = list(get_args(wanted)) if get_origin(wanted) in (Union, types.UnionType) else [wanted]
-    classes = tuple(choice for choice in choices if inspect.isclass(choice) and choice not in PLAIN)
+    classes = tuple(choice for choice in choices if _is_class(choice) and choice not in PLAIN)
     if Any in choices or isinstance(value, classes):
         return value
     plain, plainly = _plain(value), [choice for choice in choices if choice not in classes]

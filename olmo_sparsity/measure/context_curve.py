@@ -49,6 +49,11 @@ def visible_lengths(lengths: MeasuredLengths, max_visible: Optional[int], *, lim
     """
     longest = max_visible or 2 * lengths.full_len
     longest = longest if limit is None else min(longest, limit)
+    if lengths.train_len is not None and longest < lengths.train_len and max_visible is None:
+        raise UserError(
+            f"the curve ends at {longest} tokens where context_curve.max_visible is not given, and a training row has "
+            f"{lengths.train_len}, which it is compared with; give --max-visible {lengths.train_len} or more"
+        )
     if lengths.train_len is not None and longest < lengths.train_len:
         raise UserError(
             f"context_curve.max_visible = {longest}: must be at least the length of a training row, {lengths.train_len} "

@@ -160,11 +160,12 @@ def prediction_holds(cells: Sequence[InsideAndBeyond]) -> Optional[bool]:
 
     True: at every k of training the accuracy beyond the row equals that inside it, and at every larger k it is much lower than at
     the largest k of training. False: at some k of training it is much lower than inside, or at some larger k equal to that at the
-    largest k of training. None: neither is shown, or no larger k was evaluated.
+    largest k of training, which was learned. None: neither is shown, or no larger k was evaluated.
     """
     trained = [verdict(cell.difference) for cell in cells if cell.is_trained]
     larger = [verdict(cell.beyond_minus_trained) for cell in cells if not cell.is_trained]
-    if "much lower" in trained or "equal" in larger:
+    is_learned = bool(trained) and trained[-1] != "not learned"  # else both may be chance
+    if "much lower" in trained or ("equal" in larger and is_learned):
         return False
     holds = trained and larger and set(trained) == {"equal"} and set(larger) == {"much lower"}
     return True if holds else None

@@ -13,6 +13,7 @@ from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import Gate, summarize
+from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.manifests import read_config_of, read_manifest_of
 from olmo_sparsity.view.as_json import record_json
 from olmo_sparsity.view.console import print_json
@@ -97,7 +98,7 @@ def read_listing(folder: Path) -> Listing:
                 manifest = read_manifest_of(path.parent)
                 if manifest.get("kind") == "run":
                     runs.append(_run(path.parent, manifest))
-                elif is_kind(manifest.get("kind")) and path.parent.parent.name == manifest["kind"]:
+                elif is_kind(manifest.get("kind")) and folder_name(path.parent.parent) == manifest["kind"]:
                     tables.append(_tables(path.parent, manifest))
             except UserError as error:
                 unreadable.append(str(error))

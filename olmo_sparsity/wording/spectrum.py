@@ -111,7 +111,7 @@ def _verdict(chosen: Spectrum, near: Spectrum, *, few: float) -> str:
         return "these targets are near, a short suffix suffices"
     if not _at_most(of_chosen, few):
         return "few are not shown to suffice"
-    if _above(of_near, few):
+    if _is_above(near, few):
         return "sparse, few chosen ones suffice where the suffix is long"
     return "few chosen ones suffice; whether a short suffix does, too, is not clear"
 
@@ -120,8 +120,13 @@ def _at_most(needed: SmallestK, few: float) -> bool:
     return needed.high is not None and needed.high <= few
 
 
-def _above(needed: SmallestK, few: float) -> bool:
-    return needed.low is None or needed.low > few
+def _is_above(spectrum: Spectrum, few: float) -> bool:
+    """Return True if most targets are shown to need more than ``few``: at a measured k that is no smaller, too few have enough.
+
+    That more than the largest measured k is needed shows nothing where that k is smaller than ``few``.
+    """
+    measured = zip(spectrum.ks, spectrum.shares, strict=True)
+    return any(k >= few and share.high is not None and share.high < MOST for k, share in measured)
 
 
 def _reaction_words(spectra: Spectra, summary: Summary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,8 @@ def spectra_of(
 @pytest.mark.parametrize(
     ("chosen", "near", "said", "not_said"),
     [
-        ((1, 2, 2), (4, 4, 8), "sparse, few chosen ones", "near, "),
+        ((1, 2, 2), (8, 8, 8), "sparse, few chosen ones", "near, "),
+        ((1, 2, 2), (4, 4, 8), "is not clear", "sparse"),  # more than 2, and 3 were not measured
         ((1, 2, 2), None, "sparse, few chosen ones", "near, "),
         ((1, 1, 1), (1, 2, 2), "near, a short suffix", "sparse"),
         ((2, 2, 4), (8, 8, 8), "few are not shown to suffice", "sparse"),  # 4 of 12 are more than a quarter
@@ -73,6 +75,13 @@ def test_sparse_and_near_follow_the_intervals(
     """Few are at most a quarter of the 12 long-range tokens, 3."""
     _, words, _ = spectrum_sentences(spectra_of(chosen, near), measured.summary)
     assert said in words and not_said not in words
+
+
+def test_more_than_every_measured_k_is_not_long_where_few_are_more(measured: Measured) -> None:
+    """A quarter of 64 is 16, and the largest measured k is 8: between 9 and 16 nearest tokens may suffice."""
+    of_64 = dataclasses.replace(measured.summary, num_units=64.0)
+    _, words, _ = spectrum_sentences(spectra_of((1, 2, 2), None), of_64)
+    assert "is not clear" in words and "sparse" not in words
 
 
 def test_without_a_band_nothing_is_told(measured: Measured) -> None:
