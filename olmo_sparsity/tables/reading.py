@@ -330,10 +330,15 @@ def newest_finished(run: Path, kind: str = "influence") -> Path:
     Raises:
         UserError: the run has none.
     """
+    return _some_finished(run, kind)[-1]
+
+
+def _some_finished(run: Path, kind: str = "influence") -> list[Path]:
+    """Return ``list_finished``, or raise UserError where there are none."""
     finished = list_finished(run, kind)
     if not finished:
         raise UserError(f"{run}: {KINDS[kind].not_measured.format(run=run)}")
-    return finished[-1]
+    return finished
 
 
 def newest_shown(run: Path) -> Path:
@@ -342,10 +347,9 @@ def newest_shown(run: Path) -> Path:
     Raises:
         UserError: the run has none.
     """
-    newest = newest_finished(run)
-    others = len(list_finished(run)) - 1
+    *others, newest = _some_finished(run)
     if others:
-        also = "another one is" if others == 1 else f"{others} others are"
+        also = "another one is" if len(others) == 1 else f"{len(others)} others are"
         logger.info(f"{newest}: the newest measurement of {run}; {also} there (`olmo-sparsity list` lists them)")
     return newest
 

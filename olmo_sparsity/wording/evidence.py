@@ -44,7 +44,7 @@ def _beyond_clause(summary: Summary) -> str:
     lengths = summary.lengths
     if lengths.train_len is None:
         return " (its training row is not known)"
-    row = f"{row_words(lengths).replace('a training', 'its training')} of {lengths.train_len} tokens"
+    row = f"{row_words(lengths, 'its')} of {lengths.train_len} tokens"
     if summary.beyond_gate == "not-applicable":
         return f", none of which lies beyond {row}"
     if summary.beyond_gate_passed:
@@ -57,7 +57,7 @@ def _few_clause(summary: Summary, selector: Optional[str]) -> str:
     few, all_units = f"few {units_of(summary)}", f"{summary.lengths.num_long_range} long-range {units_of(summary)}"
     if selector is None:
         return f"whether {few} give the gain back is not shown without a selector that does not see the target"
-    supports = {k: _support(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few}
+    supports = _supports(summary, selector)
     reached = max(supports.values())
     if reached == 0:
         return f"it is not shown that {few} give the gain back"
@@ -291,16 +291,18 @@ def _support(summary: Summary, entry: SelectionSummary) -> int:
     return 2 if recovered.low > MOST else int(recovered.low > 0)
 
 
+def _supports(summary: Summary, selector: str) -> dict[int, int]:
+    """Return what the choices of a selector show, by each k of conclusions about few."""
+    return {k: _support(summary, summary.at(selector, "real", k)) for k in summary.ks_of_few}
+
+
 def _are_few(summary: Summary, entry: SelectionSummary) -> bool:
     return entry.mean_tokens <= FEW * summary.lengths.num_long_range
 
 
 def _verdict_words(summary: Summary, selector: str) -> str:
     """Return what follows from the choices of one selector, whether the text matters, and which other selectors show more."""
-    supports = {
-        name: {k: _support(summary, summary.at(name, "real", k)) for k in summary.ks_of_few}
-        for name in summary.blind_selectors
-    }
+    supports = {name: _supports(summary, name) for name in summary.blind_selectors}
     reached = max(supports[selector].values())
     ks = [k for k, support in supports[selector].items() if support == reached]
     few = f"Few {units_of(summary)} (k = {' and '.join(map(str, ks))}, {FEW_WORDS})"

@@ -90,9 +90,9 @@ def length_words(lengths: Lengths) -> str:
     return f"{words}. A row is longer than the local context: only {beyond} of the {lengths.full_len} tokens lie beyond it."
 
 
-def row_words(lengths: Lengths) -> str:
-    """Return ``a training row``, or that it was stated."""
-    return "the stated training row" if lengths.train_len_is_stated else "a training row"
+def row_words(lengths: Lengths, determiner: str = "a") -> str:
+    """Return ``a training row``, with another determiner where one is given, or that the row was stated."""
+    return "the stated training row" if lengths.train_len_is_stated else f"{determiner} training row"
 
 
 def null_words(summary: Summary) -> str:
