@@ -156,8 +156,14 @@ def _started_workers(num_processes: int, num_shards: int) -> Iterator[Submit]:
         )
 
         def submit(task: ShardTask) -> Future[ShardRecord]:
-            with _block_signals():
-                return pool.submit(_write_shard_in_worker, task)
+            try:
+                with _block_signals():
+                    return pool.submit(_write_shard_in_worker, task)
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                # A worker was killed while the next one is started: the pool has closed its queues ("handle is closed").
+                raise BrokenProcessPool from error
 
         try:
             yield submit
