@@ -12,6 +12,7 @@
 # make seeds     train and measure SEEDS (default "0 1 2") of the demo and of LADDER, print and draw them; resumes after a stop
 # make hypothesis  train and measure the runs of docs/hypothesis.md (SEEDS, default 101 to 105, of the demo and the ceiling;
 #                TARGETS_OF_TEST targets), print and draw whether sparsity predicts the gain; resumes after a stop
+# make hypothesis-scale  the same with SIZES_OF_TEST of configs/scale and their ceilings; prints, does not draw
 # make twin      train and evaluate the runs of the causal twin in docs/hypothesis.md (SEEDS, default 101 to 106, of PoSE and the
 #                ceiling, the first two without PoSE), print and draw the accuracy inside the training row and beyond it; resumes
 #                after a stop
@@ -54,7 +55,7 @@ runs_of = $(foreach config,$(1),$(foreach seed,$(or $(3),$(SEEDS)),--run \
 # The weights that `make real` measures.
 SMOLLM2 = data/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis twin bench mutants gpu-check gallery docs test check format lock clean
+.PHONY: demo real lengths figures figures-synthetic report browser evidence sweep curve seeds hypothesis hypothesis-scale twin bench mutants gpu-check gallery docs test check format lock clean
 
 demo: $(READY)
 	$(BIN)/olmo-sparsity train
@@ -105,6 +106,21 @@ hypothesis: $(READY)
 	$(BIN)/olmo-sparsity hypothesis --every $(RUNS_OF_TEST)
 	$(BIN)/python -m analysis.hypothesis $(RUNS_OF_TEST) --out runs/hypothesis/figures
 comma = ,
+
+# The same on two other sizes: each with a ceiling that differs from it as demo-ceiling.yaml does from demo.yaml.
+SIZES_OF_TEST ?= cpu-d64 cpu-d256
+AS_CEILING = context.train_len=16 pose.num_chunks=1 pose.vary_chunks=false training.batch_rows=512
+REACTIONS_BY_SIZE = influence --local-len 8 --selector kl --k 1 --num-windows 50000 --seed 1 influence.max_windows_per_document=100 \
+	influence.resampled_draws=0 training.precision=bf16
+hypothesis-scale: SEEDS ?= 101 102 103
+hypothesis-scale: $(READY)
+	@set -e; for size in $(SIZES_OF_TEST); do runs=; \
+	for seed in $(SEEDS); do for ceiling in "" -ceiling; do \
+	run=runs/hypothesis-scale/$$size$$ceiling-seed$$seed; runs="$$runs --run $$run"; \
+	set -- $(REACTIONS_BY_SIZE) --config configs/scale/$$size.yaml --run $$run --train training.seed=$$seed name=$$size$$ceiling; \
+	test -z "$$ceiling" || set -- "$$@" $(AS_CEILING); \
+	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done; done; \
+	$(BIN)/olmo-sparsity hypothesis $$runs; done
 
 # The causal twin of it. The seeds of a configuration are one model.
 TWIN = sum-cpu-pose sum-cpu-ceiling
