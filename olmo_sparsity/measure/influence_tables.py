@@ -112,47 +112,53 @@ class InfluenceTables:
         ]
 
     def _selections(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
-        doc_ids = self.windows.doc_ids(window_ids_W)
+        """Return a row for each window and choice; the rows of a window stand together."""
         choices = [choice for name in self.settings.selectors for choice in _choices(part, name)]
-        scores = [_rows_of_groups(choice.outcome.scores_WI, choice.groups) for choice in choices]
-        rows = []
-        for w, window_id in enumerate(window_ids_W.tolist()):
-            for choice, scores_of in zip(choices, scores, strict=True):
-                outcome, name = choice.outcome, choice.selector
-                groups_S = outcome.groups_WS[w]
-                positions = choice.groups.positions_of(w, groups_S)
-                loss_sparse_K = outcome.loss_sparse_WK[w]
-                rows.append(
-                    {
-                        "window_id": window_id,
-                        "doc_id": doc_ids[w],
-                        "selector": name,
-                        "context": choice.context,
-                        "draw": choice.draw,
-                        "sees_target": SELECTORS[name].sees_target,
-                        "num_evaluations": num_evaluations(
-                            name, int(choice.groups.num_groups_W[w]), settings=self.settings
-                        ),
-                        "positions": positions,
-                        "distance_tokens": self.windows.full_len - positions,
-                        "scores": scores_of[w],
-                        "k": self.settings.k,
-                        **self._selected_groups(choice.groups, w, groups_S),
-                        "loss_sparse_nats": loss_sparse_K,
-                        "gain_sparse_nats": choice.loss_short_W[w] - loss_sparse_K,
-                        "kl_sparse_nats": _of_window(outcome.kl_sparse_WK, w),
-                        "kl_short_to_sparse_nats": _of_window(outcome.kl_short_to_sparse_WK, w),
-                    }
-                )
-        return pa.Table.from_pylist(rows, schema=self._schema("selections"))
+        schema = self._schema("selections")
+        tables = []
+        for choice in choices:
+            columns = self._columns_of_choice(choice, window_ids_W)
+            tables.append(pa.table({name: columns[name] for name in schema.names}, schema=schema))
+        if not tables:
+            return schema.empty_table()
+        rows_WC = np.arange(len(choices) * len(window_ids_W)).reshape(len(choices), -1).T
+        return pa.concat_tables(tables).combine_chunks().take(rows_WC.ravel()).combine_chunks()
 
-    def _selected_groups(self, groups: TokenGroups, w: int, groups_S: np.ndarray) -> dict[str, Any]:
-        """Return the columns of ``selections`` that say which tokens the chosen groups of a window have."""
-        tokens_S = groups.num_tokens(np.array([w]), groups_S[None])[0]
-        ends_S = tokens_S.cumsum()
+    def _columns_of_choice(self, choice: _Choice, window_ids_W: np.ndarray) -> dict[str, Any]:
+        """Return the columns of ``selections`` for one choice, a row for each window."""
+        name, outcome, groups, settings = choice.selector, choice.outcome, choice.groups, self.settings
+        num_windows, groups_WS = outcome.groups_WS.shape[0], outcome.groups_WS
+        is_group_WS = groups_WS != NO_GROUP
+        first_WS = np.take_along_axis(groups.first_WI, groups_WS, axis=1)
+        tokens_WS = groups.num_tokens(np.arange(num_windows), groups_WS)
+        positions_P, tokens_W = _positions(first_WS, tokens_WS), tokens_WS.sum(axis=1)
+        num_groups_W = groups.num_groups_W
+        cost = {n: num_evaluations(name, n, settings=settings) for n in np.unique(num_groups_W).tolist()}
+
+        def constant(value: Any) -> list[Any]:
+            return [value] * num_windows
+
         return {
-            **_bounds(groups, w, groups_S[groups_S != NO_GROUP]),
-            "num_tokens": [ends_S[k - 1] for k in self.settings.k],
+            "window_id": window_ids_W,
+            "doc_id": self.windows.doc_ids(window_ids_W),
+            "selector": constant(name),
+            "context": constant(choice.context),
+            "draw": constant(choice.draw),
+            "sees_target": constant(SELECTORS[name].sees_target),
+            "num_evaluations": [cost[n] for n in num_groups_W.tolist()],
+            "positions": _lists(positions_P, tokens_W),
+            "distance_tokens": _lists(self.windows.full_len - positions_P, tokens_W),
+            "scores": _lists(outcome.scores_WI[groups.exists_WI], num_groups_W),
+            "k": constant(settings.k),
+            "group_first": _lists(first_WS[is_group_WS], is_group_WS.sum(axis=1)),
+            "group_last": _lists((first_WS + tokens_WS - 1)[is_group_WS], is_group_WS.sum(axis=1)),
+            "num_tokens": _lists_of_k(tokens_WS.cumsum(axis=1)[:, np.asarray(settings.k) - 1]),
+            "loss_sparse_nats": _lists_of_k(outcome.loss_sparse_WK),
+            "gain_sparse_nats": _lists_of_k(choice.loss_short_W[:, None] - outcome.loss_sparse_WK),
+            "kl_sparse_nats": constant(None) if outcome.kl_sparse_WK is None else _lists_of_k(outcome.kl_sparse_WK),
+            "kl_short_to_sparse_nats": constant(None)
+            if outcome.kl_short_to_sparse_WK is None
+            else _lists_of_k(outcome.kl_short_to_sparse_WK),
         }
 
     def _candidates(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
@@ -271,9 +277,28 @@ def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
     return choices
 
 
-def _of_window(values_WK: Optional[np.ndarray], w: int) -> Optional[np.ndarray]:
-    """Return the values of one window, or None where they were not measured."""
-    return None if values_WK is None else values_WK[w]
+def _positions(first_WS: np.ndarray, tokens_WS: np.ndarray) -> np.ndarray:
+    """Return the positions of all groups of all windows, int64, one group after the other.
+
+    Args:
+        first_WS: int64, the first position of each group.
+        tokens_WS: int64, the number of its tokens; 0 where there is no group.
+    """
+    tokens_G, begins_G = tokens_WS.ravel(), tokens_WS.cumsum() - tokens_WS.ravel()
+    return np.arange(tokens_G.sum()) + np.repeat(first_WS.ravel() - begins_G, tokens_G)
+
+
+def _lists(values: np.ndarray, lengths_W: np.ndarray) -> pa.ListArray:
+    """Return consecutive values as lists of these lengths, with null in place of NaN."""
+    is_nan = np.isnan(values)
+    offsets = np.concatenate([[0], np.cumsum(lengths_W)]).astype(np.int32)
+    dtype = np.int32 if np.issubdtype(values.dtype, np.integer) else np.float32
+    return pa.ListArray.from_arrays(offsets, pa.array(values.astype(dtype), mask=is_nan if is_nan.any() else None))
+
+
+def _lists_of_k(values_WK: np.ndarray) -> pa.ListArray:
+    """Return the values of each window at every k as a list."""
+    return _lists(values_WK.ravel(), np.full(len(values_WK), values_WK.shape[1]))
 
 
 def _stacked(values: Sequence[np.ndarray], num_windows: int) -> list[np.ndarray]:
