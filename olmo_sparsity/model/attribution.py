@@ -16,7 +16,7 @@ query's attention output, and G the derivative of the loss with respect to o.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +35,7 @@ class AttentionState:
         q_BHNE: queries, scaled.
         out_BHNE: attention outputs.
         log_sum_BHN: the log of each softmax's sum, fp32.
-        gradient_BHNE: the derivative of the loss with respect to the outputs.
+        gradient_BHNE: the derivative of the loss with respect to the outputs; [L, B, H, N, E] of L losses.
     """
 
     q_BHNE: torch.Tensor
@@ -79,35 +79,44 @@ class AttentionProbes:
         return (out_BHGQE + probe_BHGQE).flatten(1, 2)
 
     def states(self, loss: torch.Tensor) -> list[AttentionState]:
-        """Return the state of each layer, with the derivatives of a loss of this forward pass."""
-        gradients = torch.autograd.grad(loss, [probe for *_, probe in self._layers])
+        """Return the state of each layer, with the derivatives of a loss of this forward pass, or of L losses, [L]."""
+        gradients = derivatives(loss, [probe for *_, probe in self._layers])
         return [
-            AttentionState(q_BHNE, out_BHNE, log_sum_BHN, gradient.flatten(2, 3))
+            AttentionState(q_BHNE, out_BHNE, log_sum_BHN, gradient.flatten(-3, -2))
             for (q_BHNE, out_BHNE, log_sum_BHN, _), gradient in zip(self._layers, gradients, strict=True)
         ]
+
+
+def derivatives(loss: torch.Tensor, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the derivatives of a loss with respect to tensors [...]; of L losses, [L], they are [L, ...]."""
+    if loss.dim() == 0:
+        return list(torch.autograd.grad(loss, inputs))
+    by_loss = [torch.autograd.grad(one, inputs, retain_graph=True) for one in loss]
+    return [torch.stack(of_input) for of_input in zip(*by_loss, strict=True)]
 
 
 def first_order(
     states: list[AttentionState], far: list[tuple[torch.Tensor, torch.Tensor]], *, attribution: Attribution
 ) -> torch.Tensor:
-    """Return what each far token would add to the loss, to first order; fp32 [B, M].
+    """Return what each far token would add to the loss, to first order; fp32 [B, M], of L losses [L, B, M].
 
     Args:
         states: of each layer of the row.
         far: keys and values of the far tokens in each layer, [B, H, M, E] each.
         attribution: ``gradient``, ``patching`` or ``attention``; see the module. Of the last, only the order means something.
     """
-    total_BM = torch.zeros(len(far[0][0]), far[0][0].shape[2], device=states[0].q_BHNE.device)
+    far_shape = (len(far[0][0]), far[0][0].shape[2])
+    total_BM = torch.zeros(*states[0].gradient_BHNE.shape[:-4], *far_shape, device=states[0].q_BHNE.device)
     for state, (k_BHME, v_BHME) in zip(states, far, strict=True):
         relative_BHNM = (state.q_BHNE @ k_BHME.transpose(2, 3)).float() - state.log_sum_BHN[..., None]
         if attribution == "attention":
-            total_BM -= relative_BHNM.sigmoid().sum(dim=(1, 2)).to(total_BM.device)
+            total_BM -= relative_BHNM.sigmoid().sum(dim=(-3, -2)).to(total_BM.device)
             continue
         weight_BHNM = relative_BHNM.sigmoid() if attribution == "patching" else relative_BHNM.exp()
         through_BHNM = (state.gradient_BHNE @ v_BHME.transpose(2, 3)).float()
         lost_BHN = (state.gradient_BHNE.float() * state.out_BHNE.float()).sum(dim=-1)
-        total_BM += (weight_BHNM * (through_BHNM - lost_BHN[..., None])).sum(dim=(1, 2)).to(total_BM.device)
+        total_BM += (weight_BHNM * (through_BHNM - lost_BHN[..., None])).sum(dim=(-3, -2)).to(total_BM.device)
     return total_BM
 
 
-LossOfLogits = Callable[[torch.Tensor], torch.Tensor]  # logits [B, V], fp32 -> the sum of the rows' losses
+LossOfLogits = Callable[[torch.Tensor], torch.Tensor]  # logits [B, V], fp32 -> the sum of the rows' losses, [] or [L]

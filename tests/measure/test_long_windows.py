@@ -162,3 +162,18 @@ def test_first_order_of_one_attention_is_what_a_far_token_does_to_it() -> None:
         found = first_order(states, [(k_far, v_far)], attribution=attribution)  # type: ignore[arg-type]
         for j in range(far):
             assert found[:, j].numpy() == pytest.approx(((gain(j, log_gate) - nothing) * scale).numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize("path", ["compact", "masked"])
+def test_gradients_of_several_losses_are_those_of_each(path: str) -> None:
+    evaluator = dataclasses.replace(Evaluator(long_model("olmo", VOCAB), LOCAL, batch_tokens=64), path=path)
+    tokens_WT = windows(6, num=5)
+    of_each = [loss_of(tokens_WT.roll(label, dims=1)) for label in range(3)]
+
+    def losses_of_all(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+        return torch.stack([loss(rows, logits_wV) for loss in of_each])
+
+    together_LWM = gate_gradients(evaluator, tokens_WT, loss_function=losses_of_all)
+    for found_WM, loss in zip(together_LWM, of_each, strict=True):
+        torch.testing.assert_close(found_WM, gate_gradients(evaluator, tokens_WT, loss_function=loss))
+    assert (together_LWM[0] - together_LWM[1]).abs().max() > 0.01

@@ -14,6 +14,7 @@ from tiny_models import KINDS, NORMED, build
 from tiny_windows import FULL, LOCAL, M, windows
 
 from olmo_sparsity.config import InfluenceConfig, ModelConfig
+from olmo_sparsity.measure.selection import predictions as predictions_module
 from olmo_sparsity.measure.selection import scores as scores_module
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
 from olmo_sparsity.measure.selection.window_influence import check_screening, measure_context
@@ -192,7 +193,8 @@ def test_a_gradient_that_a_selector_asks_for_screens_too(monkeypatch: pytest.Mon
         asked.append(evaluator)
         return gate_gradients(evaluator, tokens, loss_function=loss_function, **options)
 
-    monkeypatch.setattr(scores_module, "gate_gradients", counted)
+    for module in (scores_module, predictions_module):
+        monkeypatch.setattr(module, "gate_gradients", counted)
     model = build(NORMED).eval()
     low = Evaluator(model.in_dtype(torch.bfloat16), LOCAL)
     for screener, times in ((None, 1), (low, 2)):

@@ -17,6 +17,7 @@ from typing import Optional
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from olmo_sparsity.measure.selection.hierarchy import Rows
 from olmo_sparsity.measure.selection.screening import in_vocabulary, labels_in_vocabulary
@@ -25,6 +26,7 @@ from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses,
 from olmo_sparsity.measure.visible.losses import (
     all_but_one_losses,
     divergence,
+    gate_gradients,
     log_probs,
     long_log_probs_and_attention,
     mask_losses,
@@ -202,6 +204,18 @@ class Predictions:
                 self.evaluator, self.windows.tokens_WT, groups=self.groups, labels_WA=self.labels_WA
             )
         return losses_WIA.cpu().numpy()
+
+    @cached_property
+    def gradients_AWM(self) -> np.ndarray:
+        """The derivatives of the loss of each label by gates on all positions, at gate 0; fp32 [A, W, M]."""
+
+        def losses(rows: slice, logits_wV: torch.Tensor) -> torch.Tensor:
+            labels_wA = self.labels_WA[rows]
+            return torch.stack(
+                [F.cross_entropy(logits_wV, labels_w, reduction="sum") for labels_w in labels_wA.unbind(1)]
+            )
+
+        return gate_gradients(self.evaluator, self.windows.tokens_WT, loss_function=losses).cpu().numpy()
 
     @cached_property
     def lasso_masks_WNI(self) -> np.ndarray:

@@ -207,7 +207,7 @@ class WindowScores:
     @cached_property
     def gradient_WI(self) -> np.ndarray:
         """Minus the derivative of the loss with respect to gates on the tokens of group j, at gate 0; their sum, fp32 [W, I]."""
-        return -self._gate_gradients(self.evaluator, "loss")
+        return -self.groups.sums(self.predictions.gradients_AWM[self.label])
 
     @property
     def loss_all_but_one_WI(self) -> np.ndarray:

@@ -33,7 +33,7 @@ from olmo_sparsity.measure.visible.passes import (
     prefix_of_some,
 )
 from olmo_sparsity.measure.visible.visibility import gate_bias, gated_positions, with_anchor
-from olmo_sparsity.model.attribution import Attribution, first_order
+from olmo_sparsity.model.attribution import Attribution, derivatives, first_order
 from olmo_sparsity.model.causal_model import KeysValues
 from olmo_sparsity.progress import tokens_ran
 
@@ -41,11 +41,11 @@ LOG_GATE = (
     -23.0
 )  # of the gate that stands for 0: small enough for the derivative at 0, large enough for fp32; exact in bf16
 BACKWARD_MEMORY = 16  # a differentiated pass keeps at least this many times the activations of a forward pass
-BACKWARD_PASSES = 3  # forward passes that a pass forward and backward takes the time of, roughly
+BACKWARD_PASSES = 2  # forward passes that a backward pass takes the time of, roughly
 GRADIENT_MEMORY = 4  # forward passes whose memory the local tokens take, run forward and backward
 FAR_TOKENS = 256  # long-range tokens whose keys and values are held at once; they run under a mask of this length
 GRADIENT_TOKENS = 2048  # tokens of a differentiated pass for which every machine has the memory
-LossFunction = Callable[[slice, torch.Tensor], torch.Tensor]  # (windows, their logits_wV, fp32) -> sum of their losses
+LossFunction = Callable[[slice, torch.Tensor], torch.Tensor]  # (windows, logits_wV, fp32) -> sums of losses, [] or [L]
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,9 @@ def mask_losses(
 def gate_gradients(
     evaluator: Evaluator, tokens_WT: torch.Tensor, *, loss_function: LossFunction, attribution: Attribution = "gradient"
 ) -> torch.Tensor:
-    """Return what unmasking each long-range position alone would do to a loss, to first order; fp32 [W, M].
+    """Return what unmasking each long-range position alone would do to a loss, to first order.
+
+    The result is fp32 [W, M], of L losses [L, W, M].
 
     The gate of a token multiplies the weight (before normalisation) with which those attend to it that it would be hidden
     from, in every layer and head; gate 0 hides it. At gate 0 the local tokens run forward and backward, and of a long-range
@@ -326,7 +328,7 @@ def gate_gradients(
     Args:
         evaluator: the model.
         tokens_WT: int64, the windows, without their targets.
-        loss_function: sums the losses of some windows.
+        loss_function: sums the losses of some windows; L losses of one pass cost one forward pass, and L backward.
         attribution: ``gradient``: the derivative with respect to the gate, at gate 0; the others are of
             ``olmo_sparsity.model.attribution``, on every path; of a model whose attention cannot be read, ``gradient``.
     """
@@ -341,14 +343,15 @@ def gate_gradients(
         ]
         readable = [gradients_wM for gradients_wM in found if gradients_wM is not None]
         if len(readable) == len(found):
-            return torch.cat(readable)
+            return torch.cat(readable, dim=-2)
     batch_tokens = max(evaluator.batch_tokens // BACKWARD_MEMORY, min(evaluator.batch_tokens, GRADIENT_TOKENS))
     small = dataclasses.replace(evaluator, batch_tokens=batch_tokens)
     return torch.cat(
         [
             _gradients_under_gates(evaluator, tokens_WT[windows], functools.partial(loss_function, windows))
             for windows in small.batches(num_windows, evaluator.window_len(full_len))
-        ]
+        ],
+        dim=-2,
     )
 
 
@@ -377,7 +380,8 @@ def _gradients_of_local_rows(
         )
         if states is None:
             return None
-        tokens_ran(BACKWARD_PASSES * len(tokens_wT) * evaluator.local_len)
+        num_losses = states[0].gradient_BHNE.shape[:-4].numel()
+        tokens_ran((1 + num_losses * BACKWARD_PASSES) * len(tokens_wT) * evaluator.local_len)
         parts = []
         for begin in range(num_anchors, cut, FAR_TOKENS):
             block = slice(begin, min(begin + FAR_TOKENS, cut))
@@ -386,7 +390,7 @@ def _gradients_of_local_rows(
             else:
                 far = [(k_wHPE[:, :, block], v_wHPE[:, :, block]) for k_wHPE, v_wHPE in prefix]
             parts.append(first_order(states, far, attribution=attribution))
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=-1)
 
 
 def _gated_windows(evaluator: Evaluator, tokens_wT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -414,7 +418,7 @@ def _keys_values_alone(
 def _gradients_under_gates(
     evaluator: Evaluator, tokens_wT: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Return the derivative of a loss with respect to the gates at 0 of all long-range tokens, fp32 [w, M]."""
+    """Return the derivative of a loss with respect to the gates at 0 of all long-range tokens, fp32 [w, M], or [L, w, M]."""
     num_anchors, num_long_range = evaluator.num_anchors, tokens_wT.shape[1] - evaluator.local_len
     tokens_wT, positions_wT = _gated_windows(evaluator, tokens_wT)
     long_range = slice(num_anchors, num_anchors + num_long_range)
@@ -424,6 +428,6 @@ def _gradients_under_gates(
         log_gate_wT.requires_grad_()
         bias_wTT = gate_bias(log_gate_wT, local_len=evaluator.local_len, visibility=evaluator.visibility)
         logits_wV = evaluator.model.last_logits(tokens_wT, positions_wT, bias_BTT=bias_wTT)
-        (gradient_wT,) = torch.autograd.grad(loss(logits_wV.float()), log_gate_wT)
-    tokens_ran(BACKWARD_PASSES * tokens_wT.numel())
-    return gradient_wT[:, long_range] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
+        (gradient_wT,) = derivatives(loss(logits_wV.float()), [log_gate_wT])
+    tokens_ran((1 + gradient_wT.shape[:-2].numel() * BACKWARD_PASSES) * tokens_wT.numel())
+    return gradient_wT[..., long_range] / math.exp(LOG_GATE)  # d/d gate = (d/d log gate) / gate
