@@ -20,9 +20,10 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.transforms import Bbox
 
 from olmo_sparsity.statistics.several.comparison import Comparison
+from olmo_sparsity.statistics.several.hypothesis import Hypothesis
 from olmo_sparsity.statistics.single.measured import Measured
 
-from . import classes, compare, distance, prediction_recovered, recovered_fraction, spectrum
+from . import classes, compare, distance, hypothesis, prediction_recovered, recovered_fraction, spectrum
 from .output import Drawn
 from .paper import drawn_for
 
@@ -56,6 +57,12 @@ def of_report(measured: Measured) -> dict[str, PageFigure]:
     """Return the figures of the report, by name."""
     with drawn_for(None):
         return _by_name(drawn for module in OF_REPORT for drawn in module.draw(measured))
+
+
+def of_hypothesis(found: Hypothesis) -> dict[str, PageFigure]:
+    """Return the figure of the test of sparsity, by name."""
+    with drawn_for(None):
+        return _by_name([hypothesis.draw_hypothesis(found)])
 
 
 def of_comparison(comparison: Comparison) -> dict[str, PageFigure]:

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
@@ -17,10 +18,12 @@ from olmo_sparsity.tables.reading import figures_folder, run_of_tables
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.excerpts import shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
+from olmo_sparsity.view.hypothesis import thirds_table
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import NUM_WINDOWS, SEED, Report, page_json, read_report, shown_tables
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.captions import contrast_words
+from olmo_sparsity.wording.hypothesis import hypothesis_sentences
 from olmo_sparsity.wording.setup import VISIBILITY_WORDS, anchor_words, null_words, overlap_words
 from olmo_sparsity.wording.spectrum import spectrum_sentences
 from olmo_sparsity.wording.units import unit_definition, units_of, units_words
@@ -32,16 +35,21 @@ SCRIPTS = ("draw.js", "saving.js", "figure4.js", "words.js", "address.js", "repo
 def render(report: Report) -> str:
     """Return the page, with the figures that are drawn of the measurement."""
     measured = report.measured
-    summary = measured.summary
+    summary, found = measured.summary, hypothesis_of(measured.tables)
+    figures, tables = figure_script("on_page").of_report(measured), shown_tables(measured)
+    if found is not None:
+        figures |= figure_script("on_page").of_hypothesis(found)
+        tables["hypothesis"] = thirds_table(found.main[0])
     return pages.render(
         "report.html",
         styles=STYLES,
         scripts=SCRIPTS,
         data=page_json(report),
-        figures=figure_script("on_page").of_report(measured),
-        tables=shown_tables(measured),
+        figures=figures,
+        tables=tables,
         summary=summary,
         answer=answer(summary, shown_first(measured.measurement)),
+        hypothesis_words=[] if found is None else list(hypothesis_sentences(found)),
         spectrum_words=spectrum_sentences(measured.spectra, summary),
         contrasts=[words for words in map(contrast_words, measured.classes) if words],
         facts=_facts(measured),

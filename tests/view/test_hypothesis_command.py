@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 from analysis import hypothesis as figure_of_hypothesis
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, read_hypothesis
+from olmo_sparsity.statistics.several.hypothesis import THIRDS, Hypothesis, hypothesis_of, read_hypothesis
 from olmo_sparsity.statistics.several.reactions import read_reactions
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished, read_table
+from olmo_sparsity.view.report import write_report
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +210,13 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "there is no training run here" in message("--run", str(empty))
+
+
+def test_the_report_tests_the_reactions_of_its_own_measurement(runs: list[Path], tmp_path: Path) -> None:
+    older = newest_finished(runs[0])
+    alone = read_hypothesis(runs[:1], every=False)
+    write_report(older, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    gain = alone.main[0].contrasts.gain_nats.mean
+    assert f"real {gain:.4f}".replace("-", "\N{MINUS SIGN}") in page and 'id="hypothesis-title"' in page
+    assert hypothesis_of(newest_finished(runs[-1])) is None  # a ceiling has nothing beyond its row

@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, Lengths, unit_of
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.manifests import read_config_of
-from olmo_sparsity.tables.reading import list_finished, read_manifest
+from olmo_sparsity.tables.reading import list_finished, read_manifest, run_of_tables
 
 THIRDS = ("dense", "middle", "sparse")
 # The most bins of what targets are matched on: equal shares of the targets, or equally wide parts of the distances.
@@ -463,7 +463,30 @@ def _kept(windows: Any, units: Units, analysis: Analysis) -> np.ndarray:
     return keep_W
 
 
-def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool = True) -> Hypothesis:
+def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]:
+    """Return the comparison within one measurement; None where it has no reactions to what lies beyond a training row.
+
+    Args:
+        tables: a finished influence folder, in a run folder.
+        selector: whose first token tells how sparse a reaction is.
+    """
+    run = run_of_tables(tables)
+    if run is None or not (run / "manifest.json").is_file():
+        return None
+    context = read_manifest(tables)["context"]
+    row_len = context.get("train_len") if is_pretrained(run) else read_config_of(run).context.row_len
+    if row_len is None or row_len >= context["full_len"] or not _has_reactions(tables, run, row_len, selector):
+        return None
+    return read_hypothesis([run], selector=selector, every=False, folders={run: tables})
+
+
+def read_hypothesis(
+    runs: Sequence[Path],
+    *,
+    selector: str = "kl",
+    every: bool = True,
+    folders: Optional[Mapping[Path, Path]] = None,
+) -> Hypothesis:
     """Read the reactions of runs, and compare gain and sparsity.
 
     Runs of a configuration with several seeds are one model; one model may be a ceiling, whose rows are as long as the full
@@ -474,13 +497,15 @@ def read_hypothesis(runs: Sequence[Path], *, selector: str = "kl", every: bool =
             local tokens as a training row has.
         selector: whose first token tells how sparse a reaction is.
         every: compare in the other ways, ``ROBUSTNESS``, too, which takes most of the time.
+        folders: the influence folder of each run; by default the newest that has the reactions.
 
     Raises:
         UserError: there is no such measurement, the windows differ, or there is no model that is no ceiling.
     """
     grouped = trained_models(runs)
     row_len, ceiling_run = _row_len(grouped)
-    folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
+    if folders is None:
+        folders = {run: _tables_of(run, row_len=row_len, selector=selector) for model in grouped for run in model.runs}
     _check_same_windows(folders)
     analyses = [
         other
@@ -602,6 +627,16 @@ def _stated_row_len(run: Path) -> int:
     )
 
 
+def _has_reactions(folder: Path, run: Path, row_len: int, selector: str) -> bool:
+    """Return whether a measurement has the reactions to single tokens beyond a row, chosen by a selector."""
+    manifest = read_manifest(folder)
+    context = manifest["context"]
+    is_of_row = context["local_len"] == row_len and unit_of(manifest) == "token"
+    if is_pretrained(run):
+        is_of_row = is_of_row and context.get("train_len") == row_len
+    return is_of_row and selector in _selectors(folder) and 1 in manifest["influence"]["k"]
+
+
 def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
     """Return the newest influence folder of a run with as many local tokens as a training row, and this selector.
 
@@ -611,11 +646,7 @@ def _tables_of(run: Path, *, row_len: int, selector: str) -> Path:
         UserError: there is none.
     """
     for folder in reversed(list_finished(run)):
-        manifest = read_manifest(folder)
-        is_of_row = manifest["context"]["local_len"] == row_len and unit_of(manifest) == "token"
-        if is_pretrained(run):
-            is_of_row = is_of_row and manifest["context"].get("train_len") == row_len
-        if is_of_row and selector in _selectors(folder) and 1 in manifest["influence"]["k"]:
+        if _has_reactions(folder, run, row_len, selector):
             return folder
     stated = f"--train-len {row_len} " if is_pretrained(run) else ""
     raise UserError(
