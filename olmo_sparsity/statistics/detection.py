@@ -122,13 +122,6 @@ class _SelectorNumber:
 
 
 @dataclass(frozen=True)
-class _InThird:
-    """Key of the number of windows whose planted tokens lie in one third of the distances."""
-
-    third: int
-
-
-@dataclass(frozen=True)
 class _Windows:
     """The windows of one suite.
 
@@ -243,7 +236,7 @@ def _suite_sums(
     for name in LOSSES:
         sums[name] = units.sums(rows[name])
     for third in range(NUM_DISTANCES):
-        sums[_InThird(third)] = units.sums(third_W == third)
+        sums["in third", third] = units.sums(third_W == third)
     for selector in selectors:
         ranked = rankings[rankings["selector"] == selector].set_index("window_id").loc[rows["window_id"]]
         hits_WM = hits(np.stack(ranked["ranked_positions"].to_list()), windows.truth)
@@ -271,7 +264,7 @@ def _suite_quantities(
             values[key] = totals[key] / n
         for third in range(NUM_DISTANCES):
             key = _SelectorNumber(selector, "third", third)
-            values[key] = totals[key] / totals[_InThird(third)]
+            values[key] = totals[key] / totals["in third", third]
     values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
     values["planted_gain_nats"] = values["loss_short_nats"] - values["loss_planted_nats"]
     return values

@@ -8,12 +8,12 @@ from typing import Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.several.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.single.measurement import Measurement, load
 from olmo_sparsity.statistics.single.model_setup import subject_names
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
+WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
 TEXT_KEYS = ("tokens_sha256", "windows_sha256")  # of the manifest
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -57,29 +57,21 @@ class Agreement:
         return next(overlap for overlap in self.overlap if overlap.k == k)
 
 
-@dataclass(frozen=True)
-class _PairKey:
-    """Key of a number of two selectors."""
+class _Key(NamedTuple):
+    """Key of a number of two selectors.
 
+    Attributes:
+        name: ``common``: share of common positions or groups among the k chosen; ``ranked``: windows that have a rank
+            correlation; ``correlation``: rank correlation.
+        a: the first selector.
+        b: the second one.
+        k: of ``common``.
+    """
+
+    name: str
     a: str
     b: str
-
-
-@dataclass(frozen=True)
-class _Common(_PairKey):
-    """Share of common positions or groups among the k chosen."""
-
-    k: int
-
-
-@dataclass(frozen=True)
-class _Ranked(_PairKey):
-    """Windows that have a rank correlation."""
-
-
-@dataclass(frozen=True)
-class _Correlation(_PairKey):
-    """Rank correlation."""
+    k: int = 0
 
 
 def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarray:
@@ -100,7 +92,7 @@ def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarr
 
 def _agreement_of_part(
     part: pa.Table, measurement: Measurement, *, context: str
-) -> tuple[np.ndarray, dict[_PairKey, np.ndarray]]:
+) -> tuple[np.ndarray, dict[_Key, np.ndarray]]:
     """Compute the terms that ``agreement`` sums, for the windows of one part of ``selections``.
 
     Returns:
@@ -126,14 +118,14 @@ def _agreement_of_part(
             chosen_wM = np.zeros((len(windows_w), width + 1), dtype=bool)  # the last place: no more groups
             np.put_along_axis(chosen_wM, chosen_RS[rows_r, :k] % (width + 1), True, axis=1)
             chosen_of[selector, k] = chosen_wM[:, :width]
-    terms: dict[_PairKey, np.ndarray] = {}
+    terms: dict[_Key, np.ndarray] = {}
     for a, b in combinations(measurement.selectors, 2):
         for k in measurement.ks:
             common_w = (chosen_of[a, k] & chosen_of[b, k]).sum(axis=1)
-            terms[_Common(a, b, k)] = common_w / np.minimum(k, num_groups_w)
+            terms[_Key("common", a, b, k)] = common_w / np.minimum(k, num_groups_w)
         correlation_w = (ranks_of[a] * ranks_of[b]).sum(axis=1)
-        terms[_Ranked(a, b)] = np.isfinite(correlation_w)
-        terms[_Correlation(a, b)] = np.nan_to_num(correlation_w)
+        terms[_Key("ranked", a, b)] = np.isfinite(correlation_w)
+        terms[_Key("correlation", a, b)] = np.nan_to_num(correlation_w)
     return windows_w, terms
 
 
@@ -167,9 +159,9 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
     units = document_units(measurement.windows["doc_id"])
     weights_W = measurement.weights_W
     sums: dict[Any, np.ndarray] = {"weight": units.sums(weights_W)}
-    num_ranked = dict.fromkeys((_Ranked(a, b) for a, b in pairs), 0)
+    num_ranked = dict.fromkeys(pairs, 0)
     for a, b in pairs:
-        for key in (*(_Common(a, b, k) for k in ks), _Ranked(a, b), _Correlation(a, b)):
+        for key in (*(_Key("common", a, b, k) for k in ks), _Key("ranked", a, b), _Key("correlation", a, b)):
             sums[key] = units.zeros()
     columns = ["window_id", "selector", "context", _chosen_column(measurement), "scores"]
     for part in read_parts(folder, "selections", columns=columns):
@@ -177,14 +169,15 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
         for key, values_w in terms.items():
             # A part has few windows, and the units are many.
             np.add.at(sums[key], units.unit_W[windows_w], weights_W[windows_w] * values_w)
-            if isinstance(key, _Ranked):
-                num_ranked[key] += int(values_w.sum())
+            if key.name == "ranked":
+                num_ranked[key.a, key.b] += int(values_w.sum())
 
-    def means(totals: Mapping[Any, np.ndarray]) -> dict[_PairKey, np.ndarray]:
-        values: dict[_PairKey, np.ndarray] = {}
+    def means(totals: Mapping[Any, np.ndarray]) -> dict[_Key, np.ndarray]:
+        values: dict[_Key, np.ndarray] = {}
         for a, b in pairs:
-            values |= {_Common(a, b, k): totals[_Common(a, b, k)] / totals["weight"] for k in ks}
-            values[_Correlation(a, b)] = totals[_Correlation(a, b)] / totals[_Ranked(a, b)]
+            values |= {(key := _Key("common", a, b, k)): totals[key] / totals["weight"] for k in ks}
+            correlation = _Key("correlation", a, b)
+            values[correlation] = totals[correlation] / totals[_Key("ranked", a, b)]
         return values
 
     estimate_of = estimates(sums, means)
@@ -193,9 +186,9 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
         Agreement(
             (a, b),
             context,
-            tuple(Overlap(k, chance_of[k], estimate_of[_Common(a, b, k)]) for k in ks),
-            estimate_of[_Correlation(a, b)],
-            num_windows - num_ranked[_Ranked(a, b)],
+            tuple(Overlap(k, chance_of[k], estimate_of[_Key("common", a, b, k)]) for k in ks),
+            estimate_of[_Key("correlation", a, b)],
+            num_windows - num_ranked[a, b],
         )
         for a, b in pairs
     ]
