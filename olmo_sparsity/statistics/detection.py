@@ -209,11 +209,7 @@ def _suite(rows: pd.DataFrame, rankings: pd.DataFrame, *, record: dict[str, Any]
         num_documents=int(rows["doc_id"].nunique()),
         chance=float((windows.num_true_W / (full_len - local_len)).mean()),
         mean_planted_tokens=float(windows.num_true_W.mean()),
-        loss_short_nats=mean("loss_short_nats"),
-        loss_long_nats=mean("loss_long_nats"),
-        loss_planted_nats=mean("loss_planted_nats"),
-        long_gain_nats=mean("long_gain_nats"),
-        planted_gain_nats=mean("planted_gain_nats"),
+        **{name: mean(name) for name in (*LOSSES, "long_gain_nats", "planted_gain_nats")},
         gate=gate_of(mean("long_gain_nats")),
         selectors=tuple(_selector_detection(name, estimate_of, windows=windows, ks=ks) for name in selectors),
     )

@@ -108,13 +108,9 @@ def with_seed_variance(
     if not parts:
         return dict(over_documents)
     return {
-        key: _with_seeds(estimate, [_part_of(part, i) for part in parts], num_units=num_units)
+        key: _with_seeds(estimate, [replace(part, variance=part.variance[i]) for part in parts], num_units=num_units)
         for i, (key, estimate) in enumerate(over_documents.items())
     }
-
-
-def _part_of(part: VariancePart, quantity: int) -> VariancePart:
-    return replace(part, variance=part.variance[quantity])
 
 
 def _seed_parts(sums: SumsOfModels[SumKey], quantities: QuantitiesOfModels[SumKey, QuantityKey]) -> list[VariancePart]:

@@ -14,7 +14,7 @@ from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
-from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.summary import (
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
@@ -188,7 +188,7 @@ def _settings(tables: Path) -> Any:
         [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
         manifest.get("positions", "kept"),  # older manifests do not say it, neither here nor under ``influence``
         manifest["checkpoint"]["step"],
-        [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
+        [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )
 
 
