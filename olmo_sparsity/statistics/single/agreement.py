@@ -18,6 +18,8 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
 
+CONTEXT = "real"  # the choices that are compared
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -40,7 +42,7 @@ class Agreement:
 
     Attributes:
         selectors: their names.
-        context: ``real`` or ``null``.
+        context: ``real``.
         overlap: one entry for each k.
         rank_correlation: mean over windows of Spearman's correlation of the scores; None where no window has one.
         num_windows_left_out: windows without a rank correlation, since one of the two scores all positions equally.
@@ -90,9 +92,7 @@ def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarr
     return ranks_WI
 
 
-def _agreement_of_part(
-    part: pa.Table, measurement: Measurement, *, context: str
-) -> tuple[np.ndarray, dict[_Key, np.ndarray]]:
+def _agreement_of_part(part: pa.Table, measurement: Measurement) -> tuple[np.ndarray, dict[_Key, np.ndarray]]:
     """Compute the terms that ``agreement`` sums, for the windows of one part of ``selections``.
 
     Returns:
@@ -107,9 +107,9 @@ def _agreement_of_part(
     chosen_of: dict[tuple[str, int], np.ndarray] = {}
     ranks_of: dict[str, np.ndarray] = {}
     num_groups_w = np.empty(0, dtype=np.int64)  # the same for all selectors
-    for selector, context_of_rows, rows_r in rows_by_choice(part):
+    for selector, context, rows_r in rows_by_choice(part):
         rows_r = rows_r[windows_R[rows_r] >= 0]
-        if context_of_rows != context or selector not in measurement.selectors:
+        if context != CONTEXT or selector not in measurement.selectors:
             continue
         rows_r = rows_r[np.argsort(windows_R[rows_r])]
         num_groups_w = num_groups_R[rows_r]
@@ -134,23 +134,21 @@ def _chosen_column(measurement: Measurement) -> str:
     return "positions" if measurement.unit == "token" else "group_first"
 
 
-def _chance(measurement: Measurement, k: int, *, context: str) -> float:
+def _chance(measurement: Measurement, k: int) -> float:
     """Return the mean share of k random groups that k other random groups hold."""
     if measurement.unit == "token":
         return k / measurement.lengths.num_long_range
-    num_groups_W = measurement.windows["num_groups" if context == "real" else "null_num_groups"].to_numpy()
-    return float(np.average(np.minimum(k / num_groups_W, 1.0), weights=measurement.weights_W))
+    return float(np.average(np.minimum(k / measurement.num_groups_W(CONTEXT), 1.0), weights=measurement.weights_W))
 
 
-def agreement(folder: Path, measurement: Measurement, *, context: str = "real") -> list[Agreement]:
-    """Return how far each two selectors agree on the same windows, under the same context.
+def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
+    """Return how far each two selectors agree on the same windows, under the real context.
 
     Positions and scores are read part by part, and only sums are kept.
 
     Args:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
-        context: ``real`` or ``null``.
     """
     pairs, ks = list(combinations(measurement.selectors, 2)), measurement.ks
     if not pairs:
@@ -165,7 +163,7 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
             sums[key] = units.zeros()
     columns = ["window_id", "selector", "context", _chosen_column(measurement), "scores"]
     for part in read_parts(folder, "selections", columns=columns):
-        windows_w, terms = _agreement_of_part(part, measurement, context=context)
+        windows_w, terms = _agreement_of_part(part, measurement)
         for key, values_w in terms.items():
             # A part has few windows, and the units are many.
             np.add.at(sums[key], units.unit_W[windows_w], weights_W[windows_w] * values_w)
@@ -181,11 +179,11 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
         return values
 
     estimate_of = estimates(sums, means)
-    chance_of = {k: _chance(measurement, k, context=context) for k in ks}
+    chance_of = {k: _chance(measurement, k) for k in ks}
     return [
         Agreement(
             (a, b),
-            context,
+            CONTEXT,
             tuple(Overlap(k, chance_of[k], estimate_of[_Key("common", a, b, k)]) for k in ks),
             estimate_of[_Key("correlation", a, b)],
             num_windows - num_ranked[a, b],
