@@ -11,6 +11,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 
 ALL = "all"  # in place of the names of selectors
+EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
 GRIDS = ("all", "geometric")  # in place of the values of k: every one, or powers of two and the largest
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, Optional
 
-from olmo_sparsity.config.flags import Flag
+from olmo_sparsity.config.flags import EVERY_MEASUREMENT, Flag
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.errors import UserError
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
-MEASURING = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
 
 
 def parse_rope_scaling(text: str) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class PretrainedConfig:
         most=LARGEST_LENGTH,
         flag=Flag(
             "Tokens of a row of a pretrained model's training, as its authors say. Default: not known.",
-            MEASURING,
+            EVERY_MEASUREMENT,
             metavar="N",
         ),
     )
@@ -74,7 +73,7 @@ class PretrainedConfig:
         "the text. yarn: YaRN. dynamic and yarn begin at train_len, or where it is null at the model's number of positions.",
         flag=Flag(
             "Scale rotary positions: linear, dynamic or yarn, and the factor, such as yarn:4. Default: none.",
-            MEASURING,
+            EVERY_MEASUREMENT,
             metavar="METHOD:FACTOR",
             parse=parse_rope_scaling,
         ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Optional
+from dataclasses import dataclass
+from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.records.selectors import SELECTORS
@@ -136,7 +136,7 @@ class SyntheticConfig:
         for name in ("modulus", "background", "test_row_len"):
             value = getattr(self, name)
             require(
-                self.task == "parity" or value == _default(name),
+                self.task == "parity" or value == getattr(SyntheticConfig, name),
                 f"synthetic.{name} = {value}: only for synthetic.task = parity",
             )
         require(
@@ -194,8 +194,3 @@ class SyntheticConfig:
     def row_len(self, length: int, k: int) -> int:
         """Return the tokens of a prompt of ``length`` and its response."""
         return length + QUERY_TOKENS[self.task] + (k if self.scratchpad else 1)
-
-
-def _default(name: str) -> Any:
-    """Return the default of a key."""
-    return next(item.default for item in fields(SyntheticConfig) if item.name == name)

@@ -63,13 +63,6 @@ class ContextCurve:
     points: tuple[CurvePoint, ...]
 
 
-@dataclass(frozen=True)
-class _Change:
-    """Key of the change of the loss at a number of visible tokens."""
-
-    num_visible_tokens: int
-
-
 def context_curve(folder: Path) -> ContextCurve:
     """Read a context curve and estimate its losses.
 
@@ -83,11 +76,11 @@ def context_curve(folder: Path) -> ContextCurve:
 
     def quantities(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
         means = {number: totals[number] / totals["weights"] for number in visible}
-        changes = {_Change(number): means[number] - means[lengths.len_before_gain] for number in visible}
+        changes = {("change", number): means[number] - means[lengths.len_before_gain] for number in visible}
         return {**means, **changes}
 
     estimate_of = defined_estimates(sums, quantities)
-    points = [CurvePoint(number, estimate_of[number], estimate_of[_Change(number)]) for number in visible]
+    points = [CurvePoint(number, estimate_of[number], estimate_of["change", number]) for number in visible]
     return curve_of_points(manifest, points)
 
 

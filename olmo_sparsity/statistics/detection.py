@@ -122,13 +122,6 @@ class _SelectorNumber:
 
 
 @dataclass(frozen=True)
-class _InThird:
-    """Key of the number of windows whose planted tokens lie in one third of the distances."""
-
-    third: int
-
-
-@dataclass(frozen=True)
 class _Windows:
     """The windows of one suite.
 
@@ -216,11 +209,7 @@ def _suite(rows: pd.DataFrame, rankings: pd.DataFrame, *, record: dict[str, Any]
         num_documents=int(rows["doc_id"].nunique()),
         chance=float((windows.num_true_W / (full_len - local_len)).mean()),
         mean_planted_tokens=float(windows.num_true_W.mean()),
-        loss_short_nats=mean("loss_short_nats"),
-        loss_long_nats=mean("loss_long_nats"),
-        loss_planted_nats=mean("loss_planted_nats"),
-        long_gain_nats=mean("long_gain_nats"),
-        planted_gain_nats=mean("planted_gain_nats"),
+        **{name: mean(name) for name in (*LOSSES, "long_gain_nats", "planted_gain_nats")},
         gate=gate_of(mean("long_gain_nats")),
         selectors=tuple(_selector_detection(name, estimate_of, windows=windows, ks=ks) for name in selectors),
     )
@@ -243,7 +232,7 @@ def _suite_sums(
     for name in LOSSES:
         sums[name] = units.sums(rows[name])
     for third in range(NUM_DISTANCES):
-        sums[_InThird(third)] = units.sums(third_W == third)
+        sums["in third", third] = units.sums(third_W == third)
     for selector in selectors:
         ranked = rankings[rankings["selector"] == selector].set_index("window_id").loc[rows["window_id"]]
         hits_WM = hits(np.stack(ranked["ranked_positions"].to_list()), windows.truth)
@@ -271,7 +260,7 @@ def _suite_quantities(
             values[key] = totals[key] / n
         for third in range(NUM_DISTANCES):
             key = _SelectorNumber(selector, "third", third)
-            values[key] = totals[key] / totals[_InThird(third)]
+            values[key] = totals[key] / totals["in third", third]
     values["long_gain_nats"] = values["loss_short_nats"] - values["loss_long_nats"]
     values["planted_gain_nats"] = values["loss_short_nats"] - values["loss_planted_nats"]
     return values

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
-from olmo_sparsity.records.measured import AnchorChoice, Estimand, NullContext, PositionIDs, Visibility
+from olmo_sparsity.records.measured import Anchor, AnchorChoice, Estimand, NullContext, PositionIDs, Visibility
 from olmo_sparsity.storage.files import (
     CHECKSUM,
     is_as_written,
@@ -88,13 +88,6 @@ class Model(Struct):
     architecture: str = ""
     max_position: int = 0
     rope_scaling: Optional[str] = None
-
-
-class Anchor(Struct):
-    """The first token in front of every window."""
-
-    id: int
-    text: str
 
 
 class AnchorLosses(Struct):

@@ -37,11 +37,6 @@ VALIDATION, EVALUATION = 1_000_003, 1_000_004
 PLACE_SEEDS: dict[Optional[Place], list[int]] = {None: [], "inside": [1], "beyond": [2]}
 
 
-def consecutive_ids(num_rows: int, row_len: int) -> np.ndarray:
-    """Return 0, 1, 2, ... for each row; int64 [B, T]."""
-    return np.broadcast_to(np.arange(row_len), (num_rows, row_len))
-
-
 def shifted_ids(rng: np.random.Generator, ids_BT: np.ndarray, *, length_B: np.ndarray, max_position: int) -> np.ndarray:
     """Add to the position IDs of each row one random shift, uniform among those that keep them below ``max_position``.
 
@@ -160,9 +155,10 @@ def _placed(config: Config, rng: np.random.Generator, sequences: Sequences, *, t
             rng, length_B=length_B, row_len=row_len, max_position=max_position, num_chunks=config.pose.num_chunks
         )
         return PlacedSequences(sequences, ids_BT)
+    is_consecutive = settings.positions in ("pose", "shifted")
+    ids_BT = np.broadcast_to(np.arange(row_len), (num_rows, row_len)) if is_consecutive else sequences.coupled_BT
     if settings.positions == "pose":
-        return PlacedSequences(sequences, consecutive_ids(num_rows, row_len))
-    ids_BT = consecutive_ids(num_rows, row_len) if settings.positions == "shifted" else sequences.coupled_BT
+        return PlacedSequences(sequences, ids_BT)
     return PlacedSequences(sequences, shifted_ids(rng, ids_BT, length_B=length_B, max_position=max_position))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import logging
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from olmo_sparsity.storage.files import check_regular, written_whole
 from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import read_verified
-from olmo_sparsity.tables.parts import finalize, missing_parts, part_path
+from olmo_sparsity.tables.parts import finalize, missing_parts, part_number, part_path
 from olmo_sparsity.tables.reading import DAMAGED, check_identity, check_values, folder_version, is_readable, version_of
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 
@@ -149,8 +148,7 @@ def _check_table(folder: Path, table: str, *, manifest: dict[str, Any]) -> list[
     num_windows, problems = manifest["num_windows"], []
     counts = _WindowCounts(num_windows)
     for path in sorted((folder / table).glob("*.parquet")):
-        number = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
-        part = None if number is None else int(number[1])
+        part = part_number(path)
         if part is None or part >= manifest["num_parts"]:
             problems.append(f"{path}: there is no such part among the {manifest['num_parts']} of this measurement")
             part = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pyarrow as pa
 
@@ -19,6 +19,12 @@ from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
 def part_name(part: int) -> str:
     """Return the file name of a part in the folder of its table."""
     return f"part-{part:05d}.parquet"
+
+
+def part_number(path: Path) -> Optional[int]:
+    """Return the number of a part, as the name of its file tells it; None: it is no name of a part."""
+    match = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
+    return None if match is None else int(match[1])
 
 
 def part_path(folder: Path, table: str, *, part: int) -> Path:
@@ -51,8 +57,8 @@ def check_no_more_parts(folder: Path, table: str, *, num_parts: int) -> None:
         UserError: it has one.
     """
     for path in sorted((folder / table).glob("part-*.parquet")):
-        number = re.fullmatch(r"part-(\d{5,})\.parquet", path.name)
-        if number is not None and int(number[1]) >= num_parts:
+        number = part_number(path)
+        if number is not None and number >= num_parts:
             raise UserError(
                 f"{path}: {folder / 'manifest.json'} counts num_parts = {num_parts} of this measurement, so there is no such "
                 "part; the manifest was changed, or the file belongs elsewhere"

@@ -16,11 +16,6 @@ class Limits(NamedTuple):
     documents: Optional[int]
     tokens: Optional[int]
 
-    @property
-    def are_set(self) -> bool:
-        """True if there is any limit."""
-        return self != (None, None)
-
     def are_reached_by(self, documents: int, tokens: int) -> bool:
         """Return True if so many documents and tokens reach one of the limits."""
         return (self.documents is not None and documents >= self.documents) or (

@@ -149,10 +149,16 @@ def is_prepared(folder: Path) -> bool:
     return manifest.get("status") == "complete" and manifest.get("format") == FORMAT
 
 
-def _check_size(path: Path, size: int, *, remedy: str) -> None:
+def remedy_of(folder: Path, name: str) -> str:
+    """Return what to do about a wrong file of a prepared folder; an absolute name is that of a source outside of it."""
+    return "bring back the file, or prepare again" if Path(name).is_absolute() else f"delete {folder} and prepare again"
+
+
+def _check_size(folder: Path, name: str, *, size: int) -> None:
+    path = folder / name
     actual = path.stat().st_size if path.is_file() else 0
     if actual != size:
-        raise UserError(f"{path}: {actual} bytes where {size} were written; {remedy}")
+        raise UserError(f"{path}: {actual} bytes where {size} were written; {remedy_of(folder, name)}")
 
 
 def open_store(folder: Path, split: str) -> TokenStore:
@@ -187,18 +193,13 @@ def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> T
     Raises:
         UserError: a file does not have the size with which it was written.
     """
-    prepare_again = f"delete {folder} and prepare again"
-    files = []
     for file in entry.files:
-        path = folder / file.path  # an absolute path is that of a token file outside the folder
-        is_source = Path(file.path).is_absolute()
-        _check_size(path, file.bytes, remedy="bring back the file, or prepare again" if is_source else prepare_again)
-        files.append(map_array(path, np.dtype(dtype)))
+        _check_size(folder, file.path, size=file.bytes)
+    files = [map_array(folder / file.path, np.dtype(dtype)) for file in entry.files]
     index = {}
     for name, index_dtype in INDEX.items():
-        path = folder / split / f"{name}.bin"
-        _check_size(path, 8 * entry.documents, remedy=prepare_again)
-        index[name] = map_array(path, index_dtype)
+        _check_size(folder, f"{split}/{name}.bin", size=8 * entry.documents)
+        index[name] = map_array(folder / split / f"{name}.bin", index_dtype)
     return TokenStore(
         tokens=files[0] if len(files) == 1 else TokenFiles(files),
         begins_G=index["begins"],

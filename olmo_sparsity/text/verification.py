@@ -15,6 +15,7 @@ from olmo_sparsity.storage.files import read_json, sha256_file, write_json
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.storage.typed import check_type
 from olmo_sparsity.text.records import SplitEntry
+from olmo_sparsity.text.store import remedy_of
 
 VERIFIED = "verified.json"
 Stamps = dict[str, list[int]]  # size, times and inode of each file, by its path in the prepared folder
@@ -30,7 +31,7 @@ def verify_prepared(folder: Path) -> None:
     stamps, wrong = compare(folder, _hashes(folder), known=known)
     if wrong is not None:
         what = "other contents than were written there" if (folder / wrong).is_file() else "this file is gone"
-        raise UserError(f"{folder / wrong}: {what}; {_remedy(folder, wrong)}")
+        raise UserError(f"{folder / wrong}: {what}; {remedy_of(folder, wrong)}")
     if stamps != known:
         _record(folder, stamps)
 
@@ -77,10 +78,6 @@ def _hashes(folder: Path) -> dict[str, str]:
         hashes |= {file.path: file.sha256 for file in entry.files}
         hashes |= {f"{split}/{name}.bin": digest for name, digest in entry.index_sha256.items()}
     return hashes
-
-
-def _remedy(folder: Path, name: str) -> str:
-    return "bring back the file, or prepare again" if Path(name).is_absolute() else f"delete {folder} and prepare again"
 
 
 def stamp(path: Path) -> list[int]:

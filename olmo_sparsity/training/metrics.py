@@ -18,7 +18,6 @@ from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.typed import check_type, decode_json
 from olmo_sparsity.training.evaluation import Evaluation
 
-TRACKER_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # tracker: the package that it needs
 EVALUATION_KEYS = tuple(field.name for field in dataclasses.fields(Evaluation))
 
 
@@ -70,7 +69,7 @@ def check_trackers(trackers: list[str]) -> None:
         UserError: one is not.
     """
     for name in trackers:
-        if importlib.util.find_spec(TRACKER_PACKAGES[name]) is None:
+        if importlib.util.find_spec(name) is None:  # each has the name of its package
             raise UserError(
                 f"training.trackers: {name} is not installed; run pip install 'olmo-sparsity[{name}]', or remove it from "
                 "the configuration (metrics.jsonl is always written)"

@@ -39,11 +39,11 @@ def interval(estimate: Optional[Estimate], digits: int = 2) -> str:
     return f"{estimate.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def percent(share: Optional[Estimate], digits: int = 0) -> str:
+def percent(share: Optional[Estimate]) -> str:
     """Return a share with its interval in percent, such as ``37% [34, 41]``; a dash where there is none."""
     if share is None:
         return "-"
-    number, bracket, bounds = interval(share.times(100), digits).partition(" ")
+    number, bracket, bounds = interval(share.times(100), 0).partition(" ")
     return f"{number}%{bracket}{bounds}"
 
 
@@ -60,10 +60,10 @@ def no_interval_words(what: str, num_documents: int, *, at_least: int = MIN_RATI
     return f"{what}: {NO_INTERVAL} ({num_documents:,}; it takes {at_least:,})."
 
 
-def recovered_words(summary: Summary, recovered: Optional[Estimate], digits: int = 2) -> str:
+def recovered_words(summary: Summary, recovered: Optional[Estimate]) -> str:
     """Return an R(k) with its interval, marked where it is fragile; a dash where the gate failed."""
     mark = f" {FRAGILE}" if summary.is_fragile and recovered is not None else ""
-    return f"{interval(recovered, digits)}{mark}"
+    return f"{interval(recovered)}{mark}"
 
 
 def verdict(difference: Optional[Estimate]) -> str:

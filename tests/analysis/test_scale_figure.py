@@ -22,7 +22,7 @@ from analysis import scale
 from analysis.style import LOOKS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.differences import paired_difference
+from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.seed_summary import difference_over_seeds
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
@@ -205,4 +205,4 @@ def test_the_caption_tells_gates_differences_and_seeds(figure: Figure, rungs: li
 
 def test_differences_of_single_seeds_are_the_paired_ones(rungs: list[scale.Rung]) -> None:
     first, second = rungs[0].measurements[0], rungs[2].measurements[0]
-    assert difference_over_seeds([first], [second]) == paired_difference(first, second)
+    assert difference_over_seeds([first], [second]) == difference(first, second)

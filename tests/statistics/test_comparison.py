@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
-from olmo_sparsity.statistics.several.differences import paired_difference, unpaired_difference
+from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
@@ -72,7 +72,7 @@ def test_the_same_windows_are_paired(folders: dict[str, str], weaker: Comparison
     (pairing,) = numbers.pairings
     assert pairing.paired and "same 90 windows" in pairings_words(numbers)[0]
     a, b = load(Path(folders["pose"])), load(Path(folders["weaker"]))
-    expected, summaries = paired_difference(a, b), [summarize(a), summarize(b)]
+    expected, summaries = difference(a, b), [summarize(a), summarize(b)]
     assert [subject.summary for subject in numbers.subjects] == summaries
     for row in numbers.rows:
         if row.selector is None or row.k is None:
@@ -96,8 +96,6 @@ def test_other_windows_are_not_paired_and_the_output_states_it(folders: dict[str
     assert not pairing.paired
     assert "NOT PAIRED" in pairings_words(numbers)[0]
     assert "60 documents are in both" in pairings_words(numbers)[0]
-    with pytest.raises(ValueError, match="different windows"):
-        paired_difference(subjects[0].measurement, subjects[1].measurement)
 
 
 def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]) -> None:
@@ -185,21 +183,16 @@ def apart(measurement: Measurement, prefix: str) -> Measurement:
 
 def test_an_unpaired_difference_of_other_documents_is_as_wide_as_two_independent_ones(folders: dict[str, str]) -> None:
     a, b = load(Path(folders["pose"])), load(Path(folders["other"]))
-    difference = unpaired_difference(apart(a, "a"), apart(b, "b")).of_windows("long_gain_nats")
+    apart_by = difference(apart(a, "a"), apart(b, "b")).of_windows("long_gain_nats")
     gains = [summarize(one).long_gain_nats for one in (a, b)]
-    assert difference.mean == pytest.approx(gains[1].mean - gains[0].mean)
-    assert width(difference) == pytest.approx(np.hypot(width(gains[0]), width(gains[1])), rel=0.1)
-
-
-def test_an_unpaired_difference_of_the_same_windows_is_the_paired_one(folders: dict[str, str]) -> None:
-    a, b = load(Path(folders["pose"])), load(Path(folders["weaker"]))
-    assert unpaired_difference(a, b) == paired_difference(a, b)
+    assert apart_by.mean == pytest.approx(gains[1].mean - gains[0].mean)
+    assert width(apart_by) == pytest.approx(np.hypot(width(gains[0]), width(gains[1])), rel=0.1)
 
 
 def test_few_documents_on_either_side_have_no_interval(folders: dict[str, str]) -> None:
     a, b = load(Path(folders["pose"])), load(Path(folders["other"]))
     few = b.windows["doc_id"].unique()[: MIN_DOCUMENTS - 1]
-    differences = unpaired_difference(a, b.restrict(b.windows["doc_id"].isin(few).to_numpy()))
+    differences = difference(a, b.restrict(b.windows["doc_id"].isin(few).to_numpy()))
     assert not any(value.has_interval for value in differences.numbers.values() if value is not None)
     assert verdict(differences.of_windows("long_gain_nats")) == "fewer than 50 documents"
 
@@ -211,13 +204,13 @@ def test_a_difference_of_d_is_paired_and_takes_documents_enough_on_both_sides(tm
     divergences = first.divergences.copy()
     divergences[tuple(key)] = 0.9 * divergences[tuple(key)] + 0.002 * (np.arange(len(divergences)) % 3)
     second = dataclasses.replace(first, divergences=divergences)
-    of_d = paired_difference(first, second).of_selection(key, "prediction_recovered")
+    of_d = difference(first, second).of_selection(key, "prediction_recovered")
     both = [summarize(one).at(*key).prediction_recovered for one in (first, second)]
     assert of_d is not None and of_d.mean == pytest.approx(both[1].mean - both[0].mean)
     assert width(of_d) < 0.5 * np.hypot(width(both[0]), width(both[1]))
     few = second.restrict((second.windows["doc_id"] != second.windows["doc_id"][0]).to_numpy())
     assert few.num_documents == num - 1
-    fewer = unpaired_difference(first, few)
+    fewer = difference(first, few)
     assert not fewer.of_selection(key, "prediction_recovered").has_interval
     assert fewer.of_selection(key, "gain_sparse_nats").has_interval
 

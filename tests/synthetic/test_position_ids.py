@@ -124,15 +124,6 @@ def test_a_batch_trains_the_response_and_its_ids(task: str, positions: str) -> N
     assert (batch.target_positions_BT is None) == (positions != "predicted")
 
 
-def test_shares_of_a_batch_are_the_batch() -> None:
-    experiment = config(positions="predicted", scratchpad=True)
-    whole = synthetic_batch(experiment, num_rows=8, seed=[1, 5])
-    shares = [synthetic_batch(experiment, num_rows=8, seed=[1, 5], rows=rows) for rows in (slice(0, 3), slice(3, 8))]
-    for number, field in enumerate(whole.fields):
-        assert np.concatenate([share.fields[number] for share in shares]).tolist() == field.tolist()
-    assert {share.num_targets for share in shares} == {whole.num_targets}
-
-
 def test_evaluated_sequences_do_not_depend_on_training() -> None:
     one = evaluated_sequences(config(), 12, 3)
     other = evaluated_sequences(config(train_lengths=[3, 5], max_sparsity=2), 12, 3)

@@ -172,15 +172,6 @@ def test_a_part_with_other_k_is_refused(tables: Path, other: list[int]) -> None:
         load(tables)
 
 
-def test_a_part_without_its_checksums_is_refused(tables: Path) -> None:
-    path = part_path(tables, "selections", part=0)
-    content = pq.read_table(path)
-    kept = {key: value for key, value in content.schema.metadata.items() if key != b"column_crc32"}
-    pq.write_table(content.replace_schema_metadata(kept), path)
-    with pytest.raises(UserError, match=r"part-00000\.parquet: damaged; measure again"):
-        load(tables)
-
-
 # Entry of the manifest (None: the whole file is replaced by the value), its value, and the error.
 MANIFESTS: list[tuple[str | None, Any, str]] = [
     (None, "", "not valid JSON"),
@@ -193,20 +184,10 @@ MANIFESTS: list[tuple[str | None, Any, str]] = [
     (None, "\xff", "not valid JSON"),
     ("kind", 3, "no influence folder"),
     ("kind", [], "no influence folder"),
-    ("status", 1, "key status: expected str, got int"),
-    ("run_id", None, "key run_id: expected str, got null"),
-    ("run_id", 17, "key run_id: expected str, got int"),
     ("num_parts", 1, "counts num_parts = 1 of this measurement, so there is no such part"),
-    ("num_parts", 0, "key num_parts: expected int >= 1"),
-    ("num_parts", -1, "key num_parts: expected int >= 1"),
-    ("num_parts", 10**15, "key num_parts: expected int <= 10000000"),
     ("num_parts", 3, "part-00002.parquet: this part is missing"),
-    ("num_parts", "2", "key num_parts: expected int, got str"),
-    ("num_parts", 2.5, "key num_parts: expected int, got float"),
     ("num_parts", True, "key num_parts: expected int, got bool"),
     ("num_windows", 5, "rows, where .*manifest.json counts num_windows = 5"),
-    ("context", [1], "key context: expected object, got array"),
-    ("context", {}, "key context.(num_long_range|local_len|full_len) is missing"),
     ("context", {"num_long_range": 0, "local_len": 8, "full_len": 20}, "key context.num_long_range: expected int >= 1"),
     (
         "context",
@@ -214,20 +195,12 @@ MANIFESTS: list[tuple[str | None, Any, str]] = [
         "key context.num_long_range: expected int <= ",
     ),
     ("context", {"num_long_range": 11, "local_len": 8, "full_len": 20}, "schema version"),
-    (
-        "context",
-        {"num_long_range": 12, "local_len": 8, "full_len": "20"},
-        "key context.full_len: expected int, got str",
-    ),
-    ("influence", "kl", "key influence: expected object, got str"),
-    ("influence", {"sampling": 3}, "key influence.sampling: expected str"),
     ("influence", {"sampling": "x"}, "key influence.sampling: invalid enum value 'x'"),
     ("influence", {"null_context": "y"}, "key influence.null_context: invalid enum value 'y'"),
     ("influence", {"unit": "block:0"}, "key influence.unit: expected str matching regex"),
     ("visibility", "seen", "key visibility: invalid enum value 'seen'"),
     ("sampling", "z", "key sampling: invalid enum value 'z'"),
     ("model", {"name": "m"}, "key model.weights_sha256 is missing"),
-    ("model", "m", "key model: expected object . null, got str"),
     ("anchor", {"id": "7", "text": "x"}, "key anchor.id: expected int, got str"),
     (
         "fit",

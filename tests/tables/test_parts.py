@@ -130,11 +130,6 @@ def test_a_share_may_not_overwrite() -> None:
             share_of_process(shard, overwrite=True, variables=variables)
 
 
-def test_a_rank_outside_its_world_is_refused() -> None:
-    with pytest.raises(UserError, match="RANK = 2"):
-        share_of_process(None, overwrite=False, variables={"RANK": "2", "WORLD_SIZE": "2"})
-
-
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) -> None:
     out = tmp_path / "out"
@@ -150,17 +145,6 @@ def test_shares_together_are_the_whole(whole: Path, tmp_path: Path, count: int) 
     assert sorted(sessions) == [
         f"{index}/{count}" for index in range(min(count, 6))
     ]  # processes without parts write no session
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_shares_of_a_real_measurement(
-    tiny_tables: Path, tiny_config: Config, tiny_run: Path, tmp_path: Path, count: int
-) -> None:
-    for index in range(count):
-        measure(tiny_config, tiny_run, out=tmp_path / "out", share=Share(index, count))
-    assert part_bytes(tmp_path / "out") == part_bytes(tiny_tables)
-    for table in ("windows", "selections"):
-        assert read_table(tmp_path / "out", table).equals(read_table(tiny_tables, table))
 
 
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,23 +126,6 @@ def test_parts_are_opened_one_at_a_time(uneven: Path, tmp_path: Path) -> None:
         next(parts)
 
 
-def test_a_part_damaged_inside_is_refused_when_it_is_read(uneven: Path, tmp_path: Path) -> None:
-    tables = Path(shutil.copytree(uneven, tmp_path / "tables"))
-    path = part_path(tables, "selections", part=1)
-    content = bytearray(path.read_bytes())
-    column = pq.read_metadata(path).row_group(0).column(0)
-    assert column.path_in_schema == "window_id"
-    start = column.dictionary_page_offset or column.data_page_offset
-    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(content)
-    parts = read_parts(tables, "selections", columns=["window_id"])
-    next(parts)
-    for read in (lambda: next(parts), lambda: read_window(tables, "selections", window_id=1)):
-        with pytest.raises(UserError, match=r"part-00001\.parquet: damaged") as error:
-            read()
-        assert len(str(error.value).splitlines()) == 1
-
-
 @pytest.mark.parametrize("window_id", [0, 1, 50, 57, 89])
 def test_the_rows_of_one_window(uneven: Path, window_id: int) -> None:
     for table in ("windows", "selections"):

@@ -651,23 +651,17 @@ def test_unusable_settings_leave_nothing_behind(data: DataConfig, change: dict[s
     assert not list(Path(data.cache_dir).glob("*"))
 
 
-def test_a_truncated_token_file_is_refused(data: DataConfig) -> None:
+def test_a_truncated_token_file_or_index_is_refused(data: DataConfig) -> None:
     folder = prepare(data)
-    path = folder / "train" / "tokens-00000.bin"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"tokens-00000\.bin: \d+ bytes where"):
-        open_store(folder, "train")
-
-
-@pytest.mark.parametrize("name", ["begins", "ends", "doc_ids"])
-def test_a_truncated_index_is_refused(name: str, data: DataConfig) -> None:
-    folder = prepare(dataclasses.replace(data, tokenizer="dolma-v1.5"))
-    path = folder / "validation" / f"{name}.bin"
-    path.write_bytes(path.read_bytes()[:-8])  # one document less
-    with pytest.raises(
-        UserError, match=rf"validation/{name}\.bin: \d+ bytes where \d+ were written; delete .* and prepare"
-    ):
-        open_store(folder, "validation")
+    for name in ("tokens-00000", "begins", "ends", "doc_ids"):
+        path = folder / "validation" / f"{name}.bin"
+        content = path.read_bytes()
+        path.write_bytes(content[:-8])  # of an index one document
+        with pytest.raises(
+            UserError, match=rf"validation/{name}\.bin: \d+ bytes where \d+ were written; delete .* and prepare"
+        ):
+            open_store(folder, "validation")
+        path.write_bytes(content)
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -106,16 +106,6 @@ def test_a_document_gives_its_second_window_after_all_have_given_one(store: Toke
     assert len(set(sample(store, 20).document_W.tolist())) == 20
 
 
-def test_only_tokens_of_the_target_table_are_targets(store: TokenStore) -> None:
-    table_V = np.zeros(320, dtype=bool)
-    table_V[290:] = True
-    windows = sample(store, 50, target_table_V=table_V)
-    assert table_V[windows.tokens(np.arange(len(windows)))[:, -1]].all()
-    few = sample(store, 20, target_table_V=table_V)
-    assert len(set(few.document_W.tolist())) == 20
-    assert windows.start_W[:20].tolist() == few.start_W.tolist()
-
-
 def test_text_too_small_for_windows(store: TokenStore) -> None:
     with pytest.raises(UserError, match=r"0 of its \d+ documents hold a window of 5000 tokens.*the longest document"):
         sample_windows(store, 5000, num_windows=10, max_per_document=4, seed=0)

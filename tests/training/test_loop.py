@@ -290,15 +290,6 @@ def test_a_damaged_checkpoint_is_skipped(
     assert_equal(weights(run), weights(tiny_run))
 
 
-def test_a_finished_run_without_its_last_checkpoint_is_not_finished(
-    tiny_run: Path, tiny_config: Config, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(tiny_run, tmp_path / "run", symlinks=True))
-    shutil.rmtree(run / "checkpoints" / "step12")
-    train(tiny_config, run)
-    assert_equal(weights(run), weights(tiny_run))
-
-
 def test_checkpoints_are_kept_by_count_and_by_interval(tiny_config: Config, tmp_path: Path) -> None:
     settings = dataclasses.replace(tiny_config.training, checkpoint_every=2, keep_checkpoints=2, keep_every=4)
     train(dataclasses.replace(tiny_config, training=settings), tmp_path / "run")

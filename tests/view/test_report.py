@@ -24,7 +24,7 @@ from made_up import CONTEXTUAL, KS, M, made_up_tables
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.differences import paired_difference
+from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import SelectionKey, load
@@ -762,7 +762,7 @@ def test_on_a_phone_no_words_are_cut_and_no_number_is_broken(opened: Any, which:
 def test_a_comparison_shows_its_verdict_then_values_and_differences(opened: Any, tables: dict[str, Path]) -> None:
     """The verdict: which gates passed, and what is higher or lower, in words and numbers."""
     page = opened("comparison")
-    differences = paired_difference(read(tables["passed"]).measurement, read(tables["failed"]).measurement)
+    differences = difference(read(tables["passed"]).measurement, read(tables["failed"]).measurement)
     assert printed(differences.of_windows("long_gain_nats")) in page.locator("details[open] table").inner_text()
     assert "paired, window by window" in page.locator("main").inner_text()
     words = page.locator(".chart").inner_html()

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Optional
+from typing import Optional
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -53,14 +53,6 @@ class VariancePart:
 
     variance: np.ndarray
     degrees_of_freedom: int
-
-
-@dataclass(frozen=True)
-class _OfModel(Generic[SumKey]):
-    """Key of a sum of one model."""
-
-    model: int
-    key: SumKey
 
 
 def half_width(parts: Sequence[VariancePart]) -> np.ndarray:
@@ -90,13 +82,13 @@ def estimates_over_seeds(
         ``estimates`` has none, or where the quantity is undefined without one of the seeds.
     """
     means = {
-        _OfModel(model, key): np.mean([of_seed[key] for of_seed in seeds], axis=0)
+        (model, key): np.mean([of_seed[key] for of_seed in seeds], axis=0)
         for model, seeds in enumerate(sums)
         for key in seeds[0]
     }
 
-    def of_means(totals: Mapping[_OfModel[SumKey], np.ndarray]) -> Mapping[QuantityKey, Value]:
-        return quantities([{key: totals[_OfModel(model, key)] for key in seeds[0]} for model, seeds in enumerate(sums)])
+    def of_means(totals: Mapping[tuple[int, SumKey], np.ndarray]) -> Mapping[QuantityKey, Value]:
+        return quantities([{key: totals[model, key] for key in seeds[0]} for model, seeds in enumerate(sums)])
 
     over_documents = estimates(means, of_means)
     parts_of_seeds = _seed_parts(sums, quantities)
@@ -116,13 +108,9 @@ def with_seed_variance(
     if not parts:
         return dict(over_documents)
     return {
-        key: _with_seeds(estimate, [_part_of(part, i) for part in parts], num_units=num_units)
+        key: _with_seeds(estimate, [replace(part, variance=part.variance[i]) for part in parts], num_units=num_units)
         for i, (key, estimate) in enumerate(over_documents.items())
     }
-
-
-def _part_of(part: VariancePart, quantity: int) -> VariancePart:
-    return replace(part, variance=part.variance[quantity])
 
 
 def _seed_parts(sums: SumsOfModels[SumKey], quantities: QuantitiesOfModels[SumKey, QuantityKey]) -> list[VariancePart]:

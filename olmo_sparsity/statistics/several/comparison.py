@@ -10,7 +10,7 @@ from typing import Optional
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.differences import Differences, paired_difference, unpaired_difference
+from olmo_sparsity.statistics.several.differences import Differences, difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing, Subject, pairing_of
 from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.shown_ks import shown_ks
@@ -104,7 +104,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     summaries = [summarize(subject.measurement) for subject in subjects]
     pairings = [pairing_of(first, other.measurement) for other in subjects[1:]]
     differences = [
-        _comparable((paired_difference if pairing.paired else unpaired_difference)(first, other.measurement), pairing)
+        _comparable(difference(first, other.measurement), pairing)
         for pairing, other in zip(pairings, subjects[1:], strict=True)
     ]
     keys = _common_keys(summaries)
@@ -130,8 +130,8 @@ def _comparable(differences: Differences, pairing: Pairing) -> Differences:
     if pairing.same_tokens:
         return differences
     numbers: dict[Key, Optional[Estimate]] = {
-        key: difference
-        for key, difference in differences.numbers.items()
+        key: number
+        for key, number in differences.numbers.items()
         if isinstance(key, SelectionNumber) and key.name in FRACTIONS
     }
     return Differences(numbers)
@@ -153,7 +153,7 @@ def _rows_of_windows(summaries: list[Summary], differences: list[Differences]) -
             selector=None,
             k=None,
             values=tuple(summary.of_windows(name) for summary in summaries),
-            differences=tuple(difference.of_windows(name) for difference in differences),
+            differences=tuple(of_other.of_windows(name) for of_other in differences),
             is_main=True,
         )
         for name, quantity in WINDOW_QUANTITIES.items()
@@ -181,8 +181,8 @@ def _rows_of_selection(
                 k=key.k,
                 values=values,
                 differences=tuple(
-                    None if values[0] is None or value is None else difference.of_selection(key, name)
-                    for difference, value in zip(differences, values[1:], strict=True)
+                    None if values[0] is None or value is None else of_other.of_selection(key, name)
+                    for of_other, value in zip(differences, values[1:], strict=True)
                 ),
                 is_main=name in main,
             )

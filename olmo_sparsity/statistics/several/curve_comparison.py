@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.curves import ContextCurve, CurvePoint, curve_of_p
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.seeds import estimates_over_seeds
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, trained_models
-from olmo_sparsity.statistics.single.measurement import Lengths
+from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Lengths
 from olmo_sparsity.statistics.single.summary import is_fragile
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.tables.reading import newest_finished, read_manifest
@@ -246,7 +246,7 @@ def _defined(numbers: Mapping[_Quantity, Optional[Estimate]], key: _Quantity) ->
 def _check_same_windows(manifests: list[dict[str, Any]]) -> None:
     first = manifests[0]
     for other in manifests[1:]:
-        same_text = all(first[key] == other[key] for key in ("windows_sha256", "tokens_sha256"))
+        same_text = all(first[key] == other[key] for key in SAME_WINDOWS)
         same_lengths = all(first["context"][key] == other["context"][key] for key in ("local_len", "full_len"))
         if not (same_text and same_lengths):
             raise UserError(

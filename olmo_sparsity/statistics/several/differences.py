@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 import pandas as pd
 
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS, Units, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.ratios import Value, minus
+from olmo_sparsity.statistics.intervals.ratios import Value
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey
-from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_of, sums_by_unit
-
-WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
+from olmo_sparsity.statistics.single.sums import Key, SelectionNumber, quantities_minus, quantities_of, sums_by_unit
 
 
 @dataclass(frozen=True)
@@ -37,52 +35,27 @@ class Differences:
         return self.numbers.get(SelectionNumber(key, name))
 
 
-@dataclass(frozen=True)
-class _OfMeasurement:
-    """Key of a sum of the first (0) or the second (1) measurement."""
-
-    index: int
-    key: Key
-
-
-def paired_difference(first: Measurement, second: Measurement) -> Differences:
-    """Return the second measurement's numbers minus the first's, on the same windows of the same documents.
-
-    Raises:
-        ValueError: the windows are not the same.
-    """
-    if not first.windows[WINDOW_COLUMNS].equals(second.windows[WINDOW_COLUMNS]):
-        raise ValueError("the two measurements are of different windows")
-    return unpaired_difference(first, second)
-
-
-def unpaired_difference(first: Measurement, second: Measurement) -> Differences:
-    """As ``paired_difference``, for any two measurements.
+def difference(first: Measurement, second: Measurement) -> Differences:
+    """Return the second measurement's numbers minus the first's.
 
     The documents of both are drawn together: a document of only one measurement counts in that one alone, and a document
-    of both is drawn in both at once, so that dependent windows are not treated as independent. There are no intervals where
-    either measurement has fewer than ``MIN_DOCUMENTS`` units, of D(k) fewer than ``MIN_RATIO_DOCUMENTS``.
+    of both is drawn in both at once, so that dependent windows are not treated as independent. On the same windows the
+    difference is therefore paired. There are no intervals where either measurement has fewer than ``MIN_DOCUMENTS`` units, of
+    D(k) fewer than ``MIN_RATIO_DOCUMENTS``.
     """
     doc_ids = pd.concat([first.windows["doc_id"], second.windows["doc_id"]], ignore_index=True)
     pooled = document_units(doc_ids)
     units = [Units(unit_W, pooled.num_units) for unit_W in np.split(pooled.unit_W, [len(first.windows)])]
     measurements = (first, second)
-    sums: dict[_OfMeasurement, np.ndarray] = {}
+    sums: dict[tuple[int, Key], np.ndarray] = {}
     for i, (measurement, units_of) in enumerate(zip(measurements, units, strict=True)):
-        sums |= {_OfMeasurement(i, key): sum_U for key, sum_U in sums_by_unit(measurement, units_of).items()}
+        sums |= {(i, key): sum_U for key, sum_U in sums_by_unit(measurement, units_of).items()}
 
-    def differences(totals: Mapping[_OfMeasurement, np.ndarray]) -> dict[Key, Value]:
-        of_first, of_second = (
-            quantities_of(_totals_of(totals, i), measurement.keys) for i, measurement in enumerate(measurements)
-        )
-        return {key: minus(of_second[key], of_first[key]) for key in of_first if key in of_second}
+    def of_totals(totals: Mapping[tuple[int, Key], np.ndarray]) -> dict[Key, Value]:
+        of_first, of_second = ({key: total for (of, key), total in totals.items() if of == i} for i in (0, 1))
+        return quantities_minus(quantities_of(of_second, second.keys), quantities_of(of_first, first.keys))
 
-    numbers = estimates(sums, differences)
+    numbers = estimates(sums, of_totals)
     if min(len(np.unique(units_of.unit_W)) for units_of in units) >= MIN_DOCUMENTS:
         return Differences(numbers)
     return Differences({key: value and value.without_interval() for key, value in numbers.items()})
-
-
-def _totals_of(totals: Mapping[_OfMeasurement, np.ndarray], index: int) -> dict[Any, np.ndarray]:
-    """Return the totals of one of the two measurements."""
-    return {key.key: value for key, value in totals.items() if key.index == index}

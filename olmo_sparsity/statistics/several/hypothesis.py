@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.intervals.seeds import VariancePart, with_seed_var
 from olmo_sparsity.statistics.several.reactions import Reactions, SparsityMeasure, read_reactions
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, is_pretrained, trained_models
 from olmo_sparsity.statistics.single.breakdowns import CONDITIONED_CLASSES
-from olmo_sparsity.statistics.single.measurement import CONTEXTS, Lengths, unit_of
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, SAME_WINDOWS, Lengths, unit_of
 from olmo_sparsity.storage.folders import folder_name
 from olmo_sparsity.storage.manifests import read_config_of
 from olmo_sparsity.tables.reading import list_finished, read_manifest, run_of_tables
@@ -570,20 +570,20 @@ def _check_same_windows(folders: Mapping[Path, Path]) -> None:
     Raises:
         UserError: they are not.
     """
-    of = {run: _text_of(read_manifest(folder)) for run, folder in folders.items()}
-    first = next(iter(of))
-    for run, text in of.items():
-        if text != of[first]:
+
+    def text_of(folder: Path) -> list[Any]:
+        manifest = read_manifest(folder)
+        foreign = [manifest["influence"].get(key) for key in ("seed", "null_context")]
+        return [*(manifest[key] for key in SAME_WINDOWS), *foreign]
+
+    texts = {run: text_of(folder) for run, folder in folders.items()}
+    first = next(iter(texts))
+    for run, text in texts.items():
+        if text != texts[first]:
             raise UserError(
                 f"{first} and {run} were measured on different windows or foreign text; measure both with the same options of "
                 "`olmo-sparsity influence`"
             )
-
-
-def _text_of(manifest: dict[str, Any]) -> list[Any]:
-    """Return what tells which windows a folder is of, and which foreign text stands in them."""
-    settings = manifest["influence"]
-    return [manifest["windows_sha256"], manifest["tokens_sha256"], settings.get("seed"), settings.get("null_context")]
 
 
 def _row_len(models: Sequence[TrainedModel]) -> tuple[int, Optional[Path]]:

@@ -150,13 +150,25 @@ def tokens_to_reach(recovered_NK: np.ndarray, ks: Sequence[int], *, share: float
         share: above 0.
     """
     values_NK = np.concatenate([np.zeros((*recovered_NK.shape[:-1], 1)), recovered_NK], axis=-1)
-    all_ks = np.array([0, *ks], dtype=np.float64)
-    reached_NK = values_NK >= share
-    first_N = reached_NK.argmax(axis=-1)  # 0 where none is: D of no token is below the share
-    before_N = np.maximum(first_N - 1, 0)
-    high_N = np.take_along_axis(values_NK, first_N[..., None], axis=-1)[..., 0]
-    low_N = np.take_along_axis(values_NK, before_N[..., None], axis=-1)[..., 0]
-    rise_N = np.where(first_N > 0, high_N - low_N, 1.0)  # or the division would be by 0
-    tokens_N = all_ks[before_N] + (share - low_N) / rise_N * (all_ks[first_N] - all_ks[before_N])
-    tokens_N = np.where(first_N > 0, tokens_N, np.inf)
+    tokens_N = where_reached(values_NK, np.array([0.0, *ks]), share)
     return np.where(np.isnan(recovered_NK).any(axis=-1), np.nan, tokens_N)
+
+
+def where_reached(values_NK: np.ndarray, places_K: np.ndarray, share: float) -> np.ndarray:
+    """Return the place at which values first reach a share, float64 [...]; infinity where none does.
+
+    Between two places values are taken to be linear; the first place stands for those before it, too.
+
+    Args:
+        values_NK: float64 [..., K].
+        places_K: of the values, rising, float64.
+        share: to reach.
+    """
+    reaches_NK = values_NK >= share
+    first_N = np.asarray(reaches_NK.argmax(axis=-1))
+    before_N = np.maximum(first_N - 1, 0)
+    high_N, low_N = (np.take_along_axis(values_NK, at_N[..., None], axis=-1)[..., 0] for at_N in (first_N, before_N))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        way_N = np.where(first_N > 0, (share - low_N) / (high_N - low_N), 1.0)
+    place_N = places_K[before_N] + way_N * (places_K[first_N] - places_K[before_N])
+    return np.where(reaches_NK.any(axis=-1), place_N, np.inf)

@@ -9,13 +9,12 @@ from typing import Any, Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.intervals.ratios import Value, minus
 from olmo_sparsity.statistics.intervals.seeds import estimates_of_model, estimates_over_seeds
 from olmo_sparsity.statistics.several.comparison import HEADLINE
 from olmo_sparsity.statistics.several.differences import Differences
 from olmo_sparsity.statistics.several.subjects import same_windows
 from olmo_sparsity.statistics.several.trained_models import TrainedModel, same_model
-from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.summary import (
     SELECTION_QUANTITIES,
     WINDOW_QUANTITIES,
@@ -24,7 +23,7 @@ from olmo_sparsity.statistics.single.summary import (
     summarize,
     summary_of_numbers,
 )
-from olmo_sparsity.statistics.single.sums import Key, quantities_of, sums_by_unit
+from olmo_sparsity.statistics.single.sums import quantities_minus, quantities_of, sums_by_unit
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
@@ -161,15 +160,11 @@ def difference_over_seeds(first: Sequence[Measurement], second: Sequence[Measure
     return Differences(
         estimates_over_seeds(
             [[sums_by_unit(measurement) for measurement in of_model] for of_model in (first, second)],
-            lambda totals: _minus(
-                *(quantities_of(of, m[0].keys) for of, m in zip(totals, (first, second), strict=True))
+            lambda totals: quantities_minus(
+                quantities_of(totals[1], second[0].keys), quantities_of(totals[0], first[0].keys)
             ),
         )
     )
-
-
-def _minus(first: dict[Key, Value], second: dict[Key, Value]) -> dict[Key, Value]:
-    return {key: minus(second[key], first[key]) for key in first if key in second}
 
 
 def read_seeds(runs: Sequence[Path]) -> SeedSummary:
@@ -193,7 +188,7 @@ def _settings(tables: Path) -> Any:
         [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
         manifest.get("positions", "kept"),  # older manifests do not say it, neither here nor under ``influence``
         manifest["checkpoint"]["step"],
-        [manifest[key] for key in ("tokens_sha256", "windows_sha256", "context")],
+        [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )
 
 

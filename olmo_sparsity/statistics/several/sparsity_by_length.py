@@ -25,6 +25,7 @@ from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import Value, share_without, value_of
+from olmo_sparsity.statistics.several.reactions import where_reached
 from olmo_sparsity.statistics.single.measurement import SHORT_DIVERGENCE, Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, Screening, subject_name, subject_names
 from olmo_sparsity.statistics.single.sums import gate_gain
@@ -210,14 +211,7 @@ def log_smallest_k(recovered_KX: np.ndarray, ks: Sequence[int], share: float) ->
         ks: the measured k, rising.
         share: of D(k).
     """
-    reaches_KX, log_k_K = recovered_KX >= share, np.log(ks)
-    first_X = np.asarray(np.argmax(reaches_KX, axis=0))
-    before_X = np.maximum(first_X - 1, 0)
-    above_X, below_X = (np.take_along_axis(recovered_KX, at_X[None], axis=0)[0] for at_X in (first_X, before_X))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        way_X = np.where(first_X > 0, (share - below_X) / (above_X - below_X), 1.0)
-    log_k_X = log_k_K[before_X] + way_X * (log_k_K[first_X] - log_k_K[before_X])
-    return np.where(reaches_KX.any(axis=0), log_k_X, np.inf)
+    return where_reached(np.moveaxis(recovered_KX, 0, -1), np.log(ks), share)
 
 
 def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[LineKey]) -> SparsityOfModel:

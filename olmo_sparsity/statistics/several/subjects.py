@@ -8,13 +8,12 @@ from typing import Optional
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
-from olmo_sparsity.statistics.several.differences import WINDOW_COLUMNS
-from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.model_setup import subject_names
 from olmo_sparsity.tables.reading import find_tables
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
-TEXT_KEYS = ("tokens_sha256", "windows_sha256")  # of the manifest
+WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def same_windows(first: Measurement, second: Measurement) -> bool:
     """Return True if both hold the same windows: the same tokens of the same documents, cut at the same lengths."""
     return (
         first.windows[WINDOW_COLUMNS].equals(second.windows[WINDOW_COLUMNS])
-        and all(first.manifest.get(key) == second.manifest.get(key) for key in TEXT_KEYS)
+        and all(first.manifest.get(key) == second.manifest.get(key) for key in SAME_WINDOWS)
         and _same_lengths(first, second)
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimat
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement, window_rows
 from olmo_sparsity.tables.reading import padded_rows, read_parts, rows_by_choice
+
+CONTEXT = "real"  # the choices that are compared
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Agreement:
 
     Attributes:
         selectors: their names.
-        context: ``real`` or ``null``.
+        context: ``real``.
         overlap: one entry for each k.
         rank_correlation: mean over windows of Spearman's correlation of the scores; None where no window has one.
         num_windows_left_out: windows without a rank correlation, since one of the two scores all positions equally.
@@ -57,29 +59,21 @@ class Agreement:
         return next(overlap for overlap in self.overlap if overlap.k == k)
 
 
-@dataclass(frozen=True)
-class _PairKey:
-    """Key of a number of two selectors."""
+class _Key(NamedTuple):
+    """Key of a number of two selectors.
 
+    Attributes:
+        name: ``common``: share of common positions or groups among the k chosen; ``ranked``: windows that have a rank
+            correlation; ``correlation``: rank correlation.
+        a: the first selector.
+        b: the second one.
+        k: of ``common``.
+    """
+
+    name: str
     a: str
     b: str
-
-
-@dataclass(frozen=True)
-class _Common(_PairKey):
-    """Share of common positions or groups among the k chosen."""
-
-    k: int
-
-
-@dataclass(frozen=True)
-class _Ranked(_PairKey):
-    """Windows that have a rank correlation."""
-
-
-@dataclass(frozen=True)
-class _Correlation(_PairKey):
-    """Rank correlation."""
+    k: int = 0
 
 
 def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarray:
@@ -98,9 +92,7 @@ def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarr
     return ranks_WI
 
 
-def _agreement_of_part(
-    part: pa.Table, measurement: Measurement, *, context: str
-) -> tuple[np.ndarray, dict[_PairKey, np.ndarray]]:
+def _agreement_of_part(part: pa.Table, measurement: Measurement) -> tuple[np.ndarray, dict[_Key, np.ndarray]]:
     """Compute the terms that ``agreement`` sums, for the windows of one part of ``selections``.
 
     Returns:
@@ -115,9 +107,9 @@ def _agreement_of_part(
     chosen_of: dict[tuple[str, int], np.ndarray] = {}
     ranks_of: dict[str, np.ndarray] = {}
     num_groups_w = np.empty(0, dtype=np.int64)  # the same for all selectors
-    for selector, context_of_rows, rows_r in rows_by_choice(part):
+    for selector, context, rows_r in rows_by_choice(part):
         rows_r = rows_r[windows_R[rows_r] >= 0]
-        if context_of_rows != context or selector not in measurement.selectors:
+        if context != CONTEXT or selector not in measurement.selectors:
             continue
         rows_r = rows_r[np.argsort(windows_R[rows_r])]
         num_groups_w = num_groups_R[rows_r]
@@ -126,14 +118,14 @@ def _agreement_of_part(
             chosen_wM = np.zeros((len(windows_w), width + 1), dtype=bool)  # the last place: no more groups
             np.put_along_axis(chosen_wM, chosen_RS[rows_r, :k] % (width + 1), True, axis=1)
             chosen_of[selector, k] = chosen_wM[:, :width]
-    terms: dict[_PairKey, np.ndarray] = {}
+    terms: dict[_Key, np.ndarray] = {}
     for a, b in combinations(measurement.selectors, 2):
         for k in measurement.ks:
             common_w = (chosen_of[a, k] & chosen_of[b, k]).sum(axis=1)
-            terms[_Common(a, b, k)] = common_w / np.minimum(k, num_groups_w)
+            terms[_Key("common", a, b, k)] = common_w / np.minimum(k, num_groups_w)
         correlation_w = (ranks_of[a] * ranks_of[b]).sum(axis=1)
-        terms[_Ranked(a, b)] = np.isfinite(correlation_w)
-        terms[_Correlation(a, b)] = np.nan_to_num(correlation_w)
+        terms[_Key("ranked", a, b)] = np.isfinite(correlation_w)
+        terms[_Key("correlation", a, b)] = np.nan_to_num(correlation_w)
     return windows_w, terms
 
 
@@ -142,23 +134,21 @@ def _chosen_column(measurement: Measurement) -> str:
     return "positions" if measurement.unit == "token" else "group_first"
 
 
-def _chance(measurement: Measurement, k: int, *, context: str) -> float:
+def _chance(measurement: Measurement, k: int) -> float:
     """Return the mean share of k random groups that k other random groups hold."""
     if measurement.unit == "token":
         return k / measurement.lengths.num_long_range
-    num_groups_W = measurement.windows["num_groups" if context == "real" else "null_num_groups"].to_numpy()
-    return float(np.average(np.minimum(k / num_groups_W, 1.0), weights=measurement.weights_W))
+    return float(np.average(np.minimum(k / measurement.num_groups_W(CONTEXT), 1.0), weights=measurement.weights_W))
 
 
-def agreement(folder: Path, measurement: Measurement, *, context: str = "real") -> list[Agreement]:
-    """Return how far each two selectors agree on the same windows, under the same context.
+def agreement(folder: Path, measurement: Measurement) -> list[Agreement]:
+    """Return how far each two selectors agree on the same windows, under the real context.
 
     Positions and scores are read part by part, and only sums are kept.
 
     Args:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
-        context: ``real`` or ``null``.
     """
     pairs, ks = list(combinations(measurement.selectors, 2)), measurement.ks
     if not pairs:
@@ -167,35 +157,36 @@ def agreement(folder: Path, measurement: Measurement, *, context: str = "real") 
     units = document_units(measurement.windows["doc_id"])
     weights_W = measurement.weights_W
     sums: dict[Any, np.ndarray] = {"weight": units.sums(weights_W)}
-    num_ranked = dict.fromkeys((_Ranked(a, b) for a, b in pairs), 0)
+    num_ranked = dict.fromkeys(pairs, 0)
     for a, b in pairs:
-        for key in (*(_Common(a, b, k) for k in ks), _Ranked(a, b), _Correlation(a, b)):
+        for key in (*(_Key("common", a, b, k) for k in ks), _Key("ranked", a, b), _Key("correlation", a, b)):
             sums[key] = units.zeros()
     columns = ["window_id", "selector", "context", _chosen_column(measurement), "scores"]
     for part in read_parts(folder, "selections", columns=columns):
-        windows_w, terms = _agreement_of_part(part, measurement, context=context)
+        windows_w, terms = _agreement_of_part(part, measurement)
         for key, values_w in terms.items():
             # A part has few windows, and the units are many.
             np.add.at(sums[key], units.unit_W[windows_w], weights_W[windows_w] * values_w)
-            if isinstance(key, _Ranked):
-                num_ranked[key] += int(values_w.sum())
+            if key.name == "ranked":
+                num_ranked[key.a, key.b] += int(values_w.sum())
 
-    def means(totals: Mapping[Any, np.ndarray]) -> dict[_PairKey, np.ndarray]:
-        values: dict[_PairKey, np.ndarray] = {}
+    def means(totals: Mapping[Any, np.ndarray]) -> dict[_Key, np.ndarray]:
+        values: dict[_Key, np.ndarray] = {}
         for a, b in pairs:
-            values |= {_Common(a, b, k): totals[_Common(a, b, k)] / totals["weight"] for k in ks}
-            values[_Correlation(a, b)] = totals[_Correlation(a, b)] / totals[_Ranked(a, b)]
+            values |= {(key := _Key("common", a, b, k)): totals[key] / totals["weight"] for k in ks}
+            correlation = _Key("correlation", a, b)
+            values[correlation] = totals[correlation] / totals[_Key("ranked", a, b)]
         return values
 
     estimate_of = estimates(sums, means)
-    chance_of = {k: _chance(measurement, k, context=context) for k in ks}
+    chance_of = {k: _chance(measurement, k) for k in ks}
     return [
         Agreement(
             (a, b),
-            context,
-            tuple(Overlap(k, chance_of[k], estimate_of[_Common(a, b, k)]) for k in ks),
-            estimate_of[_Correlation(a, b)],
-            num_windows - num_ranked[_Ranked(a, b)],
+            CONTEXT,
+            tuple(Overlap(k, chance_of[k], estimate_of[_Key("common", a, b, k)]) for k in ks),
+            estimate_of[_Key("correlation", a, b)],
+            num_windows - num_ranked[a, b],
         )
         for a, b in pairs
     ]

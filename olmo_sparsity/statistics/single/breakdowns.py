@@ -107,14 +107,6 @@ class DistanceShares:
     bins: tuple[DistanceBin, ...]
 
 
-@dataclass(frozen=True)
-class _BinOfSelection:
-    """Key of the number of chosen tokens of a selection in one bin."""
-
-    selection: SelectionKey
-    bin: int
-
-
 def has_log_distances(lengths: Lengths) -> bool:
     """Return True if there are so many long-range tokens that distances are shown on a logarithmic axis."""
     return lengths.num_long_range >= LOG_DISTANCES
@@ -201,25 +193,25 @@ def by_distance(folder: Path, measurement: Measurement) -> list[DistanceShares]:
         folder: the tables that the measurement was loaded from.
         measurement: names the windows, selectors and k.
     """
-    lengths = measurement.lengths
+    lengths, keys = measurement.lengths, _keys_by_distance(measurement)
     edges = _edges_of_distances(lengths)
+    bounds = list(pairwise(edges.tolist()))
 
     def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
-        return {key: totals[key] / totals[key.selection] for key in totals if isinstance(key, _BinOfSelection)}
+        return {(key, b): totals[key, b] / totals[key] for key in keys for b in range(len(bounds))}
 
     share_of = estimates(_counts_by_distance(folder, measurement, edges=edges), shares)
-    bounds = list(pairwise(edges.tolist()))
     return [
         DistanceShares(
             key.selector,
             key.context,
             key.k,
             tuple(
-                DistanceBin(low + 1, high, (high - low) / lengths.num_long_range, share_of[_BinOfSelection(key, b)])
+                DistanceBin(low + 1, high, (high - low) / lengths.num_long_range, share_of[key, b])
                 for b, (low, high) in enumerate(bounds)
             ),
         )
-        for key in _keys_by_distance(measurement)
+        for key in keys
     ]
 
 
@@ -240,9 +232,7 @@ def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.nda
     num_bins = len(edges) - 1
     units, weights_W = document_units(measurement.windows["doc_id"]), measurement.weights_W
     counts: dict[Any, np.ndarray] = {key: units.zeros() for key in _keys_by_distance(measurement)}
-    counts |= {
-        _BinOfSelection(key, b): units.zeros() for key in _keys_by_distance(measurement) for b in range(num_bins)
-    }
+    counts |= {(key, b): units.zeros() for key in _keys_by_distance(measurement) for b in range(num_bins)}
     has_groups = measurement.unit != "token"
     columns = ["window_id", "selector", "context", "distance_tokens", *(["num_tokens"] if has_groups else [])]
     for part in read_parts(folder, "selections", columns=columns):
@@ -261,5 +251,5 @@ def _counts_by_distance(folder: Path, measurement: Measurement, *, edges: np.nda
                 is_chosen_rS = place_S < num_tokens_r[:, None]
                 for b in range(num_bins):
                     in_bin_r = ((bins_RS[rows_r] == b) & is_chosen_rS).sum(axis=1)
-                    np.add.at(counts[_BinOfSelection(selection, b)], units_r, weights_r * in_bin_r)
+                    np.add.at(counts[selection, b], units_r, weights_r * in_bin_r)
     return counts

@@ -37,14 +37,6 @@ class EffectiveSparsity:
     smallest_k: Optional[SmallestK] = None
 
 
-@dataclass(frozen=True)
-class _Question:
-    """Key of a smallest k: which selector, which fraction."""
-
-    selector: str
-    fraction: float
-
-
 def effective_sparsity(
     measurement: Measurement, sums: Mapping[Key, np.ndarray], *, gate_passed: bool
 ) -> tuple[EffectiveSparsity, ...]:
@@ -56,28 +48,30 @@ def effective_sparsity(
         gate_passed: True if the model uses the long context; else no smallest k is given.
     """
     ks = measurement.ks
-    asked = [_Question(selector, fraction) for selector, fraction in product(measurement.selectors, RECOVERED)]
+    asked = list(product(measurement.selectors, RECOVERED))
     if not gate_passed:
-        return tuple(EffectiveSparsity(question.selector, question.fraction, ks[-1]) for question in asked)
+        return tuple(EffectiveSparsity(selector, fraction, ks[-1]) for selector, fraction in asked)
     needed: dict[Any, np.ndarray] = {"gain_long_nats": sums["gain_long_nats"]}
     for key in measurement.keys:
         if key.context == "real":
             needed[SelectionNumber(key, "gain")] = sums[SelectionNumber(key, "gain")]
 
-    def smallest(totals: Mapping[Any, np.ndarray]) -> dict[_Question, np.ndarray]:
-        return {question: _smallest_index(totals, question, ks=ks) for question in asked}
+    def smallest(totals: Mapping[Any, np.ndarray]) -> dict[tuple[str, float], np.ndarray]:
+        return {(name, fraction): _smallest_index(totals, name, fraction=fraction, ks=ks) for name, fraction in asked}
 
     indices = attained_estimates(needed, smallest)
     return tuple(
-        EffectiveSparsity(question.selector, question.fraction, ks[-1], _k_of_index(indices[question], ks))
-        for question in asked
+        EffectiveSparsity(selector, fraction, ks[-1], _k_of_index(indices[selector, fraction], ks))
+        for selector, fraction in asked
     )
 
 
-def _smallest_index(totals: Mapping[Any, np.ndarray], question: _Question, *, ks: Sequence[int]) -> np.ndarray:
+def _smallest_index(
+    totals: Mapping[Any, np.ndarray], selector: str, *, fraction: float, ks: Sequence[int]
+) -> np.ndarray:
     """Return the index of the smallest k that is enough, and the number of ks where none is; [...]."""
-    wanted = question.fraction * totals["gain_long_nats"]
-    gains = [totals[SelectionNumber(SelectionKey(question.selector, "real", k), "gain")] for k in ks]
+    wanted = fraction * totals["gain_long_nats"]
+    gains = [totals[SelectionNumber(SelectionKey(selector, "real", k), "gain")] for k in ks]
     reached = [(wanted > 0) & (gain >= wanted) for gain in gains]
     return np.argmax([*reached, np.ones_like(reached[0])], axis=0)
 

@@ -21,6 +21,7 @@ from olmo_sparsity.tables.reading import folder_version, list_rows, read_manifes
 from olmo_sparsity.tables.schemas import RESAMPLED, SCHEMA_VERSION
 
 CONTEXTS = ("real", "null")
+SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of the manifest, equal where the windows are the same
 MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate the real prediction
 # Columns of ``windows`` that belong to a context.
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}

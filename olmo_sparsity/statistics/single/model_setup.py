@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, Optional
 
+import msgspec
+
 from olmo_sparsity.config.pretrained import telling_name
 from olmo_sparsity.records.measured import Anchor
 from olmo_sparsity.records.measured import AnchorChoice as AnchorChoice
@@ -148,15 +150,7 @@ class ModelSetup:
         """Read the setup from the manifest of a folder of tables."""
         model, anchor = manifest.get("model"), manifest.get("anchor")
         return cls(
-            model=model
-            and MeasuredModel(
-                model["name"],
-                model["revision"],
-                model["weights_sha256"],
-                model["num_parameters"],
-                model["dtype"],
-                model.get("rope_scaling"),
-            ),
+            model=model and msgspec.convert(model, MeasuredModel),
             visibility=manifest.get("visibility", "hidden"),
             anchor=anchor and Anchor(anchor["id"], anchor["text"]),
             anchor_check=_anchor_check((manifest.get("fit") or {}).get("anchor"), "bos" if anchor else "none"),

@@ -40,14 +40,6 @@ class ScreeningLoss:
     gain_lost_nats: Optional[Estimate]
 
 
-@dataclass(frozen=True)
-class _ColumnAtK:
-    """Key of a column of the ``screening`` table at one k."""
-
-    name: str
-    k: int
-
-
 def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
     """Return what screening lost, for each screened selector, context and k.
 
@@ -78,7 +70,7 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
         for i, k in enumerate(measurement.ks):
             for name, values_RK in columns.items():
                 values_R = np.where(is_choice_R, weights_R * values_RK[:, i], 0.0)
-                sums[_ColumnAtK(name, k)] = units.sums(values_R)
+                sums[name, k] = units.sums(values_R)
         estimate_of, num_windows = estimates(sums, means), int(is_choice_R.sum())
         blind_R = np.minimum(1, num_screened / measurement.num_groups_W(context)[rows_R])
         blind_recall = float(np.average(blind_R, weights=weights_R * is_choice_R))
@@ -88,9 +80,9 @@ def screening(folder: Path, measurement: Measurement) -> list[ScreeningLoss]:
                 context,
                 k,
                 num_windows,
-                recall=estimate_of[_ColumnAtK("recall", k)],
+                recall=estimate_of["recall", k],
                 blind_recall=blind_recall,
-                gain_lost_nats=estimate_of[_ColumnAtK("gain_lost_nats", k)],
+                gain_lost_nats=estimate_of["gain_lost_nats", k],
             )
             for k in measurement.ks
         ]

@@ -107,11 +107,9 @@ class Spectra:
     row_k: Optional[int]
     max_k: int
 
-    def of(
-        self, family: str, context: str = "real", *, tolerance: float = TOLERANCE, lasting: bool = False
-    ) -> Optional[Spectrum]:
-        """Return one spectrum; None where it was not measured."""
-        return self.by_curve.get(Curve(family, context, tolerance, lasting))
+    def of(self, family: str, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Spectrum]:
+        """Return one spectrum of the smallest sufficient k; None where it was not measured."""
+        return self.by_curve.get(Curve(family, context, tolerance, lasting=False))
 
     def beyond_row(self, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Estimate]:
         """Return the share of the targets of which a suffix as long as a training row does not suffice.

@@ -14,7 +14,7 @@ import numpy as np
 
 from olmo_sparsity.statistics.intervals.bootstrap import Units, document_units
 from olmo_sparsity.statistics.intervals.lines import line_of_sums
-from olmo_sparsity.statistics.intervals.ratios import Value, share_without
+from olmo_sparsity.statistics.intervals.ratios import Value, minus, share_without
 from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
@@ -184,3 +184,8 @@ def quantities_of(totals: Mapping[Any, np.ndarray], keys: Iterable[SelectionKey]
         for name, value in selection_quantities(totals, key).items():
             values[SelectionNumber(key, name)] = value
     return values
+
+
+def quantities_minus(second: Mapping[Key, Value], first: Mapping[Key, Value]) -> dict[Key, Value]:
+    """Return the quantities of one measurement minus those of another; only what both have."""
+    return {key: minus(second[key], first[key]) for key in first if key in second}
