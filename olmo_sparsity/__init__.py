@@ -1,7 +1,7 @@
 """olmo-sparsity: how few of the earlier tokens does a language model need?
 
 Trains short-context OLMo models with PoSE position IDs, unmasks the k most influential long-range tokens of a window, and
-measures how much of the loss comes back (Golowich et al., ICML 2025, arXiv 2502.16792).
+measures what share of the full context's loss reduction they recover (Golowich et al., ICML 2025, arXiv 2502.16792).
 
 Importing the package imports neither torch nor olmo; the modules that need them import them.
 

@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 export = typer.Typer(cls=Group, help="Export a trained model for other programs.", no_args_is_help=True)
-synth = typer.Typer(cls=Group, help="Synthetic tasks, whose dependencies are known.", no_args_is_help=True)
+synth = typer.Typer(cls=Group, help="Synthetic tasks with known dependencies.", no_args_is_help=True)
 
 for group, name, function in (
     (app, "prepare", training.prepare),

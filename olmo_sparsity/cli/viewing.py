@@ -114,7 +114,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List the runs, and what was measured of each: when, of which text, at which lengths, and whether the gates passed."""
+    """List the runs and their measurements: date, text, lengths, and whether the gates passed."""
     from olmo_sparsity.view.listing import print_runs
 
     print_runs(folder, as_json=as_json)
@@ -336,8 +336,8 @@ def hypothesis(
     every: Annotated[bool, typer.Option("--every", help="Also print the comparison in other ways.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Test whether sparsity predicts length generalization: the gain from beyond the training row of targets whose reaction to
-    those tokens is sparse, against that of targets whose reaction is dense.
+    """Test whether sparsity predicts length generalization: do targets with a sparse reaction to the tokens beyond the training
+    row gain more from them than targets with a dense one?
 
     Each run must be measured with as many local tokens as a training row has (`influence --local-len`).
     """

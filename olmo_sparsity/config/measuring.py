@@ -68,9 +68,9 @@ class InfluenceConfig:
     )
     sampling: Literal["targets", "documents"] = key(
         "targets",
-        "How windows are drawn, and so whose mean is estimated. targets: every eligible target of the text has the same chance, "
-        "and weights make up for documents that have reached max_windows_per_document. documents: every document alike, one "
-        "window of each before a second one of any.",
+        "How windows are drawn, which decides what the means are over. targets: every eligible target of the text has the same "
+        "chance, and weights make up for documents that have reached max_windows_per_document. documents: every document alike, "
+        "one window of each before a second one of any.",
     )
     max_windows_per_document: int = key(16, "Largest number of windows of one document.", least=1, most=10**9)
     unit: str = key(
@@ -119,8 +119,8 @@ class InfluenceConfig:
         "same-source",
         "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
         "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
-        "tokens in random order. A window whose document is too short for same-document gets same-source, and one whose source "
-        "has no other document any-source; the manifest counts them.",
+        "tokens in random order. Where the document is too short for same-document, it is same-source; where the source has no "
+        "other document, any-source. The manifest counts the windows of each.",
     )
     targets: Literal["any", "word-start"] = key(
         "any", "Which tokens may be targets. any: all tokens. word-start: only the first token of a word."
@@ -157,10 +157,10 @@ class InfluenceConfig:
     )
     visibility: Visibility = key(
         "hidden",
-        "Who sees a visible long-range token, and what it sees. hidden: hidden tokens are seen by no token, so that a visible "
-        "one stands alone, in front of gaps. contextual: the long-range tokens see one another as always, and only the local "
-        "tokens, with the target, are kept from the hidden ones, as where entries of a key-value cache are evicted. k then "
-        "counts entries: the keys and values of one token, which has read all before it; k entries bound no number of tokens.",
+        "What hiding a token means. hidden: no token sees a hidden one; a visible one stands alone, in front of gaps. "
+        "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
+        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one token, which has "
+        "read all before it; k entries bound no number of tokens.",
         flag=Flag(
             "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
             EVERY_MEASUREMENT,
@@ -168,8 +168,8 @@ class InfluenceConfig:
     )
     positions: PositionIDs = key(
         "kept",
-        "Position IDs of the visible tokens. kept: they never move, so that hidden tokens leave gaps. compact: consecutive, from "
-        "the anchor or from 0 without one, so that a model reads the visible tokens as ordinary text; only under hidden.",
+        "Position IDs of the visible tokens. kept: they never move, and hidden tokens leave gaps. compact: consecutive, from the "
+        "anchor or from 0 without one, as in ordinary text; only under hidden.",
         flag=Flag(
             "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
             ("influence", "validate", "explain"),
@@ -178,12 +178,12 @@ class InfluenceConfig:
     anchor: Literal["auto", AnchorChoice] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
-        "or where there is none the one that ends them. none: no such token. auto: bos for a run, or a checkpoint or an "
-        "export of one, whose rows were trained with it (context.bos), and for any other pretrained model whose tokenizer adds "
-        "one or whose visibility is contextual; otherwise none.",
+        "or where there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
+        "their checkpoints and exports; for other pretrained models if the tokenizer adds one, or under contextual; "
+        "otherwise none.",
         flag=Flag(
-            "A first token that every token sees. Default (auto): bos for a run, or a checkpoint or an export of one, trained "
-            "with one, and for any other pretrained model whose tokenizer adds one or under contextual.",
+            "A first token that every token sees. Default (auto): bos for runs trained with one, their checkpoints and exports; "
+            "for other pretrained models if the tokenizer adds one, or under contextual; otherwise none.",
             EVERY_MEASUREMENT,
         ),
     )
