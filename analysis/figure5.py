@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.statistics.single.shown_ks import quarter_ks
 from olmo_sparsity.tables.reading import read_window
@@ -177,7 +178,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     measurement = measured.measurement
     window_id = _chosen_window(measurement)
     (window,) = read_window(measured.tables, "windows", window_id=window_id)
-    tokens, target = [shown(text) for text in window["token_texts"]], shown(window["target_text"])
+    *tokens, target = map(shown, window_texts(window, tokenizer_of(measured.tables)))
     words = Words(tokens, target, measurement.lengths.num_long_range)
     selector = next(iter(measured.summary.blind_selectors), ordered(measurement)[0])
     panels = _panels(measured, window, selector=selector)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-import numpy as np
-
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
@@ -15,7 +13,6 @@ from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.text.places import several_places_words
-from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.view.excerpts import excerpt_of_rows
 from olmo_sparsity.view.explanation import Explanation
 from olmo_sparsity.view.one_window import ShownWindow
@@ -85,9 +82,7 @@ def explain(
     measured = setup_words(manifest["run"], setup)
     (window_row,) = tables["windows"].to_pylist()
     selection_rows = tables["selections"].to_pylist()
-    null_ids_M = windows.null_contexts.tokens(np.array([0]))[0]
-    null_texts = dict(zip(null_ids_M.tolist(), token_texts(model.tokenizer, null_ids_M), strict=True))
-    excerpt = excerpt_of_rows(window_row, selection_rows, texts=null_texts)
+    excerpt = excerpt_of_rows(window_row, selection_rows, tokenizer=model.tokenizer)
     ks = settings.k
     return Explanation(
         source=source,

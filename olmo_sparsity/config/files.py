@@ -38,7 +38,7 @@ def load_config(path: Optional[Path] = None, overrides: Sequence[str] = ()) -> C
 
     Args:
         path: the YAML file; None: ``demo.yaml``.
-        overrides: each ``key=value``; a later one wins.
+        overrides: each ``key=value``; a later one wins. One of ``influence.k`` takes the place of a grid that was named before.
 
     Raises:
         UserError: the file is missing or not YAML, a key is unknown, or a value is of the wrong type or out of range.
@@ -46,7 +46,10 @@ def load_config(path: Optional[Path] = None, overrides: Sequence[str] = ()) -> C
     path = default_config_path() if path is None else path
     values = read_file(_text_of(path), Config, path=path)
     for override in overrides:
-        values = _merged(values, read_override(override, Config))
+        given = read_override(override, Config)
+        if "k" in given.get("influence", {}):
+            given["influence"].setdefault("k_grid", None)
+        values = _merged(values, given)
     try:
         return msgspec.convert(values, Config)
     except UserError as error:

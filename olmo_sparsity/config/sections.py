@@ -23,7 +23,8 @@ class DataConfig:
     text_field: str = key("text", "The field of a JSON line, or the column of a Parquet file, that holds the text.")
     on_error: Literal["stop", "skip"] = key(
         "stop",
-        "What to do at a broken record (a line that is not JSON, or has no text). stop: end with an error. skip: count it.",
+        "What to do at a broken record (a line that is not JSON, or has no text). stop: end with an error. skip: count it, and "
+        "name the first ones.",
     )
     tokenizer: str = key(
         "bpe:4096",

@@ -241,6 +241,7 @@ class Tokens(Struct):
     tokens: int = 0
     bytes: int = 0
     skipped: dict[str, int] = {}
+    broken: list[str] = []
     removed: dict[str, int] = {}
     unclosed: list[str] = []
     splits: dict[str, dict[str, Any]] = {}  # each a SplitEntry, of the present format

@@ -13,17 +13,19 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from olmo_sparsity.config import DataConfig
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import check_regular
-from olmo_sparsity.text.readers import TEXT_ENDINGS, read_records
+from olmo_sparsity.text.readers import TEXT_ENDINGS, has_ending, read_records
 
 TOKEN_ENDINGS = (".npy", ".bin")
+NAMED_KINDS = 6  # kinds of files that a message names
 C4_SHARDS = 1024
 SMALL_FILES = 1024  # a .txt file is one document, so up to this many files make a shard
 SMALL_BYTES = 1 << 26  # and not more than this many bytes
@@ -49,6 +51,18 @@ class Document:
     source: str
     group: str
     num_bytes: int
+
+
+class Skipped(NamedTuple):
+    """A record without a document.
+
+    Attributes:
+        reason: ``broken`` or ``empty``.
+        record: of a broken one the file, the number of the line or row, from 1, and what is wrong with it.
+    """
+
+    reason: str
+    record: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ def list_files(source: str) -> list[Path]:
     """
     endings = (*TEXT_ENDINGS, *TOKEN_ENDINGS)
     if os.path.isdir(source):
-        files = sorted(path for path in Path(source).rglob("*") if path.is_file() and path.name.endswith(endings))
+        files = sorted(path for path in Path(source).rglob("*") if path.is_file() and has_ending(path, endings))
         if not files:
             raise UserError(f"{source}: this folder holds no file that ends in {', '.join(endings)}")
         _check_one_kind(source, files)
@@ -113,7 +127,7 @@ def list_files(source: str) -> list[Path]:
     if not files:
         raise UserError(f"{source}: no such file, folder or glob (data.source may also be builtin or c4)")
     for path in files:
-        if not path.name.endswith(endings):
+        if not has_ending(path, endings):
             raise UserError(f"{path}: unknown kind of file; its name should end in {', '.join(endings)}")
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
@@ -121,12 +135,40 @@ def list_files(source: str) -> list[Path]:
     return files
 
 
+def folder_words(source: str) -> str:
+    """Return how many files of which kinds are read of a folder, and how many are left out, such as ``3 .txt``.
+
+    Empty where none is left out, and for any other source.
+    """
+    if not os.path.isdir(source):
+        return ""
+    read: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    for path in Path(source).rglob("*"):
+        if path.is_file():
+            ending = next((end for end in (*TEXT_ENDINGS, *TOKEN_ENDINGS) if has_ending(path, end)), None)
+            if ending is not None:
+                read[ending] += 1
+            else:
+                left_out[path.suffix.lower() or "without an ending"] += 1
+    if not left_out:
+        return ""
+    return f"{source}: files read: {_counted(read)}; left out: {_counted(left_out)}"
+
+
+def _counted(kinds: Counter[str]) -> str:
+    """Return numbers of files, of the most frequent kinds by name."""
+    named = [f"{number:,} {kind}" for kind, number in kinds.most_common(NAMED_KINDS)]
+    others = kinds.total() - sum(number for _, number in kinds.most_common(NAMED_KINDS))
+    return ", ".join([*named, *([f"{others:,} of other kinds"] if others else [])]) or "none"
+
+
 def _check_one_kind(source: str, files: list[Path]) -> None:
     for path in files:
         if not path.name.isascii() and path.name != path.name.encode(errors="ignore").decode():
             raise UserError(f"{path}: this name is not UTF-8, and could not be written into tables; rename it")
-    token_files = [path for path in files if path.name.endswith(TOKEN_ENDINGS)]
-    text_files = [path for path in files if not path.name.endswith(TOKEN_ENDINGS)]
+    token_files = [path for path in files if has_ending(path, TOKEN_ENDINGS)]
+    text_files = [path for path in files if not has_ending(path, TOKEN_ENDINGS)]
     if token_files and text_files:
         raise UserError(
             f"{source}: there are both text ({text_files[0].name}) and token files ({token_files[0].name}); select one kind "
@@ -140,7 +182,7 @@ def is_token_source(data: DataConfig) -> bool:
     Raises:
         UserError: the source is missing.
     """
-    return data.source not in ("builtin", "c4") and list_files(data.source)[0].name.endswith(TOKEN_ENDINGS)
+    return data.source not in ("builtin", "c4") and has_ending(list_files(data.source)[0], TOKEN_ENDINGS)
 
 
 def list_shards(data: DataConfig) -> list[Shard]:
@@ -167,24 +209,23 @@ def list_shards(data: DataConfig) -> list[Shard]:
 def _fits(shard: Shard, path: Path, *, size: int) -> bool:
     """Return True if a shard of small text files can take another one."""
     return (
-        path.name.endswith(".txt")
-        and shard.paths[0].name.endswith(".txt")
+        has_ending(path, ".txt")
+        and has_ending(shard.paths[0], ".txt")
         and len(shard.paths) < SMALL_FILES
         and shard.num_bytes + size <= SMALL_BYTES
     )
 
 
-def _local_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+def _local_documents(data: DataConfig, shard: Shard) -> Iterator[Document | Skipped]:
     for path in shard.paths:
         for record in read_records(path, data.text_field):
             if record.problem is not None:
+                problem = f"{path}:{record.number + 1}: {record.problem}"
                 if data.on_error == "stop":
-                    raise UserError(
-                        f"{path}:{record.number + 1}: {record.problem}; correct it, or skip such records with data.on_error=skip"
-                    )
-                yield "broken"
+                    raise UserError(f"{problem}; correct it, or skip such records with data.on_error=skip")
+                yield Skipped("broken", problem)
             elif not record.text.strip():
-                yield "empty"
+                yield Skipped("empty")
             else:
                 yield make_document(record.text, path.name)
 
@@ -209,7 +250,7 @@ def _builtin_documents() -> Iterator[Document]:
                     yield document
 
 
-def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | Skipped]:
     """Stream one file of the English training split of allenai/c4."""
     import datasets
     import httpx
@@ -220,7 +261,7 @@ def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
             "allenai/c4", data_files={"train": shard.name}, split="train", streaming=True, revision=data.c4_revision
         )
         for record in stream:
-            yield make_document(record["text"], "c4/en") if record["text"].strip() else "empty"
+            yield make_document(record["text"], "c4/en") if record["text"].strip() else Skipped("empty")
     except (OSError, httpx.HTTPError) as error:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # of the hub's cache
             raise
@@ -231,10 +272,10 @@ def _c4_documents(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
         ) from None
 
 
-def read_shard(data: DataConfig, shard: Shard) -> Iterator[Document | str]:
+def read_shard(data: DataConfig, shard: Shard) -> Iterator[Document | Skipped]:
     """Yield the documents of one shard of text in their fixed order.
 
-    For a record without a document, yield the reason why it is skipped: ``broken`` or ``empty``.
+    For a record without a document, yield why it is skipped.
 
     Raises:
         UserError: the shard cannot be reached, is damaged, or holds a broken record and ``data.on_error`` is ``stop``.

@@ -19,14 +19,16 @@ from tokenizers import Tokenizer
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import with_checksum, write_json
 from olmo_sparsity.text import corpus
-from olmo_sparsity.text.records import ShardRecord
+from olmo_sparsity.text.records import NAMED_RECORDS, ShardRecord
 from olmo_sparsity.text.scanning import scan_token_file
 from olmo_sparsity.text.shard_writer import ShardTask, ShardWriter, open_shard_writer, shard_path
 from olmo_sparsity.text.vocabulary import read_tokenizer
 
 BATCH_CHARACTERS = 1 << 18  # the encodings of a batch take about 100 bytes a token until they are arrays
 BATCH_RECORDS = 512
-Item = corpus.Document | str | UserError  # a document, why a record was skipped, or why the shard cannot be read on
+Item = (
+    corpus.Document | corpus.Skipped | UserError
+)  # a document, why a record was skipped, or why the shard cannot be read on
 
 
 def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
@@ -41,7 +43,11 @@ def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
     """
     begun = time.perf_counter()
     with open_shard_writer(task, progress) as writer:
-        source_file, skipped = scan_token_file(task, writer) if task.is_tokens else (None, _encode_shard(task, writer))
+        source_file, broken = None, list[str]()
+        if task.is_tokens:
+            source_file, skipped = scan_token_file(task, writer)
+        else:
+            skipped, broken = _encode_shard(task, writer)
     record = ShardRecord(
         name=task.shard.name,
         limits=task.limits,
@@ -49,6 +55,7 @@ def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
         documents=writer.documents,
         bytes=writer.num_bytes,
         skipped=skipped,
+        broken=broken,
         seconds=round(time.perf_counter() - begun, 3),
         splits=writer.split_records(),
         file=source_file,
@@ -57,16 +64,20 @@ def write_shard(task: ShardTask, progress: MutableSequence[int]) -> ShardRecord:
     return record
 
 
-def _encode_shard(task: ShardTask, writer: ShardWriter) -> dict[str, int]:
-    """Read, encode and write a shard of text, until a limit is reached. Return the number of skipped records for each reason.
+def _encode_shard(task: ShardTask, writer: ShardWriter) -> tuple[dict[str, int], list[str]]:
+    """Read, encode and write a shard of text, until a limit is reached.
 
     More is read than ``max_tokens`` allows, and how much depends on the number of threads. What comes after the document that
     reaches the limit, be it an error, does not count.
+
+    Returns:
+        (the number of skipped records for each reason, the first broken ones: file, line and problem of each).
 
     Raises:
         UserError: the shard cannot be read, and no limit is reached before.
     """
     skipped: Counter[str] = Counter()
+    broken: list[str] = []
     pool = ThreadPoolExecutor(task.num_threads)
     try:
         with _single_threaded_tokenizers():
@@ -75,8 +86,10 @@ def _encode_shard(task: ShardTask, writer: ShardWriter) -> dict[str, int]:
                 for item in items:
                     if isinstance(item, UserError):
                         raise item
-                    if isinstance(item, str):
-                        skipped[item] += 1
+                    if isinstance(item, corpus.Skipped):
+                        skipped[item.reason] += 1
+                        if item.record is not None and len(broken) < NAMED_RECORDS:
+                            broken.append(item.record)
                         continue
                     writer.add(
                         item.group.encode(),
@@ -86,11 +99,11 @@ def _encode_shard(task: ShardTask, writer: ShardWriter) -> dict[str, int]:
                         num_bytes=item.num_bytes,
                     )
                     if writer.is_full:
-                        return dict(skipped)
+                        return dict(skipped), broken
                 writer.flush()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return dict(skipped)
+    return dict(skipped), broken
 
 
 def _encoded_batches(task: ShardTask, pool: ThreadPoolExecutor) -> Iterator[tuple[list[Item], list[np.ndarray]]]:

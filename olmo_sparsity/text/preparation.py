@@ -29,7 +29,7 @@ from olmo_sparsity.storage.folders import check_no_link, exclusive_lock, make_fo
 from olmo_sparsity.storage.manifests import read_manifest_of
 from olmo_sparsity.text import corpus
 from olmo_sparsity.text.overlap import NGRAM, documents_in_training
-from olmo_sparsity.text.records import Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
+from olmo_sparsity.text.records import NAMED_RECORDS, Limits, ShardRecord, SourceRun, SplitEntry, TokenFile, append_run
 from olmo_sparsity.text.scheduling import usable_cores, write_shards
 from olmo_sparsity.text.shard_writer import ShardTask, shard_path, tokens_path
 from olmo_sparsity.text.store import FORMAT, INDEX, is_prepared, map_array, split_store
@@ -69,6 +69,8 @@ def prepare(data: DataConfig, tokenizer_file: Optional[Path] = None) -> Path:
         UserError: the source or the tokenizer is not usable.
         KeyboardInterrupt: on Ctrl-C and SIGTERM.
     """
+    if words := corpus.folder_words(data.source):
+        logger.info(words)
     folder = store_folder(data, tokenizer_file)
     if not is_prepared(folder) or (folder / "shards").exists():
         with (
@@ -126,7 +128,11 @@ def describe(folder: Path) -> list[str]:
         seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
         total += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
     lines.append(total)
-    lines += [f"skipped: {count:,} {reason} records" for reason, count in manifest["skipped"].items()]
+    broken = manifest.get("broken", [])  # older ones have none
+    for reason, count in manifest["skipped"].items():
+        lines.append(f"skipped: {count:,} {reason} records")
+        if reason == "broken" and broken:
+            lines += broken if count <= len(broken) else [*broken, f"and {count - len(broken):,} more"]
     lines += [
         f"removed from {split}: {count:,} documents that share {NGRAM} consecutive tokens with the training split"
         for split, count in manifest.get("removed", {}).items()
@@ -346,6 +352,7 @@ def _manifest(
         "tokens": sum(entry.tokens for entry in entries.values()),
         "bytes": sum(record.bytes for record in records),
         "skipped": dict(sum((Counter(record.skipped) for record in records), Counter())),
+        "broken": [line for record in records for line in record.broken][:NAMED_RECORDS],
         "unclosed": [record.name for record in records if record.file is not None and record.file.unclosed],
         "removed": removed,
         "splits": {split: dataclasses.asdict(entry) for split, entry in entries.items()},

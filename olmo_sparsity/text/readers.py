@@ -17,6 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import check_regular
 
 LINE_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json") for packed in ("", ".gz", ".zst"))
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 TEXT_ENDINGS = (*LINE_ENDINGS, ".parquet", ".txt")
 
 
@@ -35,6 +36,11 @@ class TextRecord:
     problem: Optional[str] = None
 
 
+def has_ending(path: Path, endings: tuple[str, ...] | str) -> bool:
+    """Return True if the name of a file ends in one of some endings, in letters of either case."""
+    return path.name.lower().endswith(endings)
+
+
 def read_records(path: Path, text_field: str) -> Iterator[TextRecord]:
     """Yield the records of one file, in order. Blank lines are no records.
 
@@ -46,9 +52,9 @@ def read_records(path: Path, text_field: str) -> Iterator[TextRecord]:
         UserError: the file is damaged or lacks the column. A single broken record does not raise; it has a ``problem``.
     """
     check_regular(path)
-    if path.name.endswith(".txt"):
+    if has_ending(path, ".txt"):
         return _read_txt(path)
-    if path.name.endswith(".parquet"):
+    if has_ending(path, ".parquet"):
         return _read_parquet(path, text_field)
     return _read_json_lines(path, text_field)
 
@@ -61,7 +67,7 @@ def read_document(path: Path, text_field: str) -> str:
     """
     if not check_regular(path).is_file():
         raise UserError(f"{path}: no such file; --text names a file with one document")
-    records = list(read_records(path, text_field) if path.name.endswith(TEXT_ENDINGS) else _read_txt(path))
+    records = list(read_records(path, text_field) if has_ending(path, TEXT_ENDINGS) else _read_txt(path))
     if len(records) != 1:
         raise UserError(f"{path}: {len(records):,} documents, where one is expected; write it into a file of its own")
     if records[0].problem is not None:
@@ -108,9 +114,9 @@ def _parse_value(value: pa.Scalar, text_field: str, *, number: int) -> TextRecor
 
 
 def _read_json_lines(path: Path, text_field: str) -> Iterator[TextRecord]:
-    # pyarrow detects .gz and .zst by the ending of the name, and reads files of several frames.
+    packed = next((kind for ending, kind in COMPRESSIONS.items() if has_ending(path, ending)), None)
     try:
-        stream = pa.input_stream(str(path), compression="detect")
+        stream = pa.input_stream(str(path), compression=packed)  # it reads files of several frames
     except OSError as error:  # pyarrow's message does not name the file in the form that ours have
         raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     with io.BufferedReader(stream) as lines:

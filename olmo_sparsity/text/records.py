@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple, Optional
 
 from msgspec import Meta
 
+NAMED_RECORDS = 10  # broken records that are named, of a shard and of a preparation
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -103,6 +104,7 @@ class ShardRecord:
         documents: number of documents, of all splits.
         bytes: size of their text in UTF-8; of token files, of their tokens.
         skipped: number of skipped records for each reason.
+        broken: the first broken ones, at most ``NAMED_RECORDS``: file, line and problem of each.
         seconds: time it took.
         splits: the documents of each split; ``max_tokens`` counts those of the first split.
         file: the token file that was scanned; None if the source is text.
@@ -117,6 +119,7 @@ class ShardRecord:
     seconds: float
     splits: Annotated[dict[str, ShardSplit], Meta(min_length=1)]
     file: Optional[SourceFile] = None
+    broken: list[str] = field(default_factory=list)
 
     @property
     def limited_tokens(self) -> int:

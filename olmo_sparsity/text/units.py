@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import sentencex
@@ -70,6 +71,16 @@ def decode_tokens(tokenizer: Tokenizer, token_ids: Sequence[int]) -> DecodedToke
         length += len(piece)
         i += len(prefixes)
     return DecodedTokens("".join(pieces), np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+
+def shown_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
+    """Return the text that is shown for each of consecutive tokens; together they are the decoded text.
+
+    A character whose bytes several tokens hold stands at the last of them, which completes it; the others hold none of it.
+    """
+    decoded = decode_tokens(tokenizer, token_ids)
+    begins = decoded.begins_T.tolist()
+    return [decoded.text[begin:end] for begin, end in pairwise([*begins, len(decoded.text)])]
 
 
 def _common_length(first: str, second: str) -> int:

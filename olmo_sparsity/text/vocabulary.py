@@ -177,6 +177,17 @@ def tokenizer_text(data: DataConfig) -> str:
     return _read(path)
 
 
+def encode_alike(first: Tokenizer, second: Tokenizer, texts: Iterable[str]) -> bool:
+    """Return True if two tokenizers have the same entries, and make the same tokens of texts and of a text of many scripts.
+
+    Files that describe the same tokenizer may differ: exports write options out, and other versions name them otherwise.
+    """
+    return first.get_vocab() == second.get_vocab() and all(
+        first.encode(text, add_special_tokens=False).ids == second.encode(text, add_special_tokens=False).ids
+        for text in (PROBE, *texts)
+    )
+
+
 def token_texts(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]:
     """Decode each token on its own. A token that is only a part of a character decodes to U+FFFD."""
     return [_token_text(tokenizer, int(token)) for token in token_ids]

@@ -1,7 +1,8 @@
 """The windows that are shown: their words, their losses, and what each selector chose in them.
 
-Everything is read from the tables. They hold null contexts as token IDs; the texts of these are taken from windows that hold
-the same IDs.
+Everything is read from the tables and the tokenizer beside them, which joins characters that span tokens. Without one, tokens
+have the texts that the tables hold, each decoded on its own; those of null contexts are taken from windows that hold the same
+IDs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
+from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 from olmo_sparsity.tables.schemas import RESAMPLED
+from olmo_sparsity.text.units import shown_texts
 
 SINGLE = "unmask-one"
 GROUP_FIRST = {"real": "group_first", "null": "null_group_first"}  # columns of ``windows``
@@ -78,7 +82,9 @@ class Excerpt:
     """A window as it is shown; fields as in the table ``windows``.
 
     Attributes:
-        null_token_texts: texts of the M long-range tokens of the null context; ``#ID`` for an ID that no window holds.
+        token_texts: texts of the tokens as they are shown (``text.units.shown_texts``); so are those of the other fields.
+        null_token_texts: texts of the M long-range tokens of the null context; without a tokenizer ``#ID`` for an ID that no
+            window holds.
         selections: the choice of each selector and context, real or null.
         optimism_nats: of each selector that sees the target, the optimism of its choice in the real context, one a k: the mean
             over the resampled targets of sparse gain + KL(p_{}, p_{J_k}).
@@ -171,31 +177,49 @@ def read_excerpts(folder: Path, window_ids: Sequence[int]) -> list[Excerpt]:
             raise UserError(
                 f"{folder}: there is no window {window_id}; they are numbered {known.min()} to {known.max()}"
             )
-    texts = _texts_of(folder, {token_id for row in rows.values() for token_id in row["null_token_ids"]})
+    tokenizer, texts = tokenizer_of(folder), {}
+    if tokenizer is None:
+        texts = _texts_of(folder, {token_id for row in rows.values() for token_id in row["null_token_ids"]})
     selections: dict[int, list[dict[str, Any]]] = {window_id: [] for window_id in rows}
     for row in read_windows(folder, "selections", window_ids=window_ids):
         selections[row["window_id"]].append(row)
-    return [excerpt_of_rows(rows[window_id], selections[window_id], texts=texts) for window_id in window_ids]
+    return [
+        excerpt_of_rows(rows[window_id], selections[window_id], tokenizer=tokenizer, texts=texts)
+        for window_id in window_ids
+    ]
 
 
-def excerpt_of_rows(row: dict[str, Any], selections: list[dict[str, Any]], *, texts: dict[int, str]) -> Excerpt:
+def excerpt_of_rows(
+    row: dict[str, Any],
+    selections: list[dict[str, Any]],
+    *,
+    tokenizer: Optional[Tokenizer],
+    texts: Optional[dict[int, str]] = None,
+) -> Excerpt:
     """Return one window as it is shown.
 
     Args:
         row: its row of ``windows``.
         selections: its rows of ``selections``.
-        texts: text of each token ID of the null context; those that are not known are shown as ``#ID``.
+        tokenizer: of the window; None: there is none, and tokens have the texts of the table.
+        texts: without a tokenizer, the text of each token ID of the null context; those that are not known are shown as ``#ID``.
     """
+    *token_texts, target_text = window_texts(row, tokenizer)
+    null_ids = row["null_token_ids"]
+    if tokenizer is None:
+        null_texts = [(texts or {}).get(token_id, f"#{token_id}") for token_id in null_ids]
+    else:
+        null_texts = shown_texts(tokenizer, null_ids)
     return Excerpt(
         window_id=row["window_id"],
         doc_id=row["doc_id"],
         source=row["source"],
         start_token=row["start_token"],
         target_class=row["target_class"],
-        token_texts=row["token_texts"],
-        target_text=row["target_text"],
+        token_texts=token_texts,
+        target_text=target_text,
         null_doc_id=row["null_doc_id"],
-        null_token_texts=[texts.get(token_id, f"#{token_id}") for token_id in row["null_token_ids"]],
+        null_token_texts=null_texts,
         loss_short_nats=row["loss_short_nats"],
         loss_long_nats=row["loss_long_nats"],
         null_loss_long_nats=row["null_loss_long_nats"],

@@ -18,7 +18,7 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.view import pages
 from olmo_sparsity.view.as_json import setup_json
 from olmo_sparsity.view.excerpts import Excerpt
-from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking
+from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking, token_words
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
@@ -237,7 +237,8 @@ def _tokens(window: ShownWindow) -> list[_Token]:
         distance = len(far) + window.local_len - position
         title = f"{distance} tokens before the target, score {'unknown' if score is None else format(score, '.3g')}"
         ends = ranks.get(position) != ranks.get(position + 1)
-        tokens.append(_Token(printable(text), classes, ranks.get(position), title, ends))
+        words = token_words(text) if position in ranks else printable(text)
+        tokens.append(_Token(words, classes, ranks.get(position), title, ends))
     return tokens
 
 

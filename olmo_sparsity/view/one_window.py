@@ -5,6 +5,7 @@ Colours are used where the terminal has them. Without colours, a chosen token is
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ LONGEST_BAR = 40
 SHORTEST_BAR = 4
 BESIDE_BAR = 42  # columns that the name and the number of a bar take
 INDENT = (0, 0, 0, 2)
+IN_WORD = re.compile(r"[\w'\u2019\u2025-]")
+PART = "\u2025"  # stands for a marked token that holds a part of a character, which stands at a later token
 HEAT = ("#ffe9c7", "#ffd591", "#fdbb55", "#f5a623")  # from weak to strong; black text is legible on all
 SEES_TARGET = {
     True: "sees the target: part of its gain is optimism, which resampled targets show",
@@ -226,6 +229,11 @@ def _print_words(window: ShownWindow, console: Console, *, coloured: bool) -> No
     console.print()
 
 
+def token_words(text: str) -> str:
+    """Return the printable text of a token that is marked, so that it holds something to mark."""
+    return printable(text) or PART
+
+
 def _split_space(text: str) -> tuple[str, str]:
     """Split a token into a leading space, or nothing, and the rest, both printable."""
     shown = printable(text)
@@ -233,22 +241,46 @@ def _split_space(text: str) -> tuple[str, str]:
 
 
 def _long_range_line(window: ShownWindow, *, coloured: bool) -> Text:
-    """Return the long-range tokens; visible ones carry their rank, in colour or in brackets."""
+    """Return the long-range tokens; visible ones carry their rank: in brackets, or behind the word that they colour."""
+    return _coloured_line(window) if coloured else _bracketed_line(window)
+
+
+def _bracketed_line(window: ShownWindow) -> Text:
     line, ranks = Text(), window.ranks
     for index, text in enumerate(window.long_range_texts):
         space, word = _split_space(text)
         line.append(space if index else "")
         begins, ends = (ranks.get(index) != ranks.get(beside) for beside in (index - 1, index + 1))
-        if index not in ranks:
-            line.append(word, style="dim" if coloured else "")
-        elif coloured:
-            colour = HEAT[round(window.heat(index) * (len(HEAT) - 1))]
-            line.append(f"{word or '␣'}", style=f"bold #000000 on {colour}")
-            if ends:
-                line.append(f"{ranks[index]}", style="bold reverse")
+        if index in ranks:
+            line.append(f"[{ranks[index]}:" if begins else "").append(_marked(space, word)).append("]" if ends else "")
         else:
-            line.append(f"[{ranks[index]}:" if begins else "").append(word or "␣").append("]" if ends else "")
+            line.append(word)
     return line
+
+
+def _coloured_line(window: ShownWindow) -> Text:
+    """Return the long-range tokens; ranks stand behind the word, so that a word of several tokens stays one."""
+    line, ranks, waiting = Text(), window.ranks, list[str]()
+    for index, text in enumerate(window.long_range_texts):
+        space, word = _split_space(text)
+        goes_on = not space and (word == "" or all(map(IN_WORD.match, (line.plain[-1:], word))))
+        if waiting and not goes_on:
+            line.append(f"({','.join(waiting)})", style="bold")
+            waiting.clear()
+        line.append(space if index else "")
+        if index in ranks:
+            colour = HEAT[round(window.heat(index) * (len(HEAT) - 1))]
+            line.append(_marked(space, word), style=f"bold #000000 on {colour}")
+            if ranks[index] != ranks.get(index + 1):
+                waiting.append(str(ranks[index]))
+        else:
+            line.append(word, style="dim")
+    return line.append(f"({','.join(waiting)})" if waiting else "", style="bold")
+
+
+def _marked(space: str, word: str) -> str:
+    """Return what is marked of a token: its text, or what stands for it."""
+    return word or ("␣" if space else PART)
 
 
 def _print_losses(window: ShownWindow, console: Console) -> None:
@@ -307,7 +339,7 @@ def ranking(window: ShownWindow) -> list[RankedRow]:
             rank,
             len(far) + window.local_len - positions[-1],
             f"{window.score(positions[0]):.3g}",
-            printable("".join(far[position] for position in positions)).strip() or "␣",
+            token_words("".join(far[position] for position in positions)).strip() or "␣",
         )
         for rank, positions in enumerate(window.visible_groups, start=1)
     ]

@@ -148,7 +148,8 @@ def _worth_words(spectra: Spectra, summary: Summary) -> str:
     if not summary.gate_passed:
         return "The gate failed, so no R(k) stands beside it."
     worth = recovered_words(summary, summary.at(family, "real", k).recovered_fraction)
-    return f"In the real one {counted_of(summary, k)} chosen by {family} give back R({k}) = {worth} of the long gain."
+    verb = "gives" if k == 1 else "give"
+    return f"In the real context {counted_of(summary, k)} chosen by {family} {verb} back R({k}) = {worth} of the long gain."
 
 
 def spectrum_caption(spectra: Spectra, summary: Summary) -> str:

@@ -26,6 +26,21 @@ def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Pa
     assert config.context.row_len == config.context.local_len
 
 
+def test_the_later_of_k_and_a_grid_of_k_wins(tmp_path: Path) -> None:
+    """A grid stands in place of k, so k that is given behind one would otherwise be lost."""
+    path = write(tmp_path, "influence: {k_grid: all}\n")
+
+    def measured(*overrides: str) -> list[int]:
+        return load_config(path, overrides).with_measured_k().influence.k
+
+    every = measured()
+    assert every == list(range(1, len(every) + 1)) and len(every) > 3
+    assert measured("influence.k=[1,3]") == [1, 3]
+    assert measured("influence.k=[1,3]", "influence.k_grid=all") == every
+    assert measured("influence.k_grid=all", "influence.k=[2]") == [2]
+    assert measured("influence.seed=3") == every
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables, related_words
+from tokenizers import Tokenizer, processors
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
@@ -22,7 +23,9 @@ from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
+from olmo_sparsity.storage.files import sha256_text
 from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.text.vocabulary import read_tokenizer, train_bpe
 from olmo_sparsity.view.as_json import comparison_json
 from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.console import print_comparison, print_summary
@@ -145,6 +148,39 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
             assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
         said = comparison_words(numbers)[1]
         assert ("different tokenizers, so nothing in nats is compared" in said) is not same_tokens
+
+
+def test_a_run_and_its_export_have_the_same_tokenizer(tmp_path: Path) -> None:
+    """Its file may be another, with options written out; what counts are the entries and what they make of a text."""
+    own = train_bpe(["the river and the stones under the river"] * 20, 300, eos_token="<|endoftext|>")
+    exported = Tokenizer.from_str(own.to_str())
+    exported.post_processor = processors.ByteLevel(trim_offsets=False)
+    merged = json.loads(own.to_str())
+    merged["model"]["merges"] = []  # the same entries, but other tokens of a text
+    (larger := Tokenizer.from_str(own.to_str())).add_tokens(["river"])
+    assert len({tokenizer.to_str() for tokenizer in (own, exported, larger)}) == 3
+    first = of_tokenizer(tmp_path / "run", own)
+    for name, tokenizer, is_same in (
+        ("export", exported, True),
+        ("merged", Tokenizer.from_str(json.dumps(merged)), False),
+        ("larger", larger, False),
+    ):
+        second = of_tokenizer(tmp_path / name, tokenizer)
+        (pairing,) = compare(read_subjects([str(first), str(second)])).pairings
+        assert pairing.same_tokens is is_same
+    (second / "tokenizer.json").unlink()  # as of tables that were copied elsewhere: only the hashes tell
+    (pairing,) = compare(read_subjects([str(first), str(second)])).pairings
+    assert not pairing.same_tokens
+
+
+def of_tokenizer(run: Path, tokenizer: Tokenizer) -> Path:
+    """Write made-up tables of a run with this tokenizer, of a text of its own."""
+    tables = made_up_tables(run / "influence" / "tables", num_documents=55)
+    tokenizer.save(str(run / "tokenizer.json"))
+    sha256 = sha256_text(read_tokenizer(run / "tokenizer.json").to_str())
+    changed = {"tokenizer_sha256": sha256, "tokens_sha256": f"of {run.name}", "run": run.name}
+    write_manifest(tables, json.loads((tables / "manifest.json").read_text()) | changed)
+    return run
 
 
 def test_where_random_choices_raise_the_loss_the_verdict_and_the_summary_say_so(

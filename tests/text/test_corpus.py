@@ -21,6 +21,8 @@ from olmo_sparsity.text.corpus import (
     C4_SHARDS,
     SMALL_FILES,
     Document,
+    Skipped,
+    folder_words,
     list_shards,
     make_document,
     read_documents,
@@ -65,6 +67,27 @@ def test_txt_is_one_document_and_folders_and_globs_are_read_in_order(tmp_path: P
     assert texts_of(tmp_path / "*.txt") == ["whole\n\nfile"]
 
 
+def test_endings_in_capitals_are_read_and_a_message_says_what_is_left_out(tmp_path: Path) -> None:
+    paths = write_all_kinds(tmp_path)
+    for path in paths.values():
+        path.rename(path.with_name(path.name.upper()))
+    (tmp_path / "SUB").mkdir()
+    (tmp_path / "SUB" / "UPPER.TXT").write_text("upper")
+    assert texts_of(tmp_path) == ["upper", *TEXTS * len(paths)]
+    assert texts_of(tmp_path / "X.JSON.GZ") == TEXTS
+    for name in ("a.csv", "SUB/b.CSV", "README", "c.md"):
+        (tmp_path / name).write_text("left out")
+    read, left_out = folder_words(str(tmp_path)).removeprefix(f"{tmp_path}: files read: ").split("; left out: ")
+    endings = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".json.zst", ".parquet", ".txt")
+    assert Counter(read.replace(" of other kinds", "").split(", "))["1"] == 1  # six kinds are named, one is counted
+    assert sum(f"1 {ending}" in read.split(", ") for ending in endings) == 6
+    assert left_out.split(", ")[0] == "2 .csv" and set(left_out.split(", ")[1:]) == {"1 .md", "1 without an ending"}
+    assert folder_words("builtin") == folder_words(str(tmp_path / "a.csv")) == ""
+    assert folder_words(str(tmp_path / "SUB")) != ""
+    (tmp_path / "SUB" / "b.CSV").unlink()
+    assert folder_words(str(tmp_path / "SUB")) == ""
+
+
 def test_a_shard_is_a_file_or_many_small_ones(tmp_path: Path) -> None:
     for number in range(SMALL_FILES + 2):
         (tmp_path / f"{number:05d}.txt").write_text(f"text {number}")
@@ -107,7 +130,9 @@ def test_a_broken_line_raises_with_its_place_or_is_counted(tmp_path: Path, kind:
     (shard,) = list_shards(data)
     items = list(read_shard(data, shard))
     assert [item.text for item in items if isinstance(item, Document)] == TEXTS
-    assert Counter(item for item in items if isinstance(item, str)) == {"broken": 1, "empty": 1}
+    assert Counter(item.reason for item in items if isinstance(item, Skipped)) == {"broken": 1, "empty": 1}
+    (record,) = (item.record for item in items if isinstance(item, Skipped) and item.reason == "broken")
+    assert record is not None and str(tmp_path) in record
 
 
 @pytest.mark.parametrize(

@@ -188,9 +188,26 @@ def test_manifest_and_description_report_counts_and_speed(shards: DataConfig) ->
     message = "\n".join(describe(folder))
     for words in ("210 documents", "MB/s", "tokens/s", "skipped: 2 broken", "skipped: 1 empty"):
         assert words in message
+    last = source.read_text().count("\n")
+    lines = message.split("\n")
+    named = lines[lines.index("skipped: 2 broken records") + 1 :][:2]
+    assert [line.partition(": ")[0] for line in named] == [f"{source}:1", f"{source}:{last}"]
+    assert all("not JSON" in line for line in named)
     write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "speed"})
     with pytest.raises(UserError, match="speed"):
         describe(folder)
+
+
+def test_of_many_broken_records_the_first_are_named(shards: DataConfig, caplog: pytest.LogCaptureFixture) -> None:
+    source = Path(shards.source) / "c.jsonl"
+    source.write_text("{broken\n" * 25 + source.read_text())
+    (Path(shards.source) / "notes.csv").write_text("a,b")
+    with caplog.at_level("INFO", logger="olmo_sparsity"):
+        lines = describe(prepare(dataclasses.replace(shards, on_error="skip")))
+    begin = lines.index("skipped: 25 broken records") + 1
+    assert [line.partition(": ")[0] for line in lines[begin : begin + 10]] == [f"{source}:{n}" for n in range(1, 11)]
+    assert lines[begin + 10] == "and 15 more"
+    assert f"{shards.source}: files read: 5 .jsonl; left out: 1 .csv" in caplog.messages
 
 
 def test_builtin_validation_text_shares_no_sequence_with_training_text(

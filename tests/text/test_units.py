@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, word_starts
+from olmo_sparsity.text.units import decode_tokens, group_numbers, sentence_starts, shown_texts, word_starts
 from olmo_sparsity.text.vocabulary import train_bpe
 
 
@@ -192,3 +192,41 @@ def test_units_have_names() -> None:
     for unit in ("tokens", "block", "block:0", "block:-1", "block:1.5", "block: 2", "", "Word"):
         with pytest.raises(UserError, match=r"influence\.unit = .*: must be token, word, sentence, or block:N"):
             check_unit(unit)
+
+
+SPANNING = "They\u2019ll pay \u20ac5 for na\u00efve \u6cb3\u6c34 \U0001f30a\U0001f1e9\U0001f1ea \u2014 caf\u00e9."
+
+
+def test_characters_that_span_tokens_are_shown_once_and_whole() -> None:
+    """A real byte-level BPE of English alone has no entry for these characters, so every byte of one is a token."""
+    tokenizer = train_bpe(["They'll pay for the plain cafe in the river, they say."] * 50, 300, eos_token="<eos>")
+    ids_T = tokenizer.encode(SPANNING).ids
+    alone = [tokenizer.decode([token], skip_special_tokens=False) for token in ids_T]
+    assert "".join(alone).count("\ufffd") > 30  # what each token decodes to on its own
+    texts = shown_texts(tokenizer, ids_T)
+    assert len(texts) == len(ids_T) and "".join(texts) == SPANNING and "\ufffd" not in "".join(texts)
+    # By bytes: a token ends where it completes characters, and those are its text.
+    data, end, begun = SPANNING.encode(), 0, 0
+    for token, text in zip(ids_T, texts, strict=True):
+        end += len(_bytes_of(tokenizer, token))
+        whole = data[begun:end].decode(errors="ignore")
+        assert text == whole
+        begun += len(whole.encode())
+
+
+def test_a_character_that_is_cut_stays_a_replacement_and_harms_no_other() -> None:
+    tokenizer = train_bpe(["plain"] * 50, 300, eos_token="<eos>")
+    ids_T = tokenizer.encode("a\u20acb\u20ac").ids
+    assert shown_texts(tokenizer, ids_T[:-1])[:5] == ["a", "", "", "\u20ac", "b"]
+    assert "".join(shown_texts(tokenizer, ids_T[2:])).endswith("b\u20ac")
+    assert shown_texts(tokenizer, []) == []
+
+
+BYTE_OF = {_byte_level_text(bytes([b])): b for b in range(256)}
+
+
+def _bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes that an entry of a byte-level vocabulary stands for."""
+    entry = tokenizer.id_to_token(token)
+    assert entry is not None
+    return bytes(BYTE_OF[c] for c in entry)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up import DRAWS, SEES_TARGET, made_up_tables
+from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.tables.reading import find_tables, read_table
+from olmo_sparsity.text.vocabulary import train_bpe
 from olmo_sparsity.view.excerpts import Choice, Excerpt, read_excerpts
 
 
-def test_foreign_tokens_have_their_words(tiny_tables: Path) -> None:
+def test_foreign_tokens_have_their_words(tiny_tables: Path, tmp_path: Path) -> None:
+    """Without a tokenizer beside the tables, as in a copy of them elsewhere, from windows that hold the same tokens."""
+    tiny_tables = shutil.copytree(tiny_tables, tmp_path / "elsewhere")
     rows = read_table(tiny_tables, "windows").to_pylist()
     texts = {i: text for row in rows for i, text in zip(row["token_ids"], row["token_texts"], strict=True)}
     asked = [row["window_id"] for row in rows[::7]]
@@ -29,6 +35,31 @@ def test_foreign_tokens_have_their_words(tiny_tables: Path) -> None:
         assert all(getattr(excerpt, name) == row[name] for name in fields)
     known = [text for excerpt in excerpts for text in excerpt.null_token_texts if not text.startswith("#")]
     assert len(known) > 50 and len(set(known)) > 10
+
+
+def test_tokens_have_their_words_from_the_tokenizer_beside_the_tables(tiny_run: Path, tiny_tables: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_run / "tokenizer.json"))
+
+    def text_of(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+    rows = {row["window_id"]: row for row in read_table(tiny_tables, "windows").to_pylist()}
+    for excerpt in read_excerpts(tiny_tables, list(rows)):
+        row = rows[excerpt.window_id]
+        shown = [*excerpt.token_texts, excerpt.target_text]
+        assert "".join(shown) == text_of([*row["token_ids"], row["target_id"]])
+        assert "".join(excerpt.null_token_texts) == text_of(row["null_token_ids"])
+        assert len(shown) == len(row["token_ids"]) + 1 and len(excerpt.null_token_texts) == len(row["null_token_ids"])
+
+
+def test_another_tokenizer_beside_the_tables_is_not_used(tiny_run: Path, tiny_tables: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    tables = run / "influence" / tiny_tables.name
+    assert tokenizer_of(tables) is not None
+    train_bpe(["other words"] * 9, 300, eos_token="<|endoftext|>").save(str(run / "tokenizer.json"))
+    assert tokenizer_of(tables) is None
+    (row, *_) = read_table(tables, "windows").to_pylist()
+    assert read_excerpts(tables, [row["window_id"]])[0].token_texts == row["token_texts"]
 
 
 def test_selections_are_those_of_the_window(tmp_path: Path) -> None:

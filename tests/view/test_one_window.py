@@ -15,6 +15,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view import one_window
+from olmo_sparsity.view.excerpts import Choice, read_excerpts
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.wording.setup import anchor_warning
 
@@ -56,6 +57,26 @@ def test_colour_where_there_is_colour(tables: Path) -> None:
     said = shown(tables, coloured=True)
     assert "\x1b[" in said
     assert "[1:" not in said
+
+
+def test_in_colour_the_rank_stands_behind_the_word(tmp_path: Path) -> None:
+    """Of "focused" the selector may choose "focus" alone; the word stays one."""
+    words = [" the", " focus", "ed", " degree", ".", "\n", "They", "", "\u2019", "ll", " a", "b"]
+    tables = made_up_tables(tmp_path / "tables", num_documents=30, words=words)
+
+    def text_of(*chosen: int, number: int = 12) -> str:
+        choice = Choice(list(chosen), [*range(1, len(chosen) + 1)], [1.0] * number, [len(chosen)], [1.0], [1.0])
+        (excerpt,) = read_excerpts(tables, [0])
+        excerpt = dataclasses.replace(excerpt, token_texts=[*words, *["x"] * 8], selections={("kl", "real"): choice})
+        window = one_window.ShownWindow(
+            excerpt, "kl", False, "real", len(chosen), [len(chosen)], "token", "hidden", 8, "made up"
+        )
+        return one_window._coloured_line(window).plain
+
+    assert text_of(1) == "the focused(1) degree.\u21b5They\u2019ll ab"
+    assert text_of(2, 1, 3) == "the focused(2,1) degree(3).\u21b5They\u2019ll ab"
+    assert text_of(11, 7, 6) == "the focused degree.\u21b5They\u2025\u2019ll(3,2) ab(1)"
+    assert text_of(4, 5) == "the focused degree.(1)\u21b5(2)They\u2019ll ab"
 
 
 def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

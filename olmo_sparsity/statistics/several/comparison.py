@@ -102,7 +102,9 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     """
     first = subjects[0].measurement
     summaries = [summarize(subject.measurement) for subject in subjects]
-    pairings = [pairing_of(first, other.measurement) for other in subjects[1:]]
+    pairings = [
+        pairing_of(first, other.measurement, folders=(subjects[0].tables, other.tables)) for other in subjects[1:]
+    ]
     differences = [
         _comparable(difference(first, other.measurement), pairing)
         for pairing, other in zip(pairings, subjects[1:], strict=True)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from tokenizers import Tokenizer
+
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
 from olmo_sparsity.statistics.single.model_setup import subject_names
-from olmo_sparsity.tables.reading import find_tables
+from olmo_sparsity.tables.reading import find_tables, read_parts
+from olmo_sparsity.text.vocabulary import encode_alike
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
 WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
+COMPARED_WINDOWS = 100  # of each of two measurements, whose texts both tokenizers encode
 
 
 @dataclass(frozen=True)
@@ -131,11 +137,17 @@ def same_windows(first: Measurement, second: Measurement) -> bool:
     )
 
 
-def pairing_of(first: Measurement, second: Measurement) -> Pairing:
-    """Return whether two measurements are paired, and what they have in common."""
+def pairing_of(first: Measurement, second: Measurement, *, folders: Optional[tuple[Path, Path]] = None) -> Pairing:
+    """Return whether two measurements are paired, and what they have in common.
+
+    Args:
+        first: one of them.
+        second: the other.
+        folders: their influence folders. Beside these are the tokenizers, of which the manifests have only hashes.
+    """
     return Pairing(
         paired=same_windows(first, second),
-        same_tokens=not _have_other_tokenizers(first, second),
+        same_tokens=not _have_other_tokenizers(first, second) or (folders is not None and _encode_alike(*folders)),
         same_text=first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"),
         same_lengths=_same_lengths(first, second),
         num_windows=(len(first.windows), len(second.windows)),
@@ -143,8 +155,24 @@ def pairing_of(first: Measurement, second: Measurement) -> Pairing:
     )
 
 
+def _encode_alike(first: Path, second: Path) -> bool:
+    """Return True if the tokenizers beside two folders of tables make the same tokens of the windows in both."""
+    one, other = tokenizer_of(first), tokenizer_of(second)
+    if one is None or other is None:
+        return False
+    texts = (text for folder in (first, second) for text in _some_texts(folder, one))
+    return encode_alike(one, other, texts)
+
+
+def _some_texts(folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the texts of the first windows of a folder of tables."""
+    part = next(iter(read_parts(folder, "windows", columns=["token_ids"])))
+    for ids_T in part["token_ids"].slice(0, COMPARED_WINDOWS).to_pylist():
+        yield str(tokenizer.decode(ids_T, skip_special_tokens=False))
+
+
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
-    """Return True if two measurements are known to be of different tokens.
+    """Return True if the manifests of two measurements are of different tokens, as far as hashes tell.
 
     Older tables of runs have no hash of the tokenizer, which a run shares with no pretrained model.
     """

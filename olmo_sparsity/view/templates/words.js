@@ -12,11 +12,14 @@ function sparseLoss(data, window, state) {
 const optimismOf = (data, window, state) =>
   window.selections[state.selector].optimism?.[data.ks.indexOf(state.k)] ?? null;
 
-/** Returns tokens as inline elements. A line breaks only before a token that begins with a space, so words stay whole. */
+/**
+ * Returns tokens as inline elements. A line breaks only before a token that begins with a space, so words stay whole.
+ * A token without text holds a part of a character, which stands at a later token.
+ */
 function tokenNodes(texts, dress) {
   return texts.flatMap((text, index) => {
     const trimmed = text.replace(/^ /, "");
-    return [trimmed.length < text.length ? " " : "", dress(trimmed || "\u2423", index)];
+    return [trimmed.length < text.length ? " " : "", dress(trimmed || (text && "\u2423"), index)];
   });
 }
 
@@ -35,7 +38,8 @@ function longRange(data, window, state) {
       const score = scores[index];
       const share = Math.abs(score ?? 0) / data.score_steps;
       const chosen = rank.get(index);
-      const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, text);
+      const words = text || (chosen ? "\u2025" : "");
+      const node = html(chosen ? "mark" : "span", { class: `token${score < 0 ? " against" : ""}` }, words);
       node.style.setProperty("--heat-share", share.toFixed(2));
       node.title = scoreWords(data, window, state, index, score, texts.length);
       if (chosen && rank.get(index + 1) !== chosen) {
