@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.measured import Measured
@@ -102,7 +103,7 @@ def _label_axes(axes: np.ndarray, classes: list[ClassSummary], *, k: int) -> Non
         f"{entry.target_class}\n{entry.summary.num_windows:,} windows, {entry.summary.num_documents:,} documents"
         for entry in classes
     ]
-    axes[0].set_yticks(range(len(classes)), labels)
+    axes[0].set_yticks(range(len(classes)), map(printable_lines, labels))
     axes[0].set_ylim(len(classes) - 0.5, -0.5)  # the highest long gain on top
     axes[0].set_xlim(left=0)
     for axis, title in zip(axes, PANELS, strict=True):

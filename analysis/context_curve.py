@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.curve_comparison import ComparedCurves, ModelCurve, compare_curves
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
@@ -194,7 +195,7 @@ def draw_and_print(runs: list[Path]) -> Iterator[Drawn]:
     """As ``draw``, and print what each model gains beyond the training row."""
     compared = compare_curves(runs)
     for line in gain_beyond_lines(compared):
-        print(line)
+        print(printable(line))
     yield draw_compared(compared)
 
 

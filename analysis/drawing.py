@@ -5,6 +5,7 @@ Every figure of one measurement, or of one run, is drawn by ``olmo-sparsity figu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.tables.reading import figures_folder, newest_shown, run_of_tables
 
@@ -105,7 +106,7 @@ def command_of(figures: Iterable[FigureOfMeasurement]) -> None:
 def print_pictures(drawn: Iterable[Drawn], out: Path) -> None:
     """Save pictures into a folder, and print their paths."""
     for path in saved(drawn, out):
-        print(path)
+        print(printable(str(path)))
 
 
 def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:
@@ -114,9 +115,22 @@ def saved(drawn: Iterable[Drawn], out: Path) -> Iterator[Path]:
         yield from save(picture, folder_for(out))
 
 
+class _OneLine(logging.Formatter):
+    """Format a record as one line without control characters: names of files and runs may hold them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
 @contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
-    """Turn a mistake of the user, or an error of the operating system about a file, into one line and exit code 2."""
+    """Turn a mistake of the user, or an error of the operating system about a file, into one line and exit code 2.
+
+    Warnings of the package are a line each.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logging.getLogger("olmo_sparsity").addHandler(handler)
     try:
         yield
     except UserError as error:
@@ -127,5 +141,7 @@ def mistakes_in_one_line() -> Iterator[None]:
         line = f"{error.filename or 'a file cannot be read or written'}: {error.strerror}"
     else:
         return
-    typer.echo(f"analysis: error: {line}", err=True)
+    finally:
+        logging.getLogger("olmo_sparsity").removeHandler(handler)
+    typer.echo(f"analysis: error: {printable(line)}", err=True)
     raise typer.Exit(2)

@@ -17,6 +17,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.sparsity_by_length import (
     MIN_SLOPE_DOCUMENTS,
@@ -266,7 +267,7 @@ def draw(tables: list[Path], *, selector: str = "attention") -> Iterator[Drawn]:
     """
     found = sparsity_by_length([read_length(folder) for folder in tables], selector=selector)
     for line in slope_lines(found):
-        print(line)
+        print(printable(line))
     yield draw_found(found)
 
 

@@ -78,11 +78,18 @@ def _read_lines(path: Path) -> pd.DataFrame:
         lines = pd.read_json(StringIO(text), lines=True, convert_dates=False, precise_float=True)
     except ValueError:
         raise UserError(f"{path}: not lines of JSON, the file is damaged") from None
-    if missing := [key for key in NEEDED if key not in lines or not pd.api.types.is_numeric_dtype(lines[key])]:
+    if missing := [key for key in NEEDED if key not in lines or not _are_numbers(lines[key])]:
         raise UserError(f"{path}: no numbers under {', '.join(missing)}; this is not the metrics.jsonl of a run")
     lines = lines.reindex(columns=[*NEEDED, *OTHERS, BY_POSITION])
     lines[OTHERS] = lines[OTHERS].apply(pd.to_numeric, errors="coerce")
     return lines
+
+
+def _are_numbers(values: pd.Series) -> bool:
+    """Return whether each line has a number here; true is none."""
+    return (
+        pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values) and bool(values.notna().all())
+    )
 
 
 def running_median(values: pd.Series) -> pd.Series:

@@ -16,8 +16,10 @@ import matplotlib.pyplot as plt
 import typer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
@@ -190,7 +192,9 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         UserError: a file that this tool did not write has one of the names.
     """
     figure, name = drawn.figure, drawn.name
-    words = str(figure.get_label())
+    for artist in figure.findobj(Text):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
+        artist.set_text(printable_lines(artist.get_text()))
+    words = printable_lines(str(figure.get_label()))
     metadata: dict[str, dict[str, Any]] = {
         ".png": {"Description": words},
         ".pdf": {"CreationDate": None, "Subject": words},

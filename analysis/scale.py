@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from olmo_sparsity.errors import UserError
+from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.seed_summary import SeedSummary, difference_over_seeds, summarize_seeds
 from olmo_sparsity.statistics.several.trained_models import trained_models
@@ -206,7 +206,7 @@ def _set_axes(axes: np.ndarray, rungs: list[Rung]) -> None:
     for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
-        axis.set_xticks(sizes, [rung.name for rung in rungs])
+        axis.set_xticks(sizes, [printable(rung.name) for rung in rungs])
         axis.minorticks_off()
     for axis in axes[1]:
         axis.set_xlabel("parameters")

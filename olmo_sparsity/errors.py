@@ -26,3 +26,8 @@ def printable(text: str) -> str:
     and halves of surrogate pairs become U+FFFD.
     """
     return "".join(MARKS.get(c, c if unicodedata.category(c)[0] != "C" else "\ufffd") for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text whose lines are each ``printable``."""
+    return "\n".join(map(printable, text.split("\n")))

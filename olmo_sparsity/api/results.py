@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +21,16 @@ from olmo_sparsity.statistics.single.key_tokens import key_token_frame
 from olmo_sparsity.statistics.single.measurement import Measurement, gathered_from
 from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
+from olmo_sparsity.storage.folders import manifest_of_kind
+from olmo_sparsity.tables.parts import missing_parts
 from olmo_sparsity.tables.reading import check_values, find_tables, folder_version, read_manifest, read_table
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_words
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,15 @@ class Results:
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as an influence folder, which ``summary``, ``show``, ``report`` and the figures read.
 
+        Where the folder holds these tables already, nothing is written, and a line of the log says so.
+
         Args:
             folder: where to; its name is that of the measurement.
             overwrite: replace another measurement in this folder.
 
         Raises:
-            UserError: the folder holds something else, or another measurement and ``overwrite`` is False; or the tables hold
-                other windows than were measured, or values that no measurement has.
+            UserError: the folder holds something else, or another measurement or other values of this one, and ``overwrite``
+                is False; or the tables hold other windows than were measured, or values that no measurement has.
         """
         out = Path(folder)
         frames = {"windows": self.windows, "selections": self.selections, **self.others}
@@ -72,6 +79,15 @@ class Results:
         if self.folder is not None:
             others = [name for name in tables_of(self.manifest) if name not in tables]
             tables |= {name: read_table(self.folder, name) for name in others}
+        if not overwrite and self._is_in(out):
+            changed = [name for name, table in tables.items() if not read_table(out, name).equals(table)]
+            if changed:
+                raise UserError(
+                    f"{out}: this measurement is there, with other values in {', '.join(changed)}; choose another folder, or "
+                    "replace it with overwrite=True"
+                )
+            logger.info(f"{out}: it holds these tables already; nothing is written")
+            return out
 
         def part_of(window_ids: np.ndarray) -> dict[str, pa.Table]:  # an unfinished folder has parts of its own size
             wanted = pc.field("window_id").isin(window_ids)
@@ -79,6 +95,13 @@ class Results:
 
         measure_parts(out, self.manifest, part_size=len(self.windows), measure_part=part_of, overwrite=overwrite)
         return out
+
+    def _is_in(self, folder: Path) -> bool:
+        """Return whether a folder holds this measurement, finished and with all its parts, whatever its values."""
+        found = manifest_of_kind(folder, self.manifest["kind"])
+        if found is None or found["run_id"] != self.manifest["run_id"] or found.get("status") != "complete":
+            return False
+        return not missing_parts(folder, found)
 
     def summarize(self) -> Summary:
         """Return gates, gains with their controls, R(k) and D(k), with 95% intervals by bootstrap over documents.

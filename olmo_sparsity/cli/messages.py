@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from olmo_sparsity.cli.endings import UsageError
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import printable, printable_lines
 from olmo_sparsity.torchrun import current_process
 
 PACKAGE_LOGGER = logging.getLogger("olmo_sparsity")
@@ -38,7 +38,7 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return "\n".join(map(printable, super().format(record).split("\n")))  # a traceback keeps its lines
+        return printable_lines(super().format(record))  # a traceback keeps its lines
 
 
 def set_up_messages(*, verbose: bool = False, quiet: bool = False) -> None:

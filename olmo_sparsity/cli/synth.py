@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import (
     RUNS,
     Overrides,
@@ -97,7 +98,7 @@ def synth_eval(
     )
     if tables is not None:
         for line in accuracy_lines(read_accuracies([tables])):
-            print(line)
+            print_line(line)
 
 
 def synth_bridge(
@@ -119,7 +120,7 @@ def synth_bridge(
     tables = _measure(measure_bridge, task, loaded, folder, kind="bridge", out=out, shard=shard, overwrite=overwrite)
     if tables is not None:
         for line in bridge_lines(read_bridge([tables])):
-            print(line)
+            print_line(line)
 
 
 def synth_summary(

@@ -9,6 +9,9 @@ from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.records.selectors import SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
+TaskName = Literal["parity", "variables"]
+Background = Literal["noise", "text"]
+TaskPositions = Literal["pose", "shifted", "coupled", "predicted"]
 Place = Literal[
     "inside", "beyond"
 ]  # of planted tokens, in the last tokens of a prompt, as many as a row has, or before them
@@ -18,7 +21,7 @@ Place = Literal[
 class SyntheticConfig:
     """A synthetic task, trained and evaluated by ``olmo-sparsity synth``. The other commands do not use these keys."""
 
-    task: Literal["parity", "variables"] = key(
+    task: TaskName = key(
         "parity",
         "parity: the parity of planted bits, or their sum modulo synthetic.modulus. variables: the value of a name, found along "
         "a chain of assignments.",
@@ -30,7 +33,7 @@ class SyntheticConfig:
         least=2,
         most=2**10,
     )
-    background: Literal["noise", "text"] = key(
+    background: Background = key(
         "noise",
         "parity: the tokens between the planted ones. noise: drawn uniformly from synthetic.num_noise tokens. text: consecutive "
         "tokens of a document of data.source, in which planted tokens replace others; training documents in training, held-out "
@@ -40,7 +43,7 @@ class SyntheticConfig:
         False,
         "The response holds every step (the parity of each prefix; each assignment of the chain), not the answer alone.",
     )
-    positions: Literal["pose", "shifted", "coupled", "predicted"] = key(
+    positions: TaskPositions = key(
         "pose",
         "Position IDs. pose: PoSE (pose.num_chunks, pose.max_position). shifted: consecutive, with a random shift. coupled: a "
         "response token has the ID of the token that it reads, with a random shift; evaluation gives the true IDs, which tell "

@@ -148,6 +148,8 @@ def _value(node: yaml.Node, expected: Any, dotted: str, *, where: _Where) -> Any
     if node.value.strip() == "???":
         raise UserError(f"{where(node)}: {dotted} = ???: this stands for a missing value; write the value out")
     try:
+        if node.tag in (INT, FLOAT) and ":" in node.value:  # !!int "1:30", which YAML 1.1 reads as 90
+            raise ValueError
         as_written = node.tag in (INT, FLOAT) and str in (expected, *get_args(expected))  # 1e5 may be a commit
         value = node.value if as_written else _constructor.construct_object(node)
         return msgspec.convert(value, expected)

@@ -207,7 +207,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
     """
     if not is_folder_of_kind(folder, kind):
         return False
-    manifest = read_manifest_of(folder)
+    manifest = read_manifest_of(folder, "num_windows")
     _check_run_id(folder, manifest, run_id=run_id)
     if manifest.get("status") != "complete":
         return False

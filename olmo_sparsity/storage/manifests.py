@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Optional
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from olmo_sparsity.config import Config
+from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
 from olmo_sparsity.records.measured import Anchor, AnchorChoice, Estimand, NullContext, PositionIDs, Visibility
@@ -201,16 +202,16 @@ class SyntheticTables(AnyTables, kw_only=True):
     """Of a folder of tables of a synthetic task."""
 
     context: Positions
-    task: str
+    task: TaskName
     scratchpad: bool
-    positions: str
+    positions: TaskPositions
     max_sparsity: int
     train_lengths: tuple[int, int]
     training_seed: int
     hide_tokens: bool
     # Tables from before there were these keys have the defaults.
     modulus: Annotated[int, Meta(ge=2)] = 2
-    background: Literal["noise", "text"] = "noise"
+    background: Background = "noise"
     num_chunks: Count = 2
     test_row_len: Optional[Count] = None
     training_seconds: Optional[float] = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -315,13 +316,34 @@ def rows_by_choice(part: pa.Table, *, contexts: Collection[str] = ("real", "null
 
 
 def list_finished(run: Path, kind: str = "influence") -> list[Path]:
-    """Return the finished folders of one kind in a run, in the order in which they were finished."""
+    """Return the finished folders of one kind in a run, in the order in which they were finished.
+
+    A folder whose manifest is damaged is left out, with a warning; where it is asked for by its name, reading it raises.
+    """
+    finished, damaged = _finished_and_damaged(run, kind)
+    _warn_of_damaged(tuple(reason for _, reason in damaged))
+    return finished
+
+
+def _finished_and_damaged(run: Path, kind: str) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """Return the finished folders of one kind in a run, and those whose manifests are damaged, each with why."""
     finished: list[tuple[str, Path]] = []
-    for path in (run / kind).glob("*/manifest.json"):
-        manifest = read_manifest_of(path.parent)
+    damaged: list[tuple[Path, str]] = []
+    for path in sorted((run / kind).glob("*/manifest.json")):
+        try:
+            manifest = read_manifest_of(path.parent)
+        except UserError as error:
+            damaged.append((path.parent, str(error)))
+            continue
         if manifest.get("status") == "complete":
             finished.append((manifest.get("finished", ""), path.parent))
-    return [folder for _, folder in sorted(finished)]
+    return [folder for _, folder in sorted(finished)], damaged
+
+
+@cache  # one line for each folder, however often a command lists them
+def _warn_of_damaged(reasons: tuple[str, ...]) -> None:
+    for reason in reasons:
+        logger.warning(f"{reason}; this measurement is left out")
 
 
 def newest_finished(run: Path, kind: str = "influence") -> Path:
@@ -334,8 +356,11 @@ def newest_finished(run: Path, kind: str = "influence") -> Path:
 
 
 def _some_finished(run: Path, kind: str = "influence") -> list[Path]:
-    """Return ``list_finished``, or raise UserError where there are none."""
-    finished = list_finished(run, kind)
+    """Return ``list_finished``, or raise UserError where there are none, or only damaged ones."""
+    finished, damaged = _finished_and_damaged(run, kind)
+    if damaged and not finished:
+        raise UserError(damaged[0][1])
+    _warn_of_damaged(tuple(reason for _, reason in damaged))
     if not finished:
         raise UserError(f"{run}: {KINDS[kind].not_measured.format(run=run)}")
     return finished
@@ -380,7 +405,8 @@ def named_tables(name: Path, run: Path) -> Path:
     """
     if name.exists() or len(name.parts) != 1:
         return name
-    finished = [folder.name for folder in list_finished(run)]
+    readable, damaged = _finished_and_damaged(run, "influence")
+    finished = [folder.name for folder in (*readable, *(folder for folder, _ in damaged))]
     named = [own for own in finished if own == name.name] or [own for own in finished if own.endswith(name.name)]
     if len(named) > 1:
         raise UserError(f"{name}: {' and '.join(named)} of {run} end so; give more of the name")

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from olmo_sparsity.errors import printable
+from olmo_sparsity.errors import printable_lines
 from olmo_sparsity.statistics.curves import context_curve
 from olmo_sparsity.statistics.detection import Detection, detection
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
@@ -117,7 +117,7 @@ def _note(summary: Summary) -> str:
 
 def _print_lines(text: str) -> None:
     """Print lines without control characters."""
-    print("\n".join(map(printable, text.split("\n"))), end="")
+    print(printable_lines(text), end="")
 
 
 def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) -> None:

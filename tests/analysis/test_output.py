@@ -102,3 +102,19 @@ def test_a_caption_whose_picture_was_removed_is_written_again(tmp_path: Path) ->
     (tmp_path / "gains.png").unlink()
     save(tmp_path)
     assert (tmp_path / "gains.png").is_file()
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_are_drawn_without_control_characters(tmp_path: Path) -> None:
+    """In titles, labels and captions; matplotlib would warn, with the characters in its warning."""
+    hostile = "a \x1b[31mrun\x9b \u202e"
+    figure = figure_of(f"{hostile}\nsecond line")
+    figure.axes[0].set_title(hostile)
+    figure.suptitle(f"{hostile}\nbelow")
+    figure.axes[0].plot([0, 1], label=hostile)
+    figure.legend()
+    output.save(output.Drawn(figure, "named"), tmp_path)
+    shown = "a \ufffd[31mrun\ufffd \ufffd"
+    assert (tmp_path / "named.txt").read_text() == f"{shown}\nsecond line\n"
+    assert figure.axes[0].get_title() == figure.legends[0].get_texts()[0].get_text() == shown
+    assert figure.get_suptitle() == f"{shown}\nbelow"

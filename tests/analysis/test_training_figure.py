@@ -102,6 +102,10 @@ def test_running_median() -> None:
         ("", "nothing is written"),
         ("{oops\n", "not lines of JSON"),
         ('{"a": 1}\n', "no numbers under step, tokens, loss_nats"),
+        ("null\nnull\n", "no numbers under step, tokens, loss_nats"),
+        ('{"step": null, "tokens": null, "loss_nats": null}\n', "no numbers under step, tokens, loss_nats"),
+        ('{"step": true, "tokens": 1, "loss_nats": 1}\n', "no numbers under step;"),
+        ('{"step": 1, "tokens": 1, "loss_nats": 1}\n{"step": 2, "tokens": 2, "loss_nats": null}\n', "under loss_nats;"),
     ],
 )
 def test_other_files(tiny_run: Path, tmp_path: Path, content: Any, said: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import Messages
 
 from olmo_sparsity import api
 from olmo_sparsity.config import Config
@@ -354,3 +355,24 @@ def test_key_tokens_have_their_differences(measured: api.Results) -> None:
     same(frame["lsd_nats"], measured.windows["gain_long_nats"])
     same(frame["lcl_nats"], -measured.windows["loss_long_nats"])
     assert frame["is_key"].dtype == bool and len(frame) == 20
+
+
+def test_a_measurement_saved_over_itself_says_what_happens(
+    measured: api.Results, tmp_path: Path, messages: Messages
+) -> None:
+    """What is there already is left, and said; changed values are refused, in the folder that they were read from, too."""
+    folder = measured.save(tmp_path / "tables")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    read = api.read_results(folder)
+    messages.clear()
+    assert read.save(folder) == measured.save(folder) == folder
+    assert list(messages) == [f"{folder}: it holds these tables already; nothing is written"] * 2
+    read.windows.loc[0, "loss_short_nats"] = 9.0
+    for results in (read, api.Results(read.windows, read.selections, read.manifest)):
+        with pytest.raises(
+            UserError, match=r"this measurement is there, with other values in windows; .*overwrite=True"
+        ):
+            results.save(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+    read.save(folder, overwrite=True)
+    assert api.read_results(folder).windows["loss_short_nats"][0] == 9.0

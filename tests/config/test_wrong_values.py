@@ -29,6 +29,8 @@ WRONG = [
     ("training.steps", "0x10", "0x10: must be a whole number"),
     ("training.steps", "2024-01-01", "2024-01-01: must be a whole number"),
     ("training.steps", "!!bool maybe", "maybe: must be a whole number"),
+    ("training.steps", "!!int 1:30", "1:30: must be a whole number"),
+    ("training.learning_rate", "!!float 1:30", "1:30: must be a number"),
     ("training.steps", "!!timestamp x", "x: must be a whole number"),
     ("training.steps", "!nope 1", "1: must be a whole number"),
     ("training.steps", "9" * 5000, f"{'9' * 60}...: must be a whole number"),

@@ -17,10 +17,18 @@ from conftest import Messages
 from made_up import made_up_tables
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.measurement import is_measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.storage.manifests import read_manifest_of, write_manifest
 from olmo_sparsity.tables.parts import part_path, write_part
-from olmo_sparsity.tables.reading import find_tables, read_table, read_windows
+from olmo_sparsity.tables.reading import (
+    find_tables,
+    list_finished,
+    named_tables,
+    newest_shown,
+    read_table,
+    read_windows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +281,30 @@ def test_a_manifest_of_before_is_read_and_that_is_said_once(tables: Path, messag
     assert [line for line in messages if "content_sha256" in line] == [
         f"{path}: it has no content_sha256, as before this version, so a value that was changed is not noticed"
     ]
+
+
+@pytest.mark.parametrize(
+    "content", ["", '{"kind": "influence"', '{"kind": "influence", "run_id": "\x1b", "num_parts": 1}']
+)
+def test_a_damaged_measurement_is_left_out_unless_it_is_asked_for(
+    undamaged: Path, tmp_path: Path, messages: Messages, content: str
+) -> None:
+    """The others of its run are shown, with one warning; alone, or named in full or by its end, it is the error."""
+    good, bad = (tmp_path / "influence" / name for name in ("good", "very-bad"))
+    for folder in (good, bad):
+        shutil.copytree(undamaged, folder)
+    (bad / "manifest.json").write_text(content)
+    assert list_finished(tmp_path) == [good] and newest_shown(tmp_path) == find_tables(tmp_path) == good
+    warned = [line for line in messages if "this measurement is left out" in line]
+    assert len(warned) == 1 and warned[0].startswith(f"{bad / 'manifest.json'}: ")
+    assert named_tables(Path("bad"), tmp_path) == bad
+    (good / "manifest.json").write_text("{")
+    for read in (lambda: load(bad), lambda: newest_shown(tmp_path), lambda: find_tables(tmp_path)):
+        with pytest.raises(UserError, match=r"manifest\.json: "):
+            read()
+    assert list_finished(tmp_path) == []
+
+
+def test_a_finished_folder_that_does_not_say_how_many_windows_it_has_is_not_measured_over(tables: Path) -> None:
+    with pytest.raises(UserError, match=r"manifest\.json: key num_windows is missing; the file is damaged"):
+        is_measured(tables, "influence", run_id="0")
