@@ -108,9 +108,10 @@ hypothesis: $(READY)
 comma = ,
 
 # The same on two other sizes: each with a ceiling that differs from it as demo-ceiling.yaml does from demo.yaml.
+TARGETS_BY_SIZE ?= 50000
 SIZES_OF_TEST ?= cpu-d64 cpu-d256
 AS_CEILING = context.train_len=16 pose.num_chunks=1 pose.vary_chunks=false training.batch_rows=512
-REACTIONS_BY_SIZE = influence --local-len 8 --selector kl --k 1 --num-windows 50000 --seed 1 influence.max_windows_per_document=100 \
+REACTIONS_BY_SIZE = influence --local-len 8 --selector kl --k 1 --num-windows $(TARGETS_BY_SIZE) --seed 1 influence.max_windows_per_document=100 \
 	influence.resampled_draws=0 training.precision=bf16
 hypothesis-scale: SEEDS ?= 101 102 103
 hypothesis-scale: $(READY)

@@ -36,6 +36,10 @@ TARGETS = {
         "'SEEDS=0 1' TARGETS_OF_TEST=40",
         "runs/hypothesis/demo-ceiling-seed1/influence/*/manifest.json runs/hypothesis/figures/hypothesis.json",
     ),
+    "hypothesis-scale": (
+        "'SEEDS=0 1' SIZES_OF_TEST=cpu-d64 TARGETS_BY_SIZE=40",
+        "runs/hypothesis-scale/cpu-d64-ceiling-seed1/influence/*/manifest.json",
+    ),
     "twin": (
         "'SEEDS=0 1'",
         "runs/twin/sum-cpu-ceiling-seed1/synthetic/*/manifest.json runs/twin/figures/inside-and-beyond.json",
