@@ -158,8 +158,8 @@ class InfluenceConfig:
         "hidden",
         "What hiding a token means. hidden: no token sees a hidden one; a visible one stands alone, in front of gaps. "
         "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
-        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one token, which has "
-        "read all before it; k entries bound no number of tokens.",
+        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one "
+        "token, which has read all before it; k entries bound no number of tokens.",
         flag=Flag(
             "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
             EVERY_MEASUREMENT,
