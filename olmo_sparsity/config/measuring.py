@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Optional, get_args
+from typing import Any, Literal, Optional
 
-from olmo_sparsity.config.flags import ALL, EVERY_MEASUREMENT, Flag, keys_of_k, powers_up_to, selectors_named
+from olmo_sparsity.config.flags import ALL, Flag, keys_of_k, powers_up_to, selectors_named
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
-Ranking = Literal["gradient", "patching", "attention", "hierarchy", "proxy"]
-SCREEN_RANKINGS: tuple[str, ...] = get_args(Ranking)
+SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
 # What ranks where no ranking is named, and the long-range tokens up to which it was shown to find the influential ones: in longer
 # windows of a real model it found fewer of them than a blind choice (docs/speed.md).
 DEFAULT_RANKING = "gradient"
 RANKING_SHOWN_TO = 32
+EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
 
 
 def parse_screen(text: str) -> dict[str, Any]:
@@ -115,7 +114,7 @@ class InfluenceConfig:
         least=0,
         most=1000,
     )
-    null_context: NullContext = key(
+    null_context: Literal["same-source", "any-source", "same-document", "shuffled"] = key(
         "same-source",
         "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
         "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
@@ -155,18 +154,18 @@ class InfluenceConfig:
         least=2,
         most=LARGEST_LENGTH,
     )
-    visibility: Visibility = key(
+    visibility: Literal["hidden", "contextual"] = key(
         "hidden",
         "What hiding a token means. hidden: no token sees a hidden one; a visible one stands alone, in front of gaps. "
         "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
-        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one token,"
-        " which has read all before it; k entries bound no number of tokens.",
+        "hidden ones, as where entries of a key-value cache are evicted. k then counts entries: the keys and values of one "
+        "token, which has read all before it; k entries bound no number of tokens.",
         flag=Flag(
             "hidden: hidden tokens are seen by no token. contextual: only the local tokens do not see them.",
             EVERY_MEASUREMENT,
         ),
     )
-    positions: PositionIDs = key(
+    positions: Literal["kept", "compact"] = key(
         "kept",
         "Position IDs of the visible tokens. kept: they never move, and hidden tokens leave gaps. compact: consecutive, from the "
         "anchor or from 0 without one, as in ordinary text; only under hidden.",
@@ -175,7 +174,7 @@ class InfluenceConfig:
             ("influence", "validate", "explain"),
         ),
     )
-    anchor: Literal["auto", AnchorChoice] = key(
+    anchor: Literal["auto", "bos", "none"] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
         "or where there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
@@ -215,7 +214,7 @@ class InfluenceConfig:
             parse=parse_screen,
         ),
     )
-    screen_by: Literal["auto", Ranking] = key(
+    screen_by: Literal["auto", "gradient", "patching", "attention", "hierarchy", "proxy"] = key(
         "auto",
         f"How candidates are ranked for screening. auto: {DEFAULT_RANKING} among at most {RANKING_SHOWN_TO} long-range tokens; "
         "among more there is no default, and a ranking must be named. gradient: by the derivative with respect to gates on their "
