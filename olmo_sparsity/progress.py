@@ -85,6 +85,25 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
     )
 
 
+@contextmanager
+def stages(*names: str) -> Iterator[Callable[[], None]]:
+    """Name in a terminal what is being done, one of several stages; what this yields begins the next one.
+
+    Elsewhere nothing is shown of work of less than half a minute, as of every bar.
+    """
+    with progress_bar(names[0], " stages", total=len(names)) as bar:
+        following = iter(names[1:])
+
+        def begin_next() -> None:
+            bar.set_description(next(following), refresh=False)
+            bar.update()
+            if sys.stderr.isatty():
+                bar.refresh()
+
+        yield begin_next
+        bar.update()
+
+
 def tokens_ran(num_tokens: int) -> None:
     """Tell that a model has run so many tokens more, to whoever asked for it with ``listening``."""
     if (listener := _on_tokens.get()) is not None:

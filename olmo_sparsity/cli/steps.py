@@ -68,6 +68,7 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     """
     from olmo_sparsity.storage.folders import manifest_of_kind
 
+    _check_training_of(config, asked=asked)
     config.pretrained.check_there()
     if config.influence.data is not None:
         from olmo_sparsity.text.corpus import list_shards
@@ -76,6 +77,11 @@ def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) 
     is_begun = config.pretrained.model is not None or manifest_of_kind(run, "run") is not None
     if not is_begun and share.count == 1:
         _check_to_be_trained(config, run, asked=asked)
+
+
+def _check_training_of(config: Config, *, asked: bool) -> None:
+    if asked and config.pretrained.model is not None:
+        raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
 
 
 def _check_to_be_trained(config: Config, run: Path, *, asked: bool) -> None:
@@ -106,9 +112,8 @@ def train_first(
         UserError: the run belongs to another experiment; it is not trained, and is not to be trained here; or what follows
             the training would fail.
     """
+    _check_training_of(config, asked=asked)
     if config.pretrained.model is not None:
-        if asked:
-            raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
         return
     from olmo_sparsity.measure.setup.opened_model import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind

@@ -229,7 +229,6 @@ def report(
 
     shown, folder = _shown_tables(tables, config, run, overrides=overrides, model=model, revision=revision)
     page = out or default_out(shown, folder)
-    logger.info(f"{shown}: reading the tables and drawing the charts of the page")
     print_line(write_report(shown, page, overwrite=overwrite, num_windows=windows, seed=sample_seed))
 
 
