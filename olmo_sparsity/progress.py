@@ -30,11 +30,19 @@ COUNT_FORMAT = "{desc}: {n_fmt}{unit}, {elapsed} elapsed, {rate_noinv_fmt}{postf
 
 
 class _LogLines(io.TextIOBase):
-    """A file whose lines become log records. tqdm writes each state of its bar as one line."""
+    """A file whose lines become log records. tqdm writes each state of its bar as one line.
+
+    At its end it writes the last state, even where it has just been written; such a line is left out.
+    """
+
+    _done = ""  # how much was done at the last line
 
     def write(self, text: str) -> int:
         if line := " ".join(text.split()):
-            logger.info(line)
+            done = line.partition(" elapsed")[0].rpartition(", ")[0]
+            if done != self._done:
+                logger.info(line)
+            self._done = done
         return len(text)
 
 
@@ -83,6 +91,35 @@ def progress_bar(desc: str, unit: str, *, total: int | None = None, initial: int
         maxinterval=SECONDS_BETWEEN_LINES,
         bar_format=COUNT_FORMAT if total is None else LINE_FORMAT,
     )
+
+
+def count_slow_start(bar: tqdm[Any]) -> None:
+    """Count the first of many equal pieces of work, which took longer than the others will; their speed is measured from now on.
+
+    So the time that is left is not estimated from it.
+    """
+    if not bar.disable:
+        bar.n += 1
+        bar.last_print_n, bar.last_print_t = bar.n, bar._time()
+
+
+@contextmanager
+def stages(*names: str) -> Iterator[Callable[[], None]]:
+    """Name in a terminal what is being done, one of several stages; what this yields begins the next one.
+
+    Elsewhere nothing is shown of work of less than half a minute, as of every bar.
+    """
+    with progress_bar(names[0], " stages", total=len(names)) as bar:
+        following = iter(names[1:])
+
+        def begin_next() -> None:
+            bar.set_description(next(following), refresh=False)
+            bar.update()
+            if sys.stderr.isatty():
+                bar.refresh()
+
+        yield begin_next
+        bar.update()
 
 
 def tokens_ran(num_tokens: int) -> None:

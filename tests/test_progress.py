@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from olmo_sparsity.cli.messages import PACKAGE_LOGGER, set_up_messages
 from olmo_sparsity.config import Config
-from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.progress import count_slow_start, progress_bar, stages
 from olmo_sparsity.training.loop import train
 
 
@@ -108,6 +108,45 @@ def test_elsewhere_than_in_a_terminal_a_line_is_logged_every_half_minute(clock: 
         "train: 90%, 90 of 100 steps, 01:30 elapsed, 00:10 left, 1.00 steps/s, loss=0.89",
         "train: 100%, 100 of 100 steps, 01:40 elapsed, 00:00 left, 1.00 steps/s, loss=0.99",
     ]
+
+
+def test_the_last_state_is_logged_once(clock: Clock, messages: Messages) -> None:
+    """Also where its line is due at the end of the work."""
+    work(clock, steps=60, total=60)
+    assert [line.split(", ")[1] for line in messages.lines] == ["30 of 60 steps", "60 of 60 steps"]
+
+
+def test_a_slow_start_is_left_out_of_the_time_that_is_left(clock: Clock, messages: Messages) -> None:
+    """The first step compiles for 10 minutes, and the others take a second each."""
+    with progress_bar("train", " steps", total=101) as bar:
+        clock.seconds += 600
+        count_slow_start(bar)
+        for _ in range(100):
+            clock.seconds += 1
+            bar.update()
+    assert messages.lines[0] == "train: 31%, 31 of 101 steps, 10:30 elapsed, 01:10 left, 1.00 steps/s"
+    assert all("00:10 left" in line for line in messages.lines if "91 of" in line)
+    assert messages.lines[-1].startswith("train: 100%, 101 of 101 steps, 11:40 elapsed, 00:00 left")
+
+
+@pytest.mark.usefixtures("log_restored")
+def test_a_terminal_names_the_stage_of_the_work(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    set_up_messages()
+    with stages("reading", "drawing") as begin_next:
+        assert "reading:   0%" in screen(terminal.getvalue())[0]
+        clock.seconds += 5
+        begin_next()
+        assert "drawing:  50%" in screen(terminal.getvalue())[0]
+    assert "drawing: 100%" in screen(terminal.getvalue())[0]
+
+
+def test_stages_of_short_work_log_nothing(clock: Clock, messages: Messages) -> None:
+    with stages("reading", "drawing") as begin_next:
+        clock.seconds += 5
+        begin_next()
+    assert messages.lines == []
 
 
 def test_without_a_total_it_counts(clock: Clock, messages: Messages) -> None:

@@ -19,9 +19,10 @@ from olmo_sparsity.config import InfluenceConfig
 from olmo_sparsity.config.keys import require
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.setup.opened_model import draw_windows
+from olmo_sparsity.text import places
 from olmo_sparsity.text.in_memory import document_of_text, document_of_tokens, store_of, windows_before
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
-from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text, place_at, place_of
+from olmo_sparsity.text.places import EncodedText, TargetPlace, encode_text
 from olmo_sparsity.text.vocabulary import token_texts
 from olmo_sparsity.text.windows import Windows
 
@@ -253,14 +254,10 @@ def _seed_of(model: Model, seed: Optional[int]) -> int:
 
 def find_place(model: Model, text: str, *, at: Optional[int], target: Optional[str]) -> tuple[EncodedText, TargetPlace]:
     """Encode a text, and return it with the place that ``window_at`` finds."""
-    if (at is None) == (target is None):
-        raise UserError("one place is explained at a time: give either --at OFFSET or --target TEXT")
-    full_len, local_len = model.lengths.full_len, model.lengths.local_len
-    encoded = encode_text(model.tokenizer, text)
-    if target is None:
-        assert at is not None
-        return encoded, place_at(encoded, at, full_len=full_len, local_len=local_len)
-    return encoded, place_of(encoded, target, full_len=full_len, local_len=local_len)
+    lengths = model.lengths
+    return places.find_place(
+        model.tokenizer, text, at=at, target=target, full_len=lengths.full_len, local_len=lengths.local_len
+    )
 
 
 def window_before(model: Model, encoded: EncodedText, *, place: TargetPlace, seed: int, source: str) -> ChosenWindows:

@@ -19,9 +19,11 @@ from olmo_sparsity.cli.options import (
     TrainOption,
     resolve,
 )
-from olmo_sparsity.cli.steps import interruptible, train_first
+from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
+from olmo_sparsity.config import Config, with_keys
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.work import WHOLE
 
 SHOWN = ("kl",)  # the selector that is shown where none is named: it does not see the target
 
@@ -73,15 +75,20 @@ def explain(
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
     from olmo_sparsity.text.readers import read_document
-    from olmo_sparsity.view.pages import check_free
 
+    check_before_torch(loaded, folder, share=WHOLE, asked=train)
     document = read_document(text, loaded.data.text_field)
     if html is not None:
+        from olmo_sparsity.view.pages import check_free
+
         check_free(html, overwrite)
     ks = None if k is None else parse_k(k)
+    if ks is not None:
+        with_keys(loaded, {"influence": {"k": ks, "k_grid": None, "screen": None}}).check_k()
+    _check_place(loaded, folder, document, at=at, target=target)
+    logger.info(f"{folder}: loading the model, to measure one window")
     from olmo_sparsity.api.explaining import explain as explain_place
     from olmo_sparsity.api.opening import open_configured
-    from olmo_sparsity.measure.work import WHOLE
     from olmo_sparsity.view.console import print_json
     from olmo_sparsity.view.explanation import print_explanation
     from olmo_sparsity.view.one_window import terminal
@@ -104,3 +111,20 @@ def explain(
         print_explanation(explanation, terminal())
     if html is not None:
         logger.info(str(explanation.save_html(html, overwrite=overwrite)))
+
+
+def _check_place(config: Config, run: Path, document: str, *, at: Optional[int], target: Optional[str]) -> None:
+    """Check that the place is there before torch is imported, by the tokenizer of a run.
+
+    Raises:
+        UserError: there is no such place.
+    """
+    from olmo_sparsity.storage.folders import manifest_of_kind
+    from olmo_sparsity.storage.manifests import tokenizer_of_run
+    from olmo_sparsity.text.places import find_place
+    from olmo_sparsity.text.vocabulary import read_tokenizer
+
+    manifest = manifest_of_kind(run, "run") if config.pretrained.model is None else None
+    if manifest is not None:
+        tokenizer, lengths = read_tokenizer(tokenizer_of_run(run, manifest)), config.measured_lengths
+        find_place(tokenizer, document, at=at, target=target, full_len=lengths.full_len, local_len=lengths.local_len)

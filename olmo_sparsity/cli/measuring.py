@@ -21,7 +21,7 @@ from olmo_sparsity.cli.options import (
     TrainOption,
     resolve,
 )
-from olmo_sparsity.cli.steps import finish_share, interruptible, train_first
+from olmo_sparsity.cli.steps import check_before_torch, finish_share, interruptible, train_first
 from olmo_sparsity.errors import UserError
 
 MAX_PROBLEMS = 10  # printed per folder; one failed machine can cause thousands
@@ -55,6 +55,7 @@ def influence(
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     loaded.check_k()
+    check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.influence import measure
     from olmo_sparsity.view.console import print_summary
 
@@ -84,6 +85,7 @@ def validate(
 
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.validation import check_room
     from olmo_sparsity.measure.validation import validate as validate_run
     from olmo_sparsity.view.console import print_detection
@@ -114,6 +116,7 @@ def context_curve(
 
     share = share_of_process(shard, overwrite=overwrite)
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    check_before_torch(loaded, folder, share=share, asked=train)
     from olmo_sparsity.measure.context_curve import measure_context_curve, visible_lengths
     from olmo_sparsity.view.console import print_curve
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,38 @@ def needs_training(config: Config, run: Path, *, share: Share, command: str) -> 
     return True
 
 
+def check_before_torch(config: Config, run: Path, *, share: Share, asked: bool) -> None:
+    """Check what can be known without torch, whose import takes seconds: the model, the run and the text that are named.
+
+    Raises:
+        UserError: there is no such model or text, or the run was never begun and is not to be trained here.
+    """
+    from olmo_sparsity.storage.folders import manifest_of_kind
+
+    _check_training_of(config, asked=asked)
+    config.pretrained.check_there()
+    if config.influence.data is not None:
+        from olmo_sparsity.text.corpus import list_shards
+
+        list_shards(dataclasses.replace(config.data, source=config.influence.data))
+    is_begun = config.pretrained.model is not None or manifest_of_kind(run, "run") is not None
+    if not is_begun and share.count == 1:
+        _check_to_be_trained(config, run, asked=asked)
+
+
+def _check_training_of(config: Config, *, asked: bool) -> None:
+    if asked and config.pretrained.model is not None:
+        raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
+
+
+def _check_to_be_trained(config: Config, run: Path, *, asked: bool) -> None:
+    if not asked and run.resolve() != (RUNS / config.name).resolve():
+        raise UserError(
+            f"{run}: this run is not trained; train it with `olmo-sparsity train --run {run}`, or let this command do it with "
+            "--train"
+        )
+
+
 def train_first(
     config: Config, run: Path, *, share: Share, asked: bool, kind: Optional[str], out: Optional[Path]
 ) -> None:
@@ -79,9 +112,8 @@ def train_first(
         UserError: the run belongs to another experiment; it is not trained, and is not to be trained here; or what follows
             the training would fail.
     """
+    _check_training_of(config, asked=asked)
     if config.pretrained.model is not None:
-        if asked:
-            raise UserError(f"--train: {config.pretrained.model} is a pretrained model, which is never trained")
         return
     from olmo_sparsity.measure.setup.opened_model import check_before_training
     from olmo_sparsity.storage.folders import is_folder_of_kind
@@ -89,11 +121,7 @@ def train_first(
 
     if not needs_training(config, run, share=share, command="olmo-sparsity train"):
         return
-    if not asked and run.resolve() != (RUNS / config.name).resolve():
-        raise UserError(
-            f"{run}: this run is not trained; train it with `olmo-sparsity train --run {run}`, or let this command do it with "
-            "--train"
-        )
+    _check_to_be_trained(config, run, asked=asked)
     if out is not None and kind is not None:
         is_folder_of_kind(out, kind)
     check_before_training(config)

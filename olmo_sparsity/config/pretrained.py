@@ -12,6 +12,7 @@ from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.errors import UserError
 
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
 
@@ -121,6 +122,19 @@ class PretrainedConfig:
             self.model is not None or (self.train_len, self.rope_scaling) == (None, "none"),
             "pretrained.train_len and pretrained.rope_scaling are about a pretrained model, and none is named; of a run the row "
             "is known (context.train_len), and positions are not scaled",
+        )
+
+    def check_there(self) -> None:
+        """Check that the model is a file or folder on this machine, or has a name that the hub may know.
+
+        Raises:
+            UserError: it is neither.
+        """
+        path = Path(self.model or "").expanduser()
+        can_be_on_hub = HUB_NAME.fullmatch(self.model or "") and path.suffix != ".gguf"
+        require(
+            self.model is None or path.exists() or bool(can_be_on_hub),
+            f"pretrained.model = {self.model}: no such folder or file",
         )
 
     @property

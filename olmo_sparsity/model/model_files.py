@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -15,7 +14,6 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.storage.files import read_json, sha256_files
 from olmo_sparsity.storage.manifests import read_manifest_of
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 DESCRIPTIONS = ["config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"]
 DESCRIPTIONS += ["vocab.json", "vocab.txt", "merges.txt", "spiece.model", "tekken.json"]
 SAFE = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]

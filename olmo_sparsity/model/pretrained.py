@@ -26,7 +26,7 @@ from olmo_sparsity.model import rope_scaling
 from olmo_sparsity.model.causal_model import CausalModel
 from olmo_sparsity.model.devices import has_bf16_units
 from olmo_sparsity.model.loaded_weights import check_folder_sizes, check_gguf_sizes, check_loaded, check_nothing_left
-from olmo_sparsity.model.model_files import HUB_NAME, ModelFiles, check_exported, download, find_files
+from olmo_sparsity.model.model_files import ModelFiles, check_exported, download, find_files
 from olmo_sparsity.model.olmo_checkpoint import is_checkpoint, open_checkpoint
 from olmo_sparsity.model.transformers_model import TransformersModel
 from olmo_sparsity.records.measured import ModelRecord
@@ -119,8 +119,7 @@ def open_pretrained(
             f"pretrained.model = {name}: neither a Hugging Face folder (config.json), nor an OLMo checkpoint (config.yaml and "
             "model.pt), nor a .gguf file; a run of this package is given with --run"
         )
-    if not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
-        raise UserError(f"pretrained.model = {name}: no such folder or file")
+    settings.check_there()
     files = download(name, settings.revision, allow_pickle=settings.allow_pickle)
     return _open_with_transformers(files, settings, device=device, precision=precision, longest=longest)
 

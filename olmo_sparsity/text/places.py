@@ -136,6 +136,23 @@ def _around(block: _Block, place: int, distance: int) -> list[tuple[int, int]]:
     return list(zip(block.begins[low:high].tolist(), block.token_ids[low:high].tolist(), strict=True))
 
 
+def find_place(
+    tokenizer: Tokenizer, text: str, *, at: Optional[int], target: Optional[str], full_len: int, local_len: int
+) -> tuple[EncodedText, TargetPlace]:
+    """Encode a text, and return it with the place at a character (``place_at``), or of a piece of text (``place_of``).
+
+    Raises:
+        UserError: both or neither of ``at`` and ``target`` are given, or there is no such place.
+    """
+    if (at is None) == (target is None):
+        raise UserError("one place is explained at a time: give either --at OFFSET or --target TEXT")
+    encoded = encode_text(tokenizer, text)
+    if target is None:
+        assert at is not None
+        return encoded, place_at(encoded, at, full_len=full_len, local_len=local_len)
+    return encoded, place_of(encoded, target, full_len=full_len, local_len=local_len)
+
+
 def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int) -> TargetPlace:
     """Return the place of the token that holds a character, or of the first token behind it if no token holds it.
 

@@ -28,7 +28,7 @@ from olmo_sparsity.model.checkpoint import (
     save_checkpoint,
 )
 from olmo_sparsity.model.devices import pick_device
-from olmo_sparsity.progress import progress_bar
+from olmo_sparsity.progress import count_slow_start, progress_bar
 from olmo_sparsity.storage.files import remove_leftovers, write_json
 from olmo_sparsity.storage.folders import is_folder_of_kind
 from olmo_sparsity.torchrun import SINGLE_PROCESS, ProcessInfo
@@ -139,12 +139,17 @@ def _train_steps(run: TrainingRun, state: LoopState) -> None:
         progress_bar("train", " steps", total=training.steps, initial=state.step) as bar,
     ):
         state.start_stretch()
+        if run.manifest["compiled"] and len(steps) > 0:
+            logger.info(f"{run.folder}: compiling; the first step takes up to minutes, those after it do not")
         for batch in training_batches(run.data, steps=steps, device=train_state.device):
             learning_rate = run.schedule.get_lr(training.learning_rate, state.step, training.steps)
             max_grad_norm = training.max_grad_norm
             nats, grad_norm = train_step(train_state, batch, learning_rate=learning_rate, max_grad_norm=max_grad_norm)
             state.step += 1
-            bar.update()
+            if state.step == steps.start + 1:
+                count_slow_start(bar)  # in it the model is compiled, and libraries start
+            else:
+                bar.update()
             due = _due_after(state.step, training, interrupted=any_process(bool(signals), process))
             if not (due.log or due.save):
                 continue

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from olmo_sparsity import __version__
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.progress import stages
 from olmo_sparsity.statistics.several.hypothesis import hypothesis_of
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import subject_name
@@ -98,8 +99,11 @@ def write_report(
     if num_windows < 1:
         raise UserError(f"--windows {num_windows}: must be positive")
     pages.check_free(out, overwrite)
-    report = read_report(Measured.read(tables), num_windows=num_windows, seed=seed)
-    pages.write_page(out, render(report), overwrite=overwrite)
+    with stages("reading the tables", "drawing the charts") as begin_next:
+        report = read_report(Measured.read(tables), num_windows=num_windows, seed=seed)
+        begin_next()
+        page = render(report)
+    pages.write_page(out, page, overwrite=overwrite)
     return out
 
 
