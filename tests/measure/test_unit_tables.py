@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,13 @@ def test_figures_say_what_k_counts(word_tables: Path) -> None:
         assert "unmasked tokens" not in words, name
         if name in ("recovered-fraction", "prediction-recovered"):
             assert "k, unmasked words" in words or "gate failed" in words
+
+
+def test_a_shown_group_has_the_distance_of_its_last_token(word_tables: Path) -> None:
+    """From the group boundaries of the table; in this window a chosen word has several tokens."""
+    rows = [r for r in rows_of(word_tables, "selections") if (r["selector"], r["context"]) == ("kl", "real")]
+    row = next(r for r in rows if any(a != b for a, b in zip(r["group_first"], r["group_last"], strict=True)))
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_window(word_tables, row["window_id"], console=console, selector="kl", k=4)
+    ranked = [line.split()[:2] for line in console.export_text().splitlines()[-len(row["group_last"]) :]]
+    assert ranked == [[str(rank), str(FULL - last)] for rank, last in enumerate(row["group_last"], start=1)]
