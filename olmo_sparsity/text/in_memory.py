@@ -65,7 +65,7 @@ def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:
         sources=[document.source for document in documents],
         source_ends=np.arange(1, len(documents) + 1),
         split=split,
-        tokens_sha256=hashlib.sha256(tokens).hexdigest(),
+        tokens_sha256=hashlib.sha256(tokens.data).hexdigest(),
     )
 
 
