@@ -120,7 +120,7 @@ class _Block:
 def _encode_block(tokenizer: Tokenizer, text: str, begin: int, end: int) -> _Block:
     encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
     integer = np.int32 if len(text) <= np.iinfo(np.int32).max else np.int64
-    offsets = np.array(encoding.offsets, dtype=integer).reshape(-1, 2)
+    offsets: np.ndarray = np.array(encoding.offsets, dtype=integer).reshape(-1, 2)
     offsets += begin
     words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int32)
     return _Block(np.array(encoding.ids, dtype=np.int32), offsets[:, 0].copy(), offsets[:, 1].copy(), words, end)

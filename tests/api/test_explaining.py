@@ -249,3 +249,10 @@ def test_the_page_shades_each_token_by_its_score_and_says_its_distance(model: ap
         assert (tag == "mark") == (position in chosen)
         rank = re.search(r"<sup>(\d+)</sup>", text)
         assert (rank and int(rank[1])) == (chosen.index(position) + 1 if position in chosen else None)
+
+
+def test_a_seed_draws_another_null_context(model: api.Model) -> None:
+    drawn = [api.explain(model, HOSTILE * 9, at=600, seed=seed).window_row["null_token_ids"] for seed in (5, 5, 6)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    window = api.window_at(model, HOSTILE * 9, at=600, seed=6)
+    assert window.null_contexts.tokens(np.array([0]))[0].tolist() == drawn[2]
