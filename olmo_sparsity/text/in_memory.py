@@ -22,7 +22,7 @@ class TokenDocument:
     """One document as tokens.
 
     Attributes:
-        token_ids: int64 [tokens], without the token that ends a document.
+        token_ids: [tokens], integers, without the token that ends a document.
         doc_id: 64-bit hash of its content.
         source: name of what it comes from.
     """
@@ -53,9 +53,10 @@ def document_of_tokens(token_ids: np.ndarray, *, source: str, name: Optional[str
 
 def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:
     """Return a store of at least one document, in the given order; ``split`` is its name in tables."""
-    pieces = [np.append(document.token_ids, END) for document in documents]
-    ends_G = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-    tokens = np.concatenate(pieces).astype(np.uint32)
+    ends_G = np.cumsum([len(document.token_ids) + 1 for document in documents], dtype=np.int64)
+    tokens = np.full(ends_G[-1], END, dtype=np.uint32)
+    for document, end in zip(documents, ends_G.tolist(), strict=True):
+        tokens[end - 1 - len(document.token_ids) : end - 1] = document.token_ids
     return TokenStore(
         tokens=tokens,
         begins_G=np.concatenate([[0], ends_G[:-1]]).astype(np.int64),
@@ -64,7 +65,7 @@ def store_of(documents: Sequence[TokenDocument], *, split: str) -> TokenStore:
         sources=[document.source for document in documents],
         source_ends=np.arange(1, len(documents) + 1),
         split=split,
-        tokens_sha256=hashlib.sha256(tokens.tobytes()).hexdigest(),
+        tokens_sha256=hashlib.sha256(tokens.data).hexdigest(),
     )
 
 

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
 
-BLOCK = 1 << 20  # characters that are encoded at once
+BLOCK = 1 << 18  # characters that are encoded at once
 OVERLAP = 1 << 12  # characters that neighbouring blocks share
+LONGEST_AT_ONCE = 1 << 25  # characters, for which the library takes some 8 GB
 SHOWN_OFFSETS = 5  # of the places where a text occurs, in a message
 
 
@@ -25,10 +26,10 @@ class EncodedText:
 
     Attributes:
         text: the text.
-        token_ids: int64 [tokens]; without special tokens, as in the token files of a corpus.
-        begins: int64 [tokens]; index in ``text`` of each token's first character. Tokens that are parts of one character all
-            have this character.
-        ends: int64 [tokens]; one more than the index of the last character.
+        token_ids: int32 [tokens]; without special tokens, as in the token files of a corpus.
+        begins: int32 [tokens], or int64 where the text is too long for that; index in ``text`` of each token's first character.
+            Tokens that are parts of one character all have this character.
+        ends: likewise; one more than the index of the last character.
     """
 
     text: str
@@ -62,24 +63,34 @@ class TargetPlace:
 def encode_text(tokenizer: Tokenizer, text: str) -> EncodedText:
     """Encode a text, and keep the characters of each token.
 
-    A long text is encoded block by block, since the library takes some 250 bytes for each character of what it encodes at once.
-    Neighbouring blocks overlap, and are joined where a word begins in both and their tokens around it are the same, so that
-    neither the end of the one nor the beginning of the other is near. Where there is no such place, as without words or in a word
-    that is longer than the overlap, the text is encoded at once.
+    All of it, since the number of the target in its document, and foreign text from elsewhere in the document, are part of what
+    is measured. A long text is encoded block by block, since the library takes some 250 bytes for each character of what it
+    encodes at once. Neighbouring blocks overlap, and are joined where a word begins in both and their tokens around it are the
+    same, so that neither the end of the one nor the beginning of the other is near. Where there is no such place, as without
+    words or in a word that is longer than the overlap, the text is encoded at once.
+
+    Raises:
+        UserError: that would take more memory than most machines have.
     """
-    blocks = [_encode_block(tokenizer, text, 0, min(len(text), BLOCK))]
-    while blocks[-1].end < len(text):
-        begin = blocks[-1].end - OVERLAP
-        block = _encode_block(tokenizer, text, begin, min(len(text), begin + BLOCK))
-        joint = _joint(blocks[-1], block)
+    joined: list[tuple[np.ndarray, ...]] = []
+    block = _encode_block(tokenizer, text, 0, min(len(text), BLOCK))
+    while block.end < len(text):
+        begin = block.end - OVERLAP
+        behind = _encode_block(tokenizer, text, begin, min(len(text), begin + BLOCK))
+        joint = _joint(block, behind)
+        if joint is None and len(text) > LONGEST_AT_ONCE:
+            raise UserError(
+                f"the text has {len(text):,} characters, and around character {begin:,} its tokenizer begins no word for "
+                f"{OVERLAP:,} of them, so that it cannot be encoded in pieces; give at most {LONGEST_AT_ONCE:,} characters"
+            )
         if joint is None:
-            blocks = [_encode_block(tokenizer, text, 0, len(text))]
+            joined, block = [], _encode_block(tokenizer, text, 0, len(text))
             break
-        blocks[-1] = blocks[-1].restrict(0, joint[0])
-        blocks.append(block.restrict(joint[1], None))
-    of_blocks = [(block.token_ids, block.begins, block.ends) for block in blocks]
-    token_ids, begins, ends = (np.concatenate(arrays) for arrays in zip(*of_blocks, strict=True))
-    return EncodedText(text, token_ids, begins, ends)
+        joined.append(block.restrict(0, joint[0]).kept)
+        block = behind.restrict(joint[1], None)
+    columns = [list(arrays) for arrays in zip(*joined, block.kept, strict=True)]
+    del joined, block
+    return EncodedText(text, *(np.concatenate(columns.pop(0)) for _ in range(3)))  # each frees its blocks
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,11 @@ class _Block:
     words: np.ndarray
     end: int
 
+    @property
+    def kept(self) -> tuple[np.ndarray, ...]:
+        """What is needed once the block is joined to the next: tokens, begins, ends."""
+        return self.token_ids, self.begins, self.ends
+
     def restrict(self, first: int, last: Optional[int]) -> _Block:
         """Return the tokens from ``first`` to before ``last``."""
         ids, begins, ends, words = (
@@ -103,9 +119,11 @@ class _Block:
 
 def _encode_block(tokenizer: Tokenizer, text: str, begin: int, end: int) -> _Block:
     encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
-    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + begin
-    words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
-    return _Block(np.array(encoding.ids, dtype=np.int64), offsets[:, 0].copy(), offsets[:, 1].copy(), words, end)
+    integer = np.int32 if len(text) <= np.iinfo(np.int32).max else np.int64
+    offsets: np.ndarray = np.array(encoding.offsets, dtype=integer).reshape(-1, 2)
+    offsets += begin
+    words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int32)
+    return _Block(np.array(encoding.ids, dtype=np.int32), offsets[:, 0].copy(), offsets[:, 1].copy(), words, end)
 
 
 def _joint(first: _Block, second: _Block) -> Optional[tuple[int, int]]:
@@ -166,12 +184,12 @@ def place_at(encoded: EncodedText, offset: int, *, full_len: int, local_len: int
         UserError: the offset lies outside the text, or too few tokens stand before it.
     """
     length = len(encoded.text)
-    behind = np.flatnonzero(encoded.ends > offset)
-    if offset < 0 or len(behind) == 0:
+    is_behind = encoded.ends > offset
+    if offset < 0 or not is_behind.any():
         raise UserError(
             f"offset {offset}: the text has {length:,} characters, numbered from 0; choose one of them with --at"
         )
-    token = int(behind[0])
+    token = int(is_behind.argmax())  # the first
     if token < full_len:
         raise UserError(f"offset {offset}: {_too_early(encoded, token, full_len=full_len, local_len=local_len)}")
     return TargetPlace(token)

@@ -264,3 +264,22 @@ def test_figure5_shows_a_choice_made_without_the_target(tables: Path, selectors:
     ranks = [text.get_text() for text in figure.axes[2].texts if text.get_fontsize() == 5]
     order = np.argsort(row["positions"][:2]) + 1  # ranks in the order of the text
     assert ranks == [str(rank) for rank in order]
+
+
+def test_the_class_with_the_largest_long_gain_is_on_top(tables: Path) -> None:
+    """Each row of the figure, from the top, against the means of the rows of the table."""
+    (figure,) = figures_of(FIGURES["classes"](read(tables, "unmask-one", "kl", "random")))
+    axis = figure.axes[0]
+    labels = [label.get_text().split("\n")[0] for label in axis.get_yticklabels()]
+    heights = axis.transData.transform([(0, tick) for tick in axis.get_yticks()])[:, 1]
+    gains: dict[str, list[float]] = {}
+    for row in rows(tables, "windows"):
+        gains.setdefault(row["target_class"], []).append(row["gain_long_nats"])
+    means = {name: float(np.mean(values)) for name, values in gains.items()}
+    from_the_top = [labels[i] for i in np.argsort(-heights)]
+    assert from_the_top == sorted(from_the_top, key=lambda name: -means[name]) and len(labels) == 4
+    gains_drawn = figure.axes[1]  # beside the shares of the windows
+    assert gains_drawn.get_ylim() == axis.get_ylim()
+    points = [line.get_xydata()[0] for line in gains_drawn.lines if len(line.get_xdata()) == 1]
+    for tick, name in zip(axis.get_yticks(), labels, strict=True):
+        assert any(abs(x - means[name]) < 1e-4 and abs(y - tick) < 0.5 for x, y in points), name

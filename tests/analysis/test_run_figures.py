@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.validation import validate
 from olmo_sparsity.statistics.curves import context_curve as curve_numbers
 from olmo_sparsity.statistics.detection import detection
+from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import summarize
@@ -249,3 +251,26 @@ def test_more_runs_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     assert len({(look["color"], look["marker"]) for look in RUN_LOOKS}) == 8
     with pytest.raises(UserError, match="this figure is of one run"):
         figures_of(planted.draw(runs[:2]))
+
+
+def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None:
+    """In each bar the nearest third of the distances is the upper mark, <, and the farthest the lower one, >."""
+    suite = detection(list_finished(runs[0], "validation")[-1]).suites[0]
+    entry = suite.selectors[0]
+    precisions = [0.9, 0.6, 0.2]  # of near, middle and far planted tokens
+    thirds = tuple(
+        dataclasses.replace(third, num_windows=99, precision_at_truth=Estimate(value, None, None, 0.0))
+        for third, value in zip(entry.by_distance, precisions, strict=True)
+    )
+    assert [third.distance_above_tokens for third in thirds] == sorted(third.distance_above_tokens for third in thirds)
+    figure, axis = plt.subplots()
+    planted._panel(axis, dataclasses.replace(suite, selectors=(dataclasses.replace(entry, by_distance=thirds),)))
+    marks = {
+        line.get_marker(): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in axis.lines
+        if line.get_marker() in "<o>"
+    }
+    plt.close(figure)
+    assert [marks[marker][0] for marker in "<o>"] == precisions
+    assert marks["<"][1] > marks["o"][1] > marks[">"][1]
+    assert "near (<), in the middle (o), far (>)" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())

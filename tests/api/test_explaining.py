@@ -17,7 +17,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
-from olmo_sparsity.view.explanation import Explanation, print_explanation
+from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, print_explanation
 
 NATS = 1e-5  # forward passes of another size round differently
 HOSTILE = (
@@ -231,3 +231,28 @@ def test_scores_of_words_are_one_a_word(model: api.Model, documents: dict[str, s
         assert (rows["group_first"].iloc[0], rows["group_last"].iloc[-1]) == (0, 11)
         texts = windows.texts[int(rows["window_id"].iloc[0])]
         assert "".join(rows["group_text"]) == "".join(texts[:12])
+
+
+def test_the_page_shades_each_token_by_its_score_and_says_its_distance(model: api.Model) -> None:
+    """From the rows of the tables: 20 tokens, of which the last 8 are local. A token with a score below 0 speaks against."""
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["unmask-one"], k=[1, 3])
+    (row,) = (row for row in explanation.selection_rows if (row["selector"], row["context"]) == ("unmask-one", "real"))
+    scores, chosen = np.array(row["scores"]), row["positions"][:3]
+    assert scores.min() < 0 < scores.max() and len({abs(score) for score in scores}) == 12
+    tokens = re.findall(r'<(span|mark) class="(token [^"]*)" title="([^"]*)">(.*?)</\1>', explanation.to_html())
+    assert len(tokens) == 12
+    for position, (tag, classes, title, text) in enumerate(tokens):
+        score = scores[position]
+        assert title == f"{20 - position} tokens before the target, score {score:.3g}"
+        assert ("against" in classes.split()) == (score < 0)
+        assert f"heat-{round(abs(score) / np.abs(scores).max() * HEAT_STEPS)}" in classes.split()
+        assert (tag == "mark") == (position in chosen)
+        rank = re.search(r"<sup>(\d+)</sup>", text)
+        assert (rank and int(rank[1])) == (chosen.index(position) + 1 if position in chosen else None)
+
+
+def test_a_seed_draws_another_null_context(model: api.Model) -> None:
+    drawn = [api.explain(model, HOSTILE * 9, at=600, seed=seed).window_row["null_token_ids"] for seed in (5, 5, 6)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    window = api.window_at(model, HOSTILE * 9, at=600, seed=6)
+    assert window.null_contexts.tokens(np.array([0]))[0].tolist() == drawn[2]

@@ -376,3 +376,20 @@ def test_a_measurement_saved_over_itself_says_what_happens(
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
     read.save(folder, overwrite=True)
     assert api.read_results(folder).windows["loss_short_nats"][0] == 9.0
+
+
+def test_a_seed_draws_other_windows_and_other_null_contexts(model: api.Model) -> None:
+    """Of given tokens only the null contexts are drawn."""
+    texts = [f"{text} {number}" for number in range(6) for text in TEXTS[:2]]
+    for make in (
+        lambda seed: api.windows_from_texts(model, texts, num_windows=6, seed=seed),
+        lambda seed: api.windows_from_tokens(model, np.arange(12 * 21).reshape(12, 21) % 300, seed=seed),
+        lambda seed: api.window_at(model, TEXTS[0] * 9, at=900, seed=seed),
+    ):
+        first, same, other = (make(seed) for seed in (5, 5, 6))
+        rows = np.arange(len(first.windows))
+        drawn = [found.null_contexts.tokens(rows).tolist() for found in (first, same, other)]
+        assert drawn[0] == drawn[1] != drawn[2]
+        if first.drawn is not None:
+            starts = [found.windows.start_W.tolist() for found in (first, same, other)]
+            assert starts[0] == starts[1] != starts[2]

@@ -19,6 +19,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure import influence
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.measure.setup import measured_text
+from olmo_sparsity.measure.setup.opened_model import OpenedModel
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.checkpoint import load_model
@@ -343,3 +344,25 @@ def test_a_screened_measurement_says_what_it_left_out_and_what_that_cost(
 def test_a_screen_holds_the_largest_k_and_no_more_than_there_are(tiny_config: Config, screen: int) -> None:
     with pytest.raises(UserError, match=f"influence.screen = {screen}"):
         with_settings(tiny_config, screen=screen).check_k()
+
+
+def test_a_seed_draws_everything_anew_for_the_same_windows(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Null contexts, `random` and drawn labels. The windows, which the seed draws as well, are held fixed here."""
+    drawn = OpenedModel.windows
+    monkeypatch.setattr(OpenedModel, "windows", lambda self, of: drawn(self, dataclasses.replace(of, seed=0)))
+    columns: dict[str, list[Any]] = {}
+    for number, seed in enumerate((3, 3, 4)):
+        settings = dataclasses.replace(
+            tiny_config.influence, num_windows=12, selectors=["random", "unmask-one"], seed=seed
+        )
+        tables = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / str(number))
+        windows = read_table(tables, "windows").to_pylist()
+        random = [row for row in read_table(tables, "selections").to_pylist() if row["selector"] == "random"]
+        for name in ("token_ids", "loss_long_nats", "null_token_ids", "resampled_target_ids"):
+            columns.setdefault(name, []).append([row[name] for row in windows])
+        columns.setdefault("random", []).append([row["positions"] for row in random])
+    for name, (first, same, other) in columns.items():
+        assert first == same, name
+        assert (first == other) == (name in ("token_ids", "loss_long_nats")), name

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers_models
 from scored_windows import make_scores
 from tiny_models import NORMED, build
@@ -28,7 +29,7 @@ from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings, in_vocabulary, open_ranking_model
 from olmo_sparsity.measure.setup.opened_model import open_model
 from olmo_sparsity.measure.visible.evaluator import Evaluator
-from olmo_sparsity.measure.visible.losses import log_probs, short_log_probs, target_losses
+from olmo_sparsity.measure.visible.losses import gate_gradients, log_probs, short_log_probs, target_losses
 from olmo_sparsity.measure.visible.visibility import Visibility
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.measure.work import num_evaluations
@@ -309,3 +310,36 @@ def test_what_cannot_be_a_proxy(config: Config, proxy: str | None, message: str,
     with pytest.raises(UserError, match=message):
         measure(with_settings(config, screen_proxy=named, screen_precision="fp32"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_each_ranking_of_one_pass_has_its_own_estimate() -> None:
+    """That of ``gate_gradients`` by its name, whose definitions are tested elsewhere; no two of them order all windows alike."""
+    scores = make_scores(build(NORMED).eval())
+    labels = scores.labels_W
+    orders = {}
+    for ranking in ("gradient", "patching", "attention"):
+        found = scores.ranking_values(ScreeningSettings(3, ranking=ranking), "loss")
+        expected = gate_gradients(
+            scores.evaluator,
+            scores.windows.tokens_WT,
+            loss_function=lambda rows, logits_wV: F.cross_entropy(logits_wV, labels[rows], reduction="sum"),
+            attribution=ranking,
+        )
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
+        orders[ranking] = np.argsort(found, axis=1).tolist()
+    assert len({str(order) for order in orders.values()}) == 3
+
+
+def test_a_seed_draws_another_sample_of_windows(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """By the numbers of the windows."""
+    sampled = []
+    for number, seed in enumerate((0, 0, 1)):
+        settings = dataclasses.replace(
+            tiny_config.influence, num_windows=40, selectors=["unmask-one"], k=[1, 2], screen=5, screen_sample=0.5, seed=seed,
+            resampled_draws=0,
+        )  # fmt: skip
+        config = dataclasses.replace(tiny_config, influence=settings)
+        tables = measure(config, tiny_run, out=tmp_path / str(number))
+        sampled.append(set(read_table(tables, "screening")["window_id"].to_pylist()))
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert all(10 < len(sample) < 30 for sample in sampled)

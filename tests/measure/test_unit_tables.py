@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn_figures import FIGURES, figures_of, read, words_on
+from drawn_figures import FIGURES, figures_of, read, reweighted, words_on
 from made_up import related_words
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -261,3 +262,45 @@ def test_figures_say_what_k_counts(word_tables: Path) -> None:
         assert "unmasked tokens" not in words, name
         if name in ("recovered-fraction", "prediction-recovered"):
             assert "k, unmasked words" in words or "gate failed" in words
+
+
+def test_a_shown_group_has_the_distance_of_its_last_token(word_tables: Path) -> None:
+    """From the group boundaries of the table; in this window a chosen word has several tokens."""
+    rows = [r for r in rows_of(word_tables, "selections") if (r["selector"], r["context"]) == ("kl", "real")]
+    row = next(r for r in rows if any(a != b for a, b in zip(r["group_first"], r["group_last"], strict=True)))
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_window(word_tables, row["window_id"], console=console, selector="kl", k=4)
+    ranked = [line.split()[:2] for line in console.export_text().splitlines()[-len(row["group_last"]) :]]
+    assert ranked == [[str(rank), str(FULL - last)] for rank, last in enumerate(row["group_last"], start=1)]
+
+
+def test_what_screening_lost_is_a_mean_over_the_weights_of_the_windows(
+    tiny_config: Config, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Recall, the gain that was lost, and the recall of a blind choice, written down row by row; the weights are 1, 2 and 3."""
+    settings = {
+        "unit": "word",
+        "selectors": ["unmask-one", "kl"],
+        "screen": 4,
+        "screen_by": "attention",
+        "screen_sample": 1.0,
+    }
+    word_tables = measure(settings_of(tiny_config, **settings), tiny_run, out=tmp_path / "words")
+    measurement = reweighted(load(word_tables))
+    weight = dict(zip(measurement.windows["window_id"].tolist(), measurement.weights_W.tolist(), strict=True))
+    num_words = {
+        (row["window_id"], context): len(row[name])
+        for row in rows_of(word_tables, "windows")
+        for context, name in (("real", "group_first"), ("null", "null_group_first"))
+    }
+    rows = rows_of(word_tables, "screening")
+    assert len(set(weight.values())) == 3 and len({tuple(row["recall"]) for row in rows}) > 1
+    for loss in screening(word_tables, measurement):
+        own = [row for row in rows if (row["selector"], row["context"]) == (loss.selector, loss.context)]
+        weights = [weight[row["window_id"]] for row in own]
+        at = measurement.ks.index(loss.k)
+        for found, name in ((loss.recall, "recall"), (loss.gain_lost_nats, "gain_lost_nats")):
+            assert found is not None
+            assert found.mean == pytest.approx(np.average([row[name][at] for row in own], weights=weights), abs=1e-6)
+        shares = [min(1, 4 / num_words[row["window_id"], loss.context]) for row in own]
+        assert loss.blind_recall == pytest.approx(np.average(shares, weights=weights))

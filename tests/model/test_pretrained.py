@@ -20,6 +20,7 @@ from huggingface_hub import errors
 from olmo.model import OLMo
 from safetensors.torch import load_file, save_file
 from tiny_models import PLAIN
+from tokenizers import processors
 from transformers_models import BOS, EOS, KINDS, build_raw, byte_tokenizer, save
 
 from olmo_sparsity.config import Config, PretrainedConfig
@@ -529,3 +530,15 @@ def test_transformers_talks_again_afterwards(llama: Path) -> None:
     before = logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr
     opened(llama)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled(), sys.stderr) == before
+
+
+def test_a_first_token_that_is_not_the_bos_of_the_tokenizer_is_the_one_that_texts_begin_with(tmp_path: Path) -> None:
+    """As of models whose tokenizer names a BOS and puts another token in front of a text."""
+    tokenizer = byte_tokenizer(adds_bos=True)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", EOS)]
+    )
+    save(tmp_path, tokenizer=tokenizer)
+    found = opened(tmp_path)
+    assert found.tokenizer.encode("a").ids[0] == EOS
+    assert (found.bos_id, found.bos_text, found.adds_bos) == (EOS, "</s>", True)

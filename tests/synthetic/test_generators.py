@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from olmo_sparsity.config import Config, ContextConfig, PoseConfig, SyntheticConfig
+from olmo_sparsity.config.synthetic import QUERY_TOKENS
 from olmo_sparsity.synthetic.background import noise
+from olmo_sparsity.synthetic.data import training_sequences
 from olmo_sparsity.synthetic.planted import planted_positions
 from olmo_sparsity.synthetic.sequences import (
     FIRST_NAME_ID,
@@ -181,3 +184,19 @@ def test_each_word_is_one_token() -> None:
     words = variable_words(3)
     encoded = word_tokenizer(words).encode(" ".join(words), add_special_tokens=False)
     assert encoded.ids == list(range(len(words)))
+
+
+def test_training_has_every_length_and_sparsity_equally_often() -> None:
+    """The shortest and the longest prompt, and every k from 1 to K_train."""
+    settings = SyntheticConfig(max_sparsity=3, train_lengths=[5, 8], test_lengths=[6], test_sparsity=[1])
+    config = Config(
+        context=ContextConfig(local_len=2, full_len=24, train_len=8),
+        pose=PoseConfig(max_position=24),
+        synthetic=settings,
+    )
+    drawn = training_sequences(config, np.random.default_rng(0), num_rows=NUM).sequences
+    lengths = Counter((drawn.prompt_len_B - QUERY_TOKENS["parity"]).tolist())
+    sparsities = Counter(drawn.planted_BT.sum(axis=1).tolist())
+    assert set(lengths) == {5, 6, 7, 8} and set(sparsities) == {1, 2, 3}
+    for counts in (lengths, sparsities):
+        assert chisquare(list(counts.values())).pvalue > 1e-3

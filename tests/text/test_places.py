@@ -182,3 +182,21 @@ def test_blocks_give_the_tokens_of_the_whole_text(kind: str, monkeypatch: pytest
             np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=f"{name} {trial}")
         if kind == "byte-level" and trial % 4:
             assert len(sizes) > 3 and max(sizes) <= 400  # never the whole text
+
+
+def test_a_text_that_can_be_encoded_at_once_alone_is_bounded(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word without end, behind words: as long as memory lasts it is encoded, and then refused before anything is tried."""
+    monkeypatch.setattr(places, "BLOCK", 400)
+    monkeypatch.setattr(places, "OVERLAP", 128)
+    text = "the cat sat on the mat, " * 20 + "x" * 600
+    whole = tokenizer.encode(text, add_special_tokens=False)
+    encoded = encode_text(tokenizer, text)
+    assert encoded.token_ids.tolist() == whole.ids
+    assert list(zip(encoded.begins.tolist(), encoded.ends.tolist(), strict=True)) == whole.offsets
+    monkeypatch.setattr(places, "LONGEST_AT_ONCE", 1000)
+    with pytest.raises(
+        UserError, match=r"the text has 1,080 characters, and around character \d+ .* at most 1,000 characters"
+    ):
+        encode_text(tokenizer, text)

@@ -158,3 +158,19 @@ def test_the_model_the_definition_of_visible_and_the_anchor_are_named(tables: Pa
 def test_mistakes(tables: Path, window: int, options: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         shown(tables, window, **options)
+
+
+@pytest.mark.parametrize("context", ["real", "null"])
+def test_the_ranking_has_the_distances_and_scores_of_the_tables(tables: Path, context: str) -> None:
+    """Distances count the local tokens, too: the token next to them is one more than L before the target."""
+    lines = shown(tables, context=context, k=8, selector="unmask-one").splitlines()
+    ranked = [line.split() for line in lines[-8:]]
+    (row,) = (
+        row
+        for row in read_table(tables, "selections").to_pylist()
+        if (row["window_id"], row["selector"], row["context"]) == (5, "unmask-one", context)
+    )
+    assert [line[0] for line in ranked] == [str(rank) for rank in range(1, 9)]
+    assert [int(line[1]) for line in ranked] == row["distance_tokens"]
+    assert [int(line[1]) for line in ranked] == [20 - position for position in row["positions"]]
+    assert [float(line[2]) for line in ranked] == [row["scores"][position] for position in row["positions"]]

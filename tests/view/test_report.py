@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn_figures import read
 from made_up import CONTEXTUAL, KS, M, made_up_tables
@@ -31,6 +33,7 @@ from olmo_sparsity.statistics.single.measurement import SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.as_json import (
     selection_json,
@@ -85,6 +88,20 @@ HOSTILE = [
 ]
 
 
+def signed(folder: Path) -> Path:
+    """Change tables so that nothing coincides: scores on both sides of 0, in the same order, and windows of weight 1, 2 and 3."""
+    for path in folder.glob("*/*.parquet"):
+        part = pq.read_table(path)
+        rows = part.to_pylist()
+        for row in rows:
+            if path.parent.name == "windows":
+                row["weight"] = 1.0 + row["window_id"] % 3
+            else:
+                row["scores"] = [score - 4 for score in row["scores"]]
+        write_parquet(pa.Table.from_pylist(rows, schema=part.schema), path)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp(
@@ -95,6 +112,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "failed": made_up_tables(folder / "failed", long_gain=0.0, selectors=MAIN_SELECTORS),
         "selection": made_up_tables(folder / "selection", gain_beyond=0.0, selectors=MAIN_SELECTORS),
         "fragile": made_up_tables(folder / "fragile", long_gain=0.23, selectors=MAIN_SELECTORS),
+        "signed": signed(made_up_tables(folder / "signed", seed=5, selectors=MAIN_SELECTORS)),
     }
 
 
@@ -103,7 +121,7 @@ def pages(tables: dict[str, Path]) -> dict[str, Path]:
     """Pages of all windows, of a sample, of each failed gate, and of a fragile R(k); and a comparison."""
     subjects = read_subjects([str(tables["passed"]), str(tables["failed"]), f"{tables['passed']}"])
     comparison = write_comparison(subjects, tables["passed"].parent / "comparison.html")
-    wanted = {"all": ("passed", 200), "sample": ("passed", 30)}
+    wanted = {"all": ("passed", 200), "sample": ("passed", 30), "signed": ("signed", 200)}
     wanted |= {name: (name, 3) for name in ("failed", "selection", "fragile")}
     drawn: dict[str, Any] = {}  # by the gate: drawing takes seconds, and no test looks at the charts of the others
 
@@ -888,3 +906,125 @@ def test_figure4_has_a_range_for_each_side_and_a_shared_one(page: Any) -> None:
     page.locator("#selector").select_option("kl")
     assert ticks() == shared
     assert "the same range" in page.locator("#figure4-words").inner_text()
+
+
+def number_in(text: str) -> float:
+    """Return a number as the page writes it, with a typographic minus."""
+    return float(text.replace("\u2212", "-"))
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("window_id", "selector", "context", "k"),
+    [(3, "kl", "real", 2), (4, "unmask-one", "null", 8), (5, "unmask-one", "real", 1), (6, "attention", "null", 1)],
+)
+def test_a_card_says_each_number_of_its_window_under_its_name(
+    opened: Any, tables: dict[str, Path], window_id: int, selector: str, context: str, k: int
+) -> None:
+    """From the rows of the tables: distances with the local tokens, scores, what speaks against, ranks, losses, gains."""
+    page = opened("signed", address=f"#selector={selector}&k={k}&context={context}")
+    (window,) = (row for row in read_table(tables["signed"], "windows").to_pylist() if row["window_id"] == window_id)
+    choices = read_table(tables["signed"], "selections").to_pylist()
+    (row,) = (r for r in choices if (r["window_id"], r["selector"], r["context"]) == (window_id, selector, context))
+    shown = page.locator(f"#w{window_id} .far .token").evaluate_all(
+        """tokens => tokens.map(t => [t.title, t.classList.contains("against"), t.style.getPropertyValue("--heat-share"),
+          t.querySelector("sup")?.lastChild.textContent ?? ""])"""
+    )
+    scores = row["scores"]
+    assert min(scores) < 0 < max(scores)
+    for position, (title, is_against, heat, rank) in enumerate(shown):
+        back, score = re.fullmatch(r"(\d+) tokens before the target; score (.+)", title).groups()  # type: ignore[union-attr]
+        assert int(back) == 20 - position
+        assert float(score) == pytest.approx(scores[position], abs=0.051)
+        assert is_against == (scores[position] < 0)
+        assert float(heat) == pytest.approx(abs(scores[position]) / max(map(abs, scores)), abs=0.011)
+        chosen = row["positions"][:k]
+        assert rank == (str(chosen.index(position) + 1) if position in chosen else "")
+    short, sparse = window["loss_short_nats"], row["loss_sparse_nats"][KS.index(k)]
+    long = window["loss_long_nats" if context == "real" else "null_loss_long_nats"]
+    named = {
+        "L_short, local only": short,
+        f"L_short,sparse({k})": sparse,
+        "L_long, all tokens" if context == "real" else "L_long, null context": long,
+    }
+    bars = page.locator(f"#w{window_id} .loss").evaluate_all(
+        """bars => bars.map(b => [...[...b.children].map(c => c.textContent),
+          b.querySelector("svg").lastChild.getAttribute("width")])"""
+    )
+    assert [name for name, *_ in bars] == list(named)
+    widths = [float(width) for *_, width in bars]
+    for (_, loss, *_), width, expected in zip(bars, widths, named.values(), strict=True):
+        assert number_in(loss.removesuffix(" nats")) == pytest.approx(expected, abs=6e-4)
+        assert width / widths[0] == pytest.approx(expected / short, abs=1e-3)
+    gains = page.locator(f"#w{window_id} .gains").inner_text()
+    said = re.match(r"sparse gain (\S+), long gain (\S+) nats", gains)
+    assert said is not None and [number_in(one) for one in said.groups()] == pytest.approx(
+        [short - sparse, short - long], abs=6e-4
+    )
+    header = page.locator(f"#w{window_id} header").inner_text()
+    assert f"document {window['doc_id'][:8]}, from token {window['start_token']}" in header
+    assert window["target_class"] in header
+    assert (f"of document {window['null_doc_id'][:8]}" in page.locator(f"#w{window_id}").inner_text()) == (
+        context == "null"
+    )
+
+
+@in_browser
+def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tables: dict[str, Path]) -> None:
+    """Places of the points against the ticks of the axes, areas against the weights, and the numbers in the titles."""
+    page = opened("signed", address="#selector=unmask-one&k=2")
+    drawn = read(tables["signed"])
+    gains, windows = drawn.measurement.gains, drawn.measurement.windows.set_index("window_id", drop=False)
+    weight = dict(zip(drawn.measurement.windows["window_id"], drawn.measurement.weights_W, strict=True))
+    assert len(set(weight.values())) == 3
+    panels = page.locator("#figure4 figure").evaluate_all(
+        """panels => panels.map(p => ({
+          said: p.querySelector("figcaption").textContent,
+          ticks: [...p.querySelectorAll("text.tick")].map(t =>
+            ["x", "y", "text-anchor"].map(n => t.getAttribute(n)).concat(t.textContent)),
+          points: [...p.querySelectorAll("circle")].map(c => [c.dataset.window, c.getAttribute("cx"), c.getAttribute("cy"),
+            c.getAttribute("r"), c.classList.contains("edge"), c.getAttribute("aria-label")]),
+        }))"""
+    )
+    assert len(panels) == 2
+    for panel, context in zip(panels, ("real", "null"), strict=True):
+        row_of = {window_id: row for row, window_id in enumerate(drawn.measurement.windows["window_id"])}
+        of_x = [(float(x), number_in(words)) for x, _, anchor, words in panel["ticks"] if anchor == "middle"]
+        of_y = [(float(y) - 4, number_in(words)) for _, y, anchor, words in panel["ticks"] if anchor == "end"]
+        to_x, to_y = (np.polyfit(*zip(*ticks, strict=True), 1) for ticks in (of_x, of_y))
+        num_inside = 0
+        for name, cx, cy, radius, is_edge, label in panel["points"]:
+            window_id = int(name)
+            sparse = gains["unmask-one", context, 2].to_numpy()[row_of[window_id]]
+            long = windows["gain_long_nats" if context == "real" else "null_gain_long_nats"][window_id]
+            assert float(radius) == pytest.approx(5 * np.sqrt(weight[window_id]), abs=0.051)
+            told = re.search(r"sparse gain (\S+) nats, long gain (\S+) nats", label)
+            assert told is not None and [number_in(one) for one in told.groups()] == pytest.approx(
+                [sparse, long], abs=6e-4
+            )
+            if not is_edge:
+                num_inside += 1
+                place = (np.polyval(to_x, float(cx)), np.polyval(to_y, float(cy)))
+                assert place == pytest.approx((sparse, long), abs=0.01)
+        assert num_inside > 80
+        selection = drawn.summary.at("unmask-one", context, 2)
+        slopes = [
+            interval(slope).replace("-", "\u2212")
+            for slope in (selection.figure4.ols_slope, selection.figure4.tls_slope)
+        ]
+        assert f"slope {slopes[0]} (ordinary), {slopes[1]} (total least squares)" in panel["said"]
+        assert f"correlation {interval(selection.figure4.correlation)}".replace("-", "\u2212") in panel["said"]
+        assert f"mean sparse gain {interval(selection.gain_sparse_nats, 3)}".replace("-", "\u2212") in panel["said"]
+
+
+@in_browser
+@pytest.mark.parametrize("order", ["id", "long", "sparse", "excess"])
+def test_windows_are_listed_the_largest_first(opened: Any, tables: dict[str, Path], order: str) -> None:
+    page = opened("signed", address="#selector=unmask-one&k=2")
+    measurement = read(tables["signed"]).measurement
+    real, null = (measurement.gains["unmask-one", context, 2] for context in ("real", "null"))
+    ids = measurement.windows["window_id"].to_numpy()
+    values = {"id": -ids, "long": measurement.windows["gain_long_nats"], "sparse": real, "excess": real - null}[order]
+    page.locator("#order").select_option(order)
+    shown = page.locator(".card").evaluate_all("cards => cards.map(card => Number(card.id.slice(1)))")
+    assert shown == ids[np.argsort(-np.asarray(values), kind="stable")][:20].tolist()
