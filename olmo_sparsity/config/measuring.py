@@ -17,7 +17,13 @@ SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
 # windows of a real model it found fewer of them than a blind choice (docs/speed.md).
 DEFAULT_RANKING = "gradient"
 RANKING_SHOWN_TO = 32
-EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
+EVERY_MEASUREMENT = (
+    "influence",
+    "validate",
+    "context-curve",
+    "explain",
+    "explore",
+)  # commands that compute losses of windows
 
 
 def parse_screen(text: str) -> dict[str, Any]:
@@ -78,7 +84,7 @@ class InfluenceConfig:
         "of the text. block:N: N tokens each, as block:16. A window with fewer than k groups shows all of them.",
         flag=Flag(
             "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
-            ("influence", "explain"),
+            ("influence", "explain", "explore"),
             metavar="UNIT",
         ),
     )
@@ -171,7 +177,7 @@ class InfluenceConfig:
         "the anchor or from 0 without one, so that a model reads the visible tokens as ordinary text; only under hidden.",
         flag=Flag(
             "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
-            ("influence", "validate", "explain"),
+            ("influence", "validate", "explain", "explore"),
         ),
     )
     anchor: Literal["auto", "bos", "none"] = key(

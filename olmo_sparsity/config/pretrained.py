@@ -14,7 +14,7 @@ from olmo_sparsity.errors import UserError
 # Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
-MEASURING = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
+MEASURING = ("influence", "validate", "context-curve", "explain", "explore")  # commands that compute losses of windows
 
 
 def parse_rope_scaling(text: str) -> dict[str, Any]:
