@@ -20,8 +20,17 @@ TOLERANCES = [0.01, 0.05, 0.1, 0.5]
 SELECTORS = ["kl", "attention", "unmask-one", "random"]
 
 
-def made_up_exploration(texts: list[str], *, seed: int = 0, long_gain: float = 0.3) -> Exploration:
-    """Return an exploration of these tokens; ``long_gain``: of which size the divergences are, in nats."""
+def made_up_exploration(
+    texts: list[str], *, seed: int = 0, long_gain: float = 0.3, groups: bool = False
+) -> Exploration:
+    """Return an exploration of these tokens.
+
+    Args:
+        texts: the tokens.
+        seed: of the numbers.
+        long_gain: of which size the divergences are, in nats.
+        groups: k counts words, of two tokens each.
+    """
     rng = np.random.default_rng(seed)
     num_targets, far = len(texts) - FULL, FULL - LOCAL
 
@@ -34,7 +43,7 @@ def made_up_exploration(texts: list[str], *, seed: int = 0, long_gain: float = 0
         kl_WK = distinct(0.0, long_gain, num_targets, len(KS)) / np.array([1, 3, 9])
         return ExploredChoices(
             distances=(FULL - order).tolist(),
-            ranks=None,
+            ranks=[[1, 1, 2, 2]] * num_targets if groups else None,
             loss_sparse_nats=distinct(1.0, 9.0, num_targets, len(KS)).tolist(),
             kl_sparse_nats=np.round(kl_WK, 7).tolist(),
         )
@@ -53,7 +62,7 @@ def made_up_exploration(texts: list[str], *, seed: int = 0, long_gain: float = 0
         first_target=FULL,
         local_len=LOCAL,
         full_len=FULL,
-        unit=("token", "tokens"),
+        unit=("word", "words") if groups else ("token", "tokens"),
         ks=KS,
         tolerances_nats=(TOLERANCES, 0.05),
         selectors=[

@@ -271,6 +271,9 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
             if number in chosen(record, target, name, k=smallest(record, target, name))
         ]
 
+    def words(number: int) -> str:
+        return f"It is used by {number} later target{'' if number == 1 else 's'}."
+
     number = next(n for n in range(40, 100) if len(users(n, "kl")) > 2 and users(n, "attention"))
     token(page, number).click()
     page.get_by_label("what uses it").check()
@@ -290,6 +293,12 @@ def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> Non
     assert [a[2] for a, b in zip(shown, expected, strict=True) if b[2]] == [row[2] for row in expected if row[2]]
     page.locator("#shade").select_option("uses")
     assert token(page, number).get_attribute("aria-label").endswith(f"used by {len(users(number, 'kl'))} later targets")
+    assert page.locator("#panel .users").all_inner_texts() == [
+        words(len(users(number, name))) for name in ("kl", "attention")
+    ]
+    lonely = next(n for n in range(40, 110) if len(users(n, "kl")) == 1)
+    token(page, lonely).click()
+    assert page.locator("#panel .users").first.inner_text() == "It is used by 1 later target."
     # A token that no full window precedes is used, too.
     token(page, 7).click()
     assert sorted(framed(page, "a")) == users(7, "kl")
@@ -436,6 +445,31 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     assert selected() == lamps[0]
     page.locator("#find").press("Enter")
     assert selected() == lamps[1]
+
+
+@in_browser
+def test_groups_are_framed_and_counted_as_a_whole(browser: Any, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    words = made_up_exploration([" river"] * 60, groups=True)
+    page = load_page(browser, words.save_html(tmp_path / "words.html"), complaints)
+    page.locator("#k").evaluate("slider => { slider.value = 1; slider.dispatchEvent(new Event('input')); }")
+    token(page, FULL + 20).click()
+    both = chosen(words.record, 20, "kl", k=2)
+    assert framed(page, "a") == dict.fromkeys(both, "1")
+    assert "needs 1 word by kl" in page.locator("#said").inner_text()
+    page.context.close()
+    assert complaints == []
+
+
+@in_browser
+def test_a_notebook_runs_the_page_in_its_frame(browser: Any, exploration: Exploration, record: Record) -> None:
+    page = browser.new_page()
+    page.set_content(f"<!doctype html><body>{exploration._repr_html_()}</body>")
+    inside = page.frame_locator("iframe")
+    inside.locator(f'#document [data-token="{record.first_target}"]').click()
+    kl = record.contexts["real"].kl_short_nats[0]
+    assert inside.locator("#panel .numbers dd").first.inner_text() == f"{nats(kl)} nats"
+    page.close()
 
 
 @in_browser

@@ -32,6 +32,7 @@ const sides = () => (state.beside ? [state.selector, state.beside] : [state.sele
 const nats = (value, count = 3) => (value === null || value === undefined ? NONE : digits(value, count));
 const minusOf = (from, value) => (from === null || value === null ? null : from - value);
 const counted = (number) => `${number} ${DATA.unit[number === 1 ? 0 : 1]}`;
+const usedBy = (number) => `used by ${number} later ${number === 1 ? "target" : "targets"}`;
 const kWords = (k) => (k === Infinity ? `more than ${MAX_K}` : String(k));
 
 /** Returns the smallest measured k at which the divergence is within the tolerance; Infinity: at none. */
@@ -83,7 +84,7 @@ function countUses() {
 function shadeOf(token) {
   if (state.shade === "uses") {
     const number = uses[token];
-    return { share: number ? Math.min(1, (Math.log2(number) + 1) / 4) : 0, words: `used by ${number} later targets` };
+    return { share: number ? Math.min(1, (Math.log2(number) + 1) / 4) : 0, words: usedBy(number) };
   }
   if (token < FIRST) return { share: 0, words: "not a target" };
   const target = token - FIRST;
@@ -251,7 +252,7 @@ function choiceTable(target, selector) {
 }
 
 function tokenTable(name, found) {
-  if (!found.length) return html("p", {}, state.direction === "used" ? "No later target uses it." : "It needs none.");
+  if (!found.length) return "";
   return html(
     "table",
     { class: "tokens" },
@@ -304,7 +305,7 @@ function panelOf(token) {
     parts.push(html("h3", { class: side ? "of-b" : "of-a" }, name));
     const found = framedOf(token, name);
     if (state.direction === "used") {
-      parts.push(html("p", {}, `${found.length} later targets use it.`), tokenTable(`${name}: targets that use it`, found));
+      parts.push(html("p", { class: "users" }, `It is ${usedBy(found.length)}.`), tokenTable(`${name}: targets that use it`, found));
     } else if (target >= 0) {
       parts.push(
         html("p", { class: "smallest" }, `Smallest sufficient k: ${kWords(sufficientK(target, name))}.`),
@@ -315,7 +316,9 @@ function panelOf(token) {
   });
   if (target >= 0 && state.context === "null" && state.direction === "needs")
     parts.push(html("h3", {}, "The foreign text"), foreignText(target));
-  if (target >= 0) parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explain --at ${DATA.offsets[token]}`)));
+  // A further part of a character has the place of the first, which is what the command would explain.
+  if (target >= 0 && DATA.texts[token])
+    parts.push(html("p", { class: "note" }, html("code", {}, `olmo-sparsity explain --at ${DATA.offsets[token]}`)));
   return parts;
 }
 
@@ -330,7 +333,7 @@ function showPanel() {
 function say() {
   const token = state.token;
   const found = token === null ? [] : framedOf(token, state.selector);
-  const what = state.direction === "used" ? `used by ${found.length} later targets` : `needs ${counted(found.length)}`;
+  const what = state.direction === "used" ? usedBy(found.length) : `needs ${counted(new Set(found.map(({ rank }) => rank)).size)}`;
   const list = found.map((one) => `${textAt(one.token)}, ${one.distance} tokens apart`).join("; ");
   byId("said").textContent =
     token === null ? "" : `${textAt(token)}: ${shadeOf(token).words}; ${what} by ${state.selector}${list && `: ${list}`}`;
