@@ -167,7 +167,7 @@ def rows(page: Any, table: str) -> list[list[str]]:
 
 
 def token(page: Any, number: int) -> Any:
-    return page.locator(f'#document [data-token="{number}"]')
+    return page.locator(f'#document .token[data-token="{number}"]')
 
 
 def a_target(record: Record, wanted: Any) -> int:
