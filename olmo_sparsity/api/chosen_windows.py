@@ -271,6 +271,19 @@ def window_before(model: Model, encoded: EncodedText, *, place: TargetPlace, see
     return _with_null_contexts(model, windows, source=source, seed=seed)
 
 
+def windows_of_document(model: Model, encoded: EncodedText, *, seed: int, source: str) -> ChosenWindows:
+    """Return the windows before all tokens of an encoded text that follow a full window, in the order of the text."""
+    full_len = model.lengths.full_len
+    targets_W = np.arange(full_len, len(encoded))
+    windows = windows_before(
+        store_of([document_of_text(encoded.text, encoded.token_ids, source=source)], split=SPLIT),
+        full_len,
+        document_W=np.zeros(len(targets_W), dtype=np.int64),
+        target_W=targets_W,
+    )
+    return _with_null_contexts(model, windows, source=source, seed=seed)
+
+
 def _with_null_contexts(
     model: Model, windows: Windows, *, source: str, seed: int, drawn: Optional[InfluenceConfig] = None
 ) -> ChosenWindows:

@@ -21,7 +21,7 @@ from olmo_sparsity.api.results import Results
 from olmo_sparsity.config import InfluenceConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import influence_run_id, prepare_windows
-from olmo_sparsity.measure.measurement import manifest_of
+from olmo_sparsity.measure.measurement import PreparedMeasurement, manifest_of
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.window_influence import batches_of_contexts
@@ -80,6 +80,15 @@ def measured_tables(
     model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """Measure windows, and return their tables and the manifest that ``influence`` would write."""
+    prepared, manifest = prepared_tables(model, windows, settings=settings)
+    parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
+    return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}, manifest
+
+
+def prepared_tables(
+    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig
+) -> tuple[PreparedMeasurement, dict[str, Any]]:
+    """Return the measurement of windows, ready to run, and the manifest that ``influence`` would write."""
     kinds: list[Any] = list(windows.null_contexts.counts())
     if len(kinds) == 1:
         settings = dataclasses.replace(settings, null_context=kinds[0])
@@ -90,11 +99,9 @@ def measured_tables(
     prepared = prepare_windows(
         settings, opened, evaluator=model.evaluator, null_contexts=windows.null_contexts, fit=fit, ranking=ranking
     )
-    parts = [prepared.measure_part(window_ids_W) for window_ids_W in _batches(windows, prepared.part_size)]
     influence = _influence_entry(settings, windows)
     run_id = fingerprint(influence_run_id(settings, opened, ranking=ranking), windows.windows.sha256, influence)
-    tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
-    return tables, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
+    return prepared, {**manifest_of(opened, prepared, kind="influence", run_id=run_id), "influence": influence}
 
 
 def _influence_entry(settings: InfluenceConfig, windows: ChosenWindows) -> dict[str, Any]:

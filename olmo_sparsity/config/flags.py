@@ -11,7 +11,13 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import SELECTORS
 
 ALL = "all"  # in place of the names of selectors
-EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
+EVERY_MEASUREMENT = (
+    "influence",
+    "validate",
+    "context-curve",
+    "explain",
+    "explore",
+)  # commands that compute losses of windows
 GRIDS = ("all", "geometric")  # in place of the values of k: every one, or powers of two and the largest
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, get_args
 
-from olmo_sparsity.config.flags import ALL, Flag, keys_of_k, powers_up_to, selectors_named
+from olmo_sparsity.config.flags import ALL, EVERY_MEASUREMENT, Flag, keys_of_k, powers_up_to, selectors_named
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
 from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
 from olmo_sparsity.records.selectors import SELECTORS, names_where
 
-SCREEN_RANKINGS = ("gradient", "patching", "attention", "hierarchy", "proxy")
+Ranking = Literal["gradient", "patching", "attention", "hierarchy", "proxy"]
+SCREEN_RANKINGS: tuple[str, ...] = get_args(Ranking)
 # What ranks where no ranking is named, and the long-range tokens up to which it was shown to find the influential ones: in longer
 # windows of a real model it found fewer of them than a blind choice (docs/speed.md).
 DEFAULT_RANKING = "gradient"
 RANKING_SHOWN_TO = 32
-EVERY_MEASUREMENT = ("influence", "validate", "context-curve", "explain")  # commands that compute losses of windows
 
 
 def parse_screen(text: str) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class InfluenceConfig:
         "of the text. block:N: N tokens each, as block:16. A window with fewer than k groups shows all of them.",
         flag=Flag(
             "What is unmasked and counted: token, word, sentence, or block:N, N tokens each. Default: token.",
-            ("influence", "explain"),
+            ("influence", "explain", "explore"),
             metavar="UNIT",
         ),
     )
@@ -114,7 +115,7 @@ class InfluenceConfig:
         least=0,
         most=1000,
     )
-    null_context: Literal["same-source", "any-source", "same-document", "shuffled"] = key(
+    null_context: NullContext = key(
         "same-source",
         "What takes the place of the long-range tokens in the null context. same-source: text from another document of the same "
         "source. any-source: from any other document. same-document: from elsewhere in the same document. shuffled: the same "
@@ -154,7 +155,7 @@ class InfluenceConfig:
         least=2,
         most=LARGEST_LENGTH,
     )
-    visibility: Literal["hidden", "contextual"] = key(
+    visibility: Visibility = key(
         "hidden",
         "What hiding a token means. hidden: no token sees a hidden one; a visible one stands alone, in front of gaps. "
         "contextual: the long-range tokens see one another as always, and only the local tokens and the target do not see the "
@@ -165,16 +166,16 @@ class InfluenceConfig:
             EVERY_MEASUREMENT,
         ),
     )
-    positions: Literal["kept", "compact"] = key(
+    positions: PositionIDs = key(
         "kept",
         "Position IDs of the visible tokens. kept: they never move, and hidden tokens leave gaps. compact: consecutive, from the "
         "anchor or from 0 without one, as in ordinary text; only under hidden.",
         flag=Flag(
             "kept: hidden tokens leave gaps in the position IDs. compact: the visible tokens close up.",
-            ("influence", "validate", "explain"),
+            ("influence", "validate", "explain", "explore"),
         ),
     )
-    anchor: Literal["auto", "bos", "none"] = key(
+    anchor: Literal["auto", AnchorChoice] = key(
         "auto",
         "A first token in front of the window that every token sees, always. bos: the token with which the model's texts begin, "
         "or where there is none the one that ends them. none: no such token. auto: bos for runs trained with one (context.bos), "
@@ -214,7 +215,7 @@ class InfluenceConfig:
             parse=parse_screen,
         ),
     )
-    screen_by: Literal["auto", "gradient", "patching", "attention", "hierarchy", "proxy"] = key(
+    screen_by: Literal["auto", Ranking] = key(
         "auto",
         f"How candidates are ranked for screening. auto: {DEFAULT_RANKING} among at most {RANKING_SHOWN_TO} long-range tokens; "
         "among more there is no default, and a ranking must be named. gradient: by the derivative with respect to gates on their "

@@ -134,7 +134,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     prepared = plan.prepare()
     opened = plan.opened
     if opened.record is not None:
-        _begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
+        begin_pretrained(plan.config, opened.folder, record=opened.record, tokenizer=opened.tokenizer)
     measure_parts(
         plan.folder,
         manifest_of(opened, prepared, kind=plan.kind, run_id=plan.run_id),
@@ -147,7 +147,7 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
     return plan.folder
 
 
-def _begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
+def begin_pretrained(config: Config, run: Path, *, record: ModelRecord, tokenizer: Tokenizer) -> None:
     """Create the folder of a pretrained model with its manifest, configuration and tokenizer, unless it exists.
 
     The configuration tells the model, the text and the lengths; each measurement in the folder records its own settings.
@@ -238,6 +238,7 @@ def measure_parts(
     tokens_per_window: Optional[int] = None,
     overwrite: bool = False,
     share: Share = WHOLE,
+    activity: Optional[str] = None,
 ) -> None:
     """Measure the missing parts of a share, write each when it is done, and close the measurement if it is complete.
 
@@ -249,6 +250,7 @@ def measure_parts(
         tokens_per_window: moves the bar within a part; None: it moves from part to part.
         overwrite: delete the folder's tables first; never with several processes.
         share: which of the parts this process measures.
+        activity: what the bar says is done; None: the kind.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
@@ -269,7 +271,7 @@ def measure_parts(
         _write_session(folder, share, device=manifest.get("device"))
     total = sum(len(windows_of(part)) for part in own_parts)
     left = sum(len(windows_of(part)) for part in missing)
-    with progress_bar(kind, " windows", total=total, initial=total - left) as bar:
+    with progress_bar(activity or kind, " windows", total=total, initial=total - left) as bar:
         for part in missing:
             within = WithinPart(bar, len(windows_of(part)), tokens_per_window)
             with listening(within.tokens_ran):

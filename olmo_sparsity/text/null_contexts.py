@@ -50,13 +50,17 @@ class NullContexts:
     start_W: np.ndarray
     kinds: list[str]
 
-    def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
-        """Return the long-range tokens of the null context of these windows, int64 [w, M]."""
+    def places(self, window_ids_w: np.ndarray) -> np.ndarray:
+        """Return where the long-range tokens of the null context of these windows stand in the store, int64 [w, M]."""
         index_wM = self.start_W[window_ids_w, None] + np.arange(self.num_long_range)
         for row, window in enumerate(window_ids_w.tolist()):
             if self.kinds[window] == "shuffled":
                 index_wM[row] = np.random.default_rng([self.seed, SHUFFLES, window]).permutation(index_wM[row])
-        return self.windows.store.tokens[index_wM].astype(np.int64)
+        return index_wM
+
+    def tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
+        """Return the long-range tokens of the null context of these windows, int64 [w, M]."""
+        return self.windows.store.tokens[self.places(window_ids_w)].astype(np.int64)
 
     def window_tokens(self, window_ids_w: np.ndarray) -> np.ndarray:
         """Return the tokens of these windows under their null context, int64 [w, full_len + 1]; the target is the last one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Optional
 
 import numpy as np
@@ -39,6 +40,20 @@ class EncodedText:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text cut into one piece a token, so that all pieces together are the text.
+
+        Of tokens that are parts of one character the first has it, and the others have nothing. What no token stands for, such as
+        white space that a normalizer takes away, goes with the token behind it, and at the end with the last one.
+        """
+        if not len(self):
+            return []
+        reached = np.maximum.accumulate(self.ends)
+        reached[-1] = len(self.text)
+        cuts = [0, *reached.tolist()]
+        return [self.text[begin:end] for begin, end in pairwise(cuts)]
 
     def begin_of(self, token: int) -> int:
         """Return the index in the text of a token's first character that is no white space, or of its first character."""

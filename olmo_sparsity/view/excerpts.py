@@ -59,12 +59,10 @@ class Choice:
             group_first: first position of each group of the window; None: every token is one.
             num_long_range: M.
         """
-        scores, ranks = row["scores"], list(range(1, len(row["positions"]) + 1))
+        scores, ranks = row["scores"], ranks_of(row)
         if group_first is not None:
             sizes = [end - begin for begin, end in pairwise([*group_first, num_long_range])]
             scores = [score for score, size in zip(scores, sizes, strict=True) for _ in range(size)]
-            chosen = [last - first + 1 for first, last in zip(row["group_first"], row["group_last"], strict=True)]
-            ranks = [rank for rank, size in enumerate(chosen, start=1) for _ in range(size)]
         return cls(row["positions"], ranks, scores, row["k"], row["loss_sparse_nats"], row["gain_sparse_nats"])
 
     def loss_at(self, k: int) -> Optional[float]:
@@ -75,6 +73,14 @@ class Choice:
     def largest_score(self) -> float:
         """The largest absolute score, or 1 where all are 0."""
         return max((abs(score) for score in self.scores if score is not None), default=0.0) or 1.0
+
+
+def ranks_of(row: dict[str, Any]) -> list[int]:
+    """Return the rank of each chosen position, or of its group, from 1; ``row``: of the table ``selections``."""
+    if row.get("group_first") is None:
+        return list(range(1, len(row["positions"]) + 1))
+    sizes = [last - first + 1 for first, last in zip(row["group_first"], row["group_last"], strict=True)]
+    return [rank for rank, size in enumerate(sizes, start=1) for _ in range(size)]
 
 
 @dataclass(frozen=True)
@@ -232,11 +238,11 @@ def excerpt_of_rows(
             for choice in selections
             if choice["context"] in LONG_GAIN
         },
-        optimism_nats=_optimism(selections, row["single_optimism_nats"]),
+        optimism_nats=optimism_of(selections, row["single_optimism_nats"]),
     )
 
 
-def _optimism(selections: list[dict[str, Any]], of_single: Optional[float]) -> dict[str, list[float]]:
+def optimism_of(selections: list[dict[str, Any]], of_single: Optional[float]) -> dict[str, list[float]]:
     """Return the optimism of each selector that sees the target, one a k; none of tables that do not hold it.
 
     That of `unmask-one` at k = 1 is ``of_single``, an expectation over all labels, where the table has it.

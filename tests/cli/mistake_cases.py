@@ -22,6 +22,7 @@ TRAIN = "train --config tiny.yaml --run new training.steps=1"
 PREPARE = "prepare --config tiny.yaml data.cache_dir=new"
 INFLUENCE = "influence --config tiny.yaml --run runs/tiny --k 2"
 EXPLAIN = "explain --run runs/tiny --text document.txt"
+EXPLORE = "explore --run runs/tiny --text document.txt"
 
 
 def document() -> None:
@@ -62,6 +63,8 @@ ARGUMENTS = [
     Case(
         "explain --text words.jsonl --at 1 --target x", "explain: give one place, either --at OFFSET or --target TEXT"
     ),
+    Case("explore", "explore: missing option '--text'"),
+    Case("explore --text words.jsonl --selector x", "explore: invalid value for '--selector'"),
     Case("summary extra", "'extra': an override is written key=value"),
     Case("summary --run a --run b --tables x", "summary: with several runs there is no --tables"),
     Case("compare", "compare: name two runs or more"),
@@ -337,6 +340,11 @@ NUMBERS = [
     Case(f"{EXPLAIN} --at 300 --seed -1", "explain: invalid value for '--seed'", document),
     Case(f"{EXPLAIN} --at 300 --k 99", "99]: there are only M = 12 long-range tokens", document),
     Case(f"{EXPLAIN} --target nowhere", "target 'nowhere': it does not occur in the text", document),
+    Case(f"{EXPLORE} --seed -1", "explore: invalid value for '--seed'", document),
+    Case(f"{EXPLORE} --k 99", "99]: there are only M = 12 long-range tokens", document),
+    Case(f"{EXPLORE} --unit page", "influence.unit", document),
+    Case(EXPLORE, "document.txt: 0 tokens, and a window takes 20", file("document.txt", "")),
+    Case(f"{EXPLORE} --out words.jsonl", "words.jsonl: this is no page that olmo-sparsity wrote", document),
     Case(f"{TRAIN} training.batch_rows=1000000000000000", "training.batch_rows = 1000000000000000: must be at least 1"),
     Case(f"{TRAIN} training.batch_rows={DIGITS}", "override 'training.batch_rows=999"),
     Case(f"{TRAIN} training.batch_rows=10000000 context.full_len=1000000 context.train_len=1000000", "GB free"),

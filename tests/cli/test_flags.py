@@ -48,6 +48,7 @@ def given(command: str, line: str) -> Keys:
         ("context-curve", "--rope-scaling none", {"pretrained": {"rope_scaling": "none", "rope_factor": None}}),
         ("validate", "--positions compact", {"influence": {"positions": "compact"}}),
         ("explain", "--unit block:4 --anchor none", {"influence": {"unit": "block:4", "anchor": "none"}}),
+        ("explore", "--unit word --positions compact", {"influence": {"unit": "word", "positions": "compact"}}),
         (
             "validate",
             "--num-windows 5 --selector lasso --local-len 3",

@@ -136,6 +136,8 @@ def test_they_run(page: Path, workplace: Path, already_run: set[str]) -> None:
             continue
         if "--model" in command and command.startswith("influence"):
             command += " --num-windows 24"  # the folder of a model keeps no number of windows
+        if command.startswith("explore") and "--selector" not in command:
+            command += " --selector attention"  # the default unmasks every token before every target of the text
         if "NAME" in command:
             name = newest_finished(workplace / "runs" / "demo").name
             command = command.replace("NAME", name)

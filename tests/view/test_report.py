@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from browser_pages import chromium, in_browser, load_page
 from drawn_figures import read
 from made_up import CONTEXTUAL, KS, M, made_up_tables
 
@@ -472,43 +473,11 @@ def test_long_windows_bring_the_scores_of_chosen_tokens_only(
 
 # --- in a browser
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; `make browser` installs Debian's")
-FLAGS = """
-    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update
-    --disable-sync --disable-dev-shm-usage
-""".split()  # noqa: SIM905
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-def load_page(browser: Any, path: Path, complaints: list[str], address: str = "", **context: Any) -> Any:
-    """Return a page in a browser context of its own. What it logs or requests is added to ``complaints``."""
-    made = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", **context})
-    page = made.new_page()
-    page.set_default_timeout(15_000)
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("file:", "blob:")) else complaints.append(f"asked: {request.url}")
-        ),
-    )
-    page.goto(path.as_uri() + address)
-    if path.stem != "comparison":  # which has no script
-        page.wait_for_selector("html[data-ready]")
-    return page
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,0 +1,145 @@
+"""Explores a whole document: every token that follows a full window is a target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pyarrow as pa
+
+from olmo_sparsity.api.arguments import typed
+from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
+from olmo_sparsity.api.measuring import measured_tables, prepared_tables
+from olmo_sparsity.api.opening import Model, with_settings
+from olmo_sparsity.config import InfluenceConfig
+from olmo_sparsity.config.units import block_size, check_unit
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.tables.reading import read_manifest, read_table
+from olmo_sparsity.text.places import encode_text
+from olmo_sparsity.view.exploration import Exploration, record_of
+
+# What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere take few passes.
+OF_RUN, OF_MODEL = ("kl", "attention"), ("attention", "nearest")
+CONTROL = "random"  # is measured beside them
+ID_DIGITS = 8  # of the fingerprint, in the name of a folder
+
+
+@typed
+def explore(
+    model: Model,
+    text: str,
+    *,
+    selectors: Optional[Sequence[str]] = None,
+    k: Optional[Sequence[int]] = None,
+    seed: Optional[int] = None,
+    source: str = "text",
+    unit: Optional[str] = None,
+    folder: Optional[str | Path] = None,
+) -> Exploration:
+    """Measure the window before every token of a text, with the numbers that ``explain`` gives for each place.
+
+    What is drawn by the seed and the number of the window is another draw in each: the null context, `random`, the visible sets
+    of `lasso`, and resampled targets. The first ``full_len`` tokens follow no full window, and are no targets.
+
+    Args:
+        model: the model; its lengths are those of the windows.
+        text: one document.
+        selectors: whose choices to measure; `random` is measured beside them. None: `kl` and `attention` of a run,
+            `attention` and `nearest` of another model.
+        k: numbers of visible tokens, or groups of them, rising. None: those of the model's configuration, as far as they leave
+            some long-range tokens out.
+        seed: of the draws; None: that of the configuration.
+        source: name of the text.
+        unit: what is unmasked and counted: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the configuration.
+        folder: where the tables go, in a folder of their own for each text and each way to measure it. What is there is not
+            measured again, so that an interrupted exploration continues. None: nothing is written.
+
+    Returns:
+        An exploration, which notebooks show; ``to_html`` and ``save_html`` write it. Losses are in nats.
+
+    Raises:
+        UserError: no token of the text follows a full window, or a selector or k is not possible.
+    """
+    configured, lengths = model.config.influence, model.lengths
+    seed = configured.seed if seed is None else seed
+    unit = configured.unit if unit is None else unit
+    check_unit(unit)
+    if selectors is None:
+        selectors = OF_RUN if model.opened.record is None else OF_MODEL
+    selectors = list(dict.fromkeys([*selectors, CONTROL]))
+    if k is None:
+        num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
+        k = [size for size in configured.k if size < num_groups] or [1]
+    sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
+    settings = with_settings(
+        model,
+        selectors=selectors,
+        k=list(k),
+        seed=seed,
+        resampled_draws=configured.resampled_draws if sees_target else 0,
+        unit=unit,
+        screen=None,
+        save_candidates=False,
+    )
+    encoded = encode_text(model.tokenizer, text)
+    if len(encoded) <= lengths.full_len:
+        raise UserError(
+            f"{source}: {len(encoded):,} tokens, and a window takes {lengths.full_len} and the target behind them; explore a "
+            "longer text, or a shorter context (--full-len)"
+        )
+    windows = windows_of_document(model, encoded, seed=seed, source=source)
+    tables, manifest = _measured(model, windows, settings=settings, folder=folder)
+    setup = ModelSetup.from_manifest(manifest)
+    null_contexts = windows.null_contexts
+    begin = int(windows.windows.store.begins_G[0])
+    return Exploration(
+        source=source,
+        run=manifest["run"],
+        setup=setup,
+        null_contexts=null_contexts.counts(),
+        record=record_of(
+            tables["windows"],
+            tables["selections"],
+            encoded=encoded,
+            null_places_WM=null_contexts.places(np.arange(len(windows))) - begin,
+            local_len=lengths.local_len,
+            unit=unit,
+            setup=setup,
+            selectors=selectors,
+        ),
+    )
+
+
+def _measured(
+    model: Model, windows: ChosenWindows, *, settings: InfluenceConfig, folder: Optional[str | Path]
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """Return the tables of windows and their manifest; in a folder what is missing is measured, and the rest is read."""
+    if folder is None:
+        return measured_tables(model, windows, settings=settings)
+    prepared, manifest = prepared_tables(model, windows, settings=settings)
+    if model.opened.record is not None:
+        begin_pretrained(
+            model.config, model.opened.folder, record=model.opened.record, tokenizer=model.opened.tokenizer
+        )
+    tables = Path(folder) / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
+    if not is_measured(tables, "influence", run_id=manifest["run_id"]):
+        measure_parts(
+            tables,
+            manifest,
+            part_size=prepared.part_size,
+            measure_part=prepared.measure_part,
+            tokens_per_window=prepared.tokens_per_window,
+            activity="explore",
+        )
+    return {name: read_table(tables, name) for name in ("windows", "selections")}, read_manifest(tables)
+
+
+def _name_of(source: str) -> str:
+    """Return a source as the beginning of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem).strip("-")[:40] or "text"

@@ -1,0 +1,95 @@
+"""The command ``explore``: every token of one document."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from olmo_sparsity.cli.flags import Keys
+from olmo_sparsity.cli.messages import print_line
+from olmo_sparsity.cli.options import (
+    ConfigOption,
+    ModelOption,
+    Overrides,
+    RevisionOption,
+    RunOption,
+    SelectorName,
+    TrainOption,
+    resolve,
+)
+from olmo_sparsity.cli.steps import interruptible, train_first
+from olmo_sparsity.config.flags import parse_k, selectors_named
+
+FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
+
+logger = logging.getLogger(__name__)
+
+
+def explore(
+    text: Annotated[Path, typer.Option("--text", metavar="FILE", help="File with one document.", show_default=False)],
+    config: ConfigOption = None,
+    run: RunOption = None,
+    model: ModelOption = None,
+    revision: RevisionOption = None,
+    selector: Annotated[
+        Optional[list[SelectorName]],
+        typer.Option(
+            "--selector",
+            help="Selector to measure; repeat the option for several. The page begins with the first two. Default: kl and "
+            "attention of a run, attention and nearest of --model.",
+            show_default=False,
+        ),
+    ] = None,
+    k: Annotated[
+        Optional[str], typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those.")
+    ] = None,
+    *,
+    keys: Keys,
+    seed: Annotated[
+        Optional[int],
+        typer.Option("--seed", min=0, help="Seed of the controls. Default: influence.seed.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--out", metavar="FILE", help="HTML file to write. Default: explore/NAME.html in the folder of the run."
+        ),
+    ] = None,
+    train: TrainOption = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Explore a whole document: what each of its tokens needs, on one page. Trains runs/NAME first if it is not trained.
+
+    Every token that follows a full window is a target. The page shows what the long context is worth to each, which earlier
+    tokens it needs, and which later ones use it. What is measured is kept, and an interrupted command continues.
+    """
+    loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    from olmo_sparsity.text.readers import read_document
+    from olmo_sparsity.view.pages import check_free
+
+    document = read_document(text, loaded.data.text_field)
+    page = out or folder / FOLDER / f"{text.stem}.html"
+    check_free(page, overwrite)
+    ks = None if k is None else parse_k(k)
+    from olmo_sparsity.api.exploring import explore as explore_document
+    from olmo_sparsity.api.opening import open_configured
+    from olmo_sparsity.measure.work import WHOLE
+
+    train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
+    with interruptible():
+        exploration = explore_document(
+            open_configured(loaded, folder),
+            document,
+            selectors=selectors_named([one.value for one in selector or []]) or None,
+            k=ks,
+            seed=seed,
+            source=text.name,
+            folder=folder / FOLDER,
+        )
+    saved = exploration.save_html(page, overwrite=overwrite)
+    print_line(f"{exploration.found[0].upper()}{exploration.found[1:]}; the page is {saved}")
+    print_line(exploration.gate)

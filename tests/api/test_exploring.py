@@ -1,0 +1,182 @@
+"""A whole document: the numbers of ``explain`` place by place, those of the definition, and what is left out and continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from brute_force import Definition, kl
+from conftest import Messages, made_up_text
+
+from olmo_sparsity import api
+from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.model.checkpoint import load_model
+from olmo_sparsity.text.places import encode_text
+from olmo_sparsity.view.exploration import Exploration
+
+EXACT = 1e-6  # nats
+FLOAT64 = 2e-5  # nats, from a computation in another precision
+LOCAL, FULL = 8, 20
+KS = [1, 2, 4, 8]
+TEXT = made_up_text(np.random.default_rng(11), 30) + " na\u00efve \U0001f30a\n</script><b>\u202e "
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> api.Model:
+    return api.open_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def explored(model: api.Model) -> Exploration:
+    return api.explore(model, TEXT, selectors=["kl", "unmask-one"], k=KS, source="a.txt")
+
+
+def test_the_texts_are_the_document_and_every_token_behind_a_full_window_is_a_target(
+    model: api.Model, explored: Exploration
+) -> None:
+    record, encoded = explored.record, encode_text(model.tokenizer, TEXT)
+    assert "".join(encoded.pieces) == TEXT
+    assert "".join(record.texts) == printable(TEXT)
+    assert "" in record.texts  # of a character of several tokens
+    assert (record.first_target, record.local_len, record.full_len) == (FULL, LOCAL, FULL)
+    assert record.num_targets == len(encoded) - FULL
+    assert record.ks == KS
+    assert [(one.name, one.sees_target) for one in record.selectors] == [
+        ("kl", False),
+        ("unmask-one", True),
+        ("random", False),
+    ]
+
+
+@pytest.mark.parametrize("target", [0, 1, 17, 30, -1])
+def test_the_numbers_are_those_of_explain(model: api.Model, explored: Exploration, target: int) -> None:
+    record = explored.record
+    token = range(record.first_target, len(record.texts))[target]
+    explained = api.explain(model, TEXT, at=record.offsets[token], selectors=["kl", "unmask-one"], k=KS)
+    real, row = record.contexts["real"], explained.window_row
+    assert record.offsets[token] == explained.offset
+    assert record.loss_short_nats[target] == pytest.approx(row["loss_short_nats"], abs=EXACT)
+    assert real.loss_long_nats[target] == pytest.approx(row["loss_long_nats"], abs=EXACT)
+    assert real.kl_short_nats[target] == pytest.approx(row["kl_short_nats"], abs=EXACT)
+    for of in explained.selection_rows:
+        if of["context"] != "real" or of["selector"] == "random":
+            continue
+        choices = real.choices[of["selector"]]
+        assert choices.distances[target] == of["distance_tokens"]
+        assert choices.loss_sparse_nats[target] == pytest.approx(of["loss_sparse_nats"], abs=EXACT)
+        assert choices.kl_sparse_nats[target] == pytest.approx(of["kl_sparse_nats"], abs=EXACT)
+    (_, seeing, _), single = record.selectors, row["single_optimism_nats"]
+    assert seeing.optimism_nats is not None and seeing.optimism_nats[target] is not None
+    # At k = 1 no draw. A sum over all labels of choices that rounding changes where two candidates are alike.
+    assert seeing.optimism_nats[target][0] == pytest.approx(single, abs=1e-5)
+
+
+def test_the_numbers_are_those_of_the_definition_in_float64(
+    tiny_run: Path, model: api.Model, explored: Exploration
+) -> None:
+    """Losses, divergences, the ranking of `kl` and the sufficient k of every target, under both contexts."""
+    definition = Definition(load_model(tiny_run / "checkpoints" / "latest", torch.device("cpu")), LOCAL)
+    record, ids = explored.record, encode_text(model.tokenizer, TEXT).token_ids.tolist()
+    far = FULL - LOCAL
+    sufficient = {context: record.sufficient_k("kl", context, tolerance=0.001) for context in ("real", "null")}
+    found = set()
+    for target in range(0, record.num_targets, 5):
+        token = record.first_target + target
+        begin, order = record.null_begins[target], record.null_orders[target] or range(far)
+        windows = {
+            "real": ids[token - FULL : token],
+            "null": [ids[begin + place] for place in order] + ids[token - LOCAL : token],
+        }
+        for context, window in windows.items():
+            of, choices = record.contexts[context], record.contexts[context].choices["kl"]
+            short, long = definition.log_q(window, [[], range(far)])
+            assert record.loss_short_nats[target] == pytest.approx(-short[ids[token]], abs=FLOAT64)
+            assert of.loss_long_nats[target] == pytest.approx(-long[ids[token]], abs=FLOAT64)
+            assert of.kl_short_nats[target] == pytest.approx(kl(long, short), abs=FLOAT64)
+            singles = np.array([kl(long, one) for one in definition.log_q(window, [[j] for j in range(far)])])
+            chosen = [FULL - distance for distance in choices.distances[target]]
+            np.testing.assert_allclose(singles[chosen], np.sort(singles)[: len(chosen)], atol=FLOAT64)
+            sets = definition.log_q(window, [chosen[:k] for k in KS])
+            divergences = [kl(long, one) for one in sets]
+            assert choices.kl_sparse_nats[target] == pytest.approx(divergences, abs=FLOAT64)
+            assert choices.loss_sparse_nats[target] == pytest.approx(-sets[:, ids[token]], abs=FLOAT64)
+            steps = [(0, kl(long, short)), *zip(KS, divergences, strict=True)]
+            if all(abs(divergence - 0.001) > FLOAT64 for _, divergence in steps):
+                expected = next((k for k, divergence in steps if divergence <= 0.001), np.inf)
+                assert sufficient[context][target] == expected
+                found.add(expected)
+    assert len(found) > 2
+
+
+def test_the_null_context_is_text_of_the_document_outside_the_window(explored: Exploration) -> None:
+    assert explored.null_contexts == {"same-document": explored.record.num_targets}
+    for target, begin in enumerate(explored.record.null_begins):
+        token = explored.record.first_target + target
+        assert begin >= 0 and begin + FULL - LOCAL <= len(explored.record.texts)
+        assert begin + FULL - LOCAL <= token - FULL or begin > token
+
+
+def test_a_short_document_is_its_own_null_context_in_another_order(model: api.Model) -> None:
+    encoded = encode_text(model.tokenizer, TEXT)
+    record = api.explore(model, TEXT[: encoded.ends[FULL + 1]], k=[1]).record
+    assert record.num_targets == 2
+    for target, order in enumerate(record.null_orders):
+        assert order is not None and sorted(order) == list(range(FULL - LOCAL)) != order
+        assert record.null_begins[target] == target
+
+
+def test_what_is_measured_is_kept_and_an_interrupted_exploration_continues(
+    model: api.Model, explored: Exploration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    from olmo_sparsity.measure import measurement
+
+    written: list[int] = []
+    write = measurement.write_part
+
+    def stop_after_one(folder: Path, table: str, *, part: int, **rest: object) -> None:
+        if part == 1:
+            raise KeyboardInterrupt
+        write(folder, table, part=part, **rest)  # type: ignore[arg-type]
+
+    settings = {"selectors": ["kl", "unmask-one"], "k": KS, "source": "a.txt", "folder": tmp_path}
+    monkeypatch.setattr(measurement, "write_part", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        api.explore(model, TEXT, **settings)  # type: ignore[arg-type]
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("a-")
+    first = folder / "windows" / "part-00000.parquet"
+    before = first.stat().st_mtime_ns
+    monkeypatch.setattr(
+        measurement,
+        "write_part",
+        lambda folder, table, *, part, **rest: (written.append(part), write(folder, table, part=part, **rest)),
+    )
+    continued = api.explore(model, TEXT, **settings)  # type: ignore[arg-type]
+    assert written and 0 not in written and first.stat().st_mtime_ns == before
+    assert continued.record == explored.record
+    written.clear()
+    assert api.explore(model, TEXT, **settings).record == explored.record and not written  # type: ignore[arg-type]
+    assert "already measured" in messages[-1]
+    api.explore(model, TEXT, **{**settings, "k": [1]})  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_words_are_ranked_as_groups(model: api.Model) -> None:
+    record = api.explore(model, TEXT, unit="word", k=[1, 2]).record
+    assert record.unit == ("word", "words")
+    choices = record.contexts["real"].choices["kl"]
+    assert choices.ranks is not None
+    for distances, ranks in zip(choices.distances, choices.ranks, strict=True):
+        assert len(distances) == len(ranks) and set(ranks) <= {1, 2} and ranks == sorted(ranks)
+    assert any(len(ranks) > 2 for ranks in choices.ranks)
+
+
+def test_mistakes_are_one_line(model: api.Model) -> None:
+    with pytest.raises(UserError, match=r"a.txt: \d+ tokens, and a window takes 20 and the target behind them"):
+        api.explore(model, "the river", source="a.txt")
+    with pytest.raises(UserError, match="selector"):
+        api.explore(model, TEXT, selectors=["no"])
+    with pytest.raises(UserError, match=r"influence\.k"):
+        api.explore(model, TEXT, k=[13])

@@ -1,0 +1,61 @@
+"""Pages in Debian's Chromium. Tests of them are skipped where it or playwright is not installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; `make browser` installs Debian's")
+FLAGS = """
+    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update
+    --disable-sync --disable-dev-shm-usage
+""".split()  # noqa: SIM905
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start a browser."""
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def load_page(browser: Any, path: Path, complaints: list[str], address: str = "", **context: Any) -> Any:
+    """Return a page in a browser context of its own. What it logs or requests is added to ``complaints``."""
+    made = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", **context})
+    page = made.new_page()
+    page.set_default_timeout(15_000)
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "blob:")) else complaints.append(f"asked: {request.url}")
+        ),
+    )
+    page.goto(path.as_uri() + address)
+    if path.stem != "comparison":  # which has no script
+        page.wait_for_selector("html[data-ready]")
+    return page
+
+
+def violations_of(page: Any) -> list[str]:
+    """Return what axe finds on a page that was opened with ``bypass_csp``, in words."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response
+    assert len(found["passes"]) > 20
+    return [
+        f"{v['impact']} {v['id']}: {v['nodes'][0]['html'][:300]} {v['nodes'][0]['failureSummary']}"
+        for v in found["violations"]
+    ]

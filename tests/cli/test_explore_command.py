@@ -1,0 +1,59 @@
+"""The command ``explore``, in one process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import made_up_text
+
+from olmo_sparsity import api
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.cli.endings import run
+
+
+@pytest.fixture
+def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(tiny_run, tmp_path / "runs" / "tiny")
+    (tmp_path / "letter.txt").write_text(made_up_text(np.random.default_rng(5), 30), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+COMMAND = ["explore", "--run", "runs/tiny", "--text", "letter.txt"]
+
+
+def test_it_begins_with_what_was_found_and_writes_the_page_of_the_function(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(app, [*COMMAND, "--k", "2", "--selector", "kl", "--unit", "token"]) == 0
+    first, gate, *rest = capsys.readouterr().out.splitlines()
+    expected = api.explore(
+        api.open_model("runs/tiny"), Path("letter.txt").read_text(), selectors=["kl"], k=[1, 2], source="letter.txt"
+    )
+    found = expected.found
+    assert first == f"{found[0].upper()}{found[1:]}; the page is runs/tiny/explore/letter.html"
+    assert gate.startswith("Gate not assessed: one document is no sample.") and not rest
+    assert Path("runs/tiny/explore/letter.html").read_text() == expected.to_html()
+
+
+def test_what_is_not_named_has_defaults_and_a_page_is_not_replaced_unasked(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(app, [*COMMAND, "--out", "page.html"]) == 0
+    (tables,) = (workplace / "runs" / "tiny" / "explore").iterdir()
+    selections = api.read_results(tables).selections
+    assert selections["selector"].unique().tolist() == ["kl", "attention", "random"]
+    before = Path("page.html").read_bytes()
+    assert run(app, [*COMMAND, "--out", "page.html"]) == 2
+    assert "page.html: the file exists; --overwrite replaces it" in capsys.readouterr().err
+    assert run(app, [*COMMAND, "--out", "page.html", "--overwrite"]) == 0
+    assert Path("page.html").read_bytes() == before
+    assert list((workplace / "runs" / "tiny" / "explore").iterdir()) == [tables]
+
+
+def test_the_newest_measurement_of_a_run_is_not_an_exploration(workplace: Path) -> None:
+    assert run(app, COMMAND) == 0
+    assert run(app, ["summary", "--run", "runs/tiny"]) == 2  # nothing else was measured there

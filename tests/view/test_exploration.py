@@ -1,0 +1,521 @@
+"""The page of an explored document: it shows the record's numbers, and its controls work in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from browser_pages import chromium, in_browser, load_page, violations_of
+from made_up_explorations import FULL, KS, LOCAL, made_up_exploration
+
+from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.view.exploration import Exploration, Record
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}", " \u2028line", "",
+    " \u202eright", "\n", "  ", " $$ \\u003c",
+]  # fmt: skip
+SEED_WORDS = [" river", " stone", "s", ".", " the", " window", "\n", " lamp"]
+
+
+@pytest.fixture(scope="module")
+def exploration() -> Exploration:
+    """140 tokens, the hostile ones among the first and in the middle."""
+    words = [*HOSTILE, *SEED_WORDS * 7, *HOSTILE, *SEED_WORDS * 8][:140]
+    return made_up_exploration([printable(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def record(exploration: Exploration) -> Record:
+    return exploration.record
+
+
+@pytest.fixture(scope="module")
+def path(exploration: Exploration, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exploration.save_html(tmp_path_factory.mktemp("pages") / "document.html")
+
+
+# --- without a browser
+
+
+def test_the_page_holds_the_record(path: Path, record: Record) -> None:
+    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert msgspec.convert(json.loads(text), Record) == record
+
+
+def test_the_page_loads_nothing_and_hostile_text_stays_text(path: Path) -> None:
+    page = html.unescape(path.read_text())
+    for address in ("http:", "https:", "src=", "@import", "url("):
+        assert address not in page.replace("http://www.w3.org/2000/svg", "").replace("src=x", "")
+    assert "default-src 'none'" in page and "unsafe-inline" not in page
+    written = path.read_text()
+    assert "<img" not in written and "<b>up" not in written and "runs &amp; co" in written
+
+
+def test_it_says_what_was_found_and_what_one_document_cannot_tell(exploration: Exploration, record: Record) -> None:
+    """Counted here anew, by the definition."""
+    needed = []
+    for short, kl_K in zip(
+        record.contexts["real"].kl_short_nats, record.contexts["real"].choices["kl"].kl_sparse_nats, strict=True
+    ):
+        assert short is not None
+        steps = [(0, short), *zip(KS, kl_K, strict=True)]
+        needed.append(next((k for k, kl in steps if kl is not None and kl <= 0.05), math.inf))
+    moved = [k for k in needed if k > 0]
+    half = next(k for k in KS if sum(one <= k for one in moved) * 2 >= len(moved))
+    assert half > 1
+    assert exploration.found == (
+        f"the long context changes the prediction of {len(moved)} of the {len(needed)} targets of made <b>up</b>.txt by more "
+        f"than 0.05 nats; for half of them {half} tokens chosen by kl are enough"
+    )
+    page = exploration.to_html()
+    assert f'<p class="verdict">T{html.escape(exploration.found[1:])}.</p>' in page
+    assert "Gate not assessed: one document is no sample." in page and "no mean is given" in page
+
+
+@pytest.mark.parametrize(
+    ("long_gain", "words"), [(1e-3, "none of the 131 targets"), (90.0, "half of them need more than 4 tokens")]
+)
+def test_nothing_and_too_much_are_said(long_gain: float, words: str) -> None:
+    assert words in made_up_exploration([" a"] * 140, long_gain=long_gain).found
+
+
+def test_nothing_is_overwritten_without_the_option(exploration: Exploration, tmp_path: Path) -> None:
+    page = exploration.save_html(tmp_path / "page.html")
+    before = page.read_bytes()
+    with pytest.raises(UserError, match="--overwrite"):
+        exploration.save_html(page)
+    exploration.save_html(page, overwrite=True)
+    assert page.read_bytes() == before
+
+
+def test_a_notebook_shows_the_page(exploration: Exploration) -> None:
+    frame = exploration._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="') and "<script" not in frame
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, path: Path) -> tuple[Any, list[str]]:
+    complaints: list[str] = []
+    return load_page(browser, path, complaints), complaints
+
+
+@pytest.fixture
+def page(opened: tuple[Any, list[str]]) -> Iterator[Any]:
+    """The page as it begins."""
+    page, complaints = opened
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    yield page
+    found = complaints.copy()
+    complaints.clear()
+    assert found == []
+
+
+def nats(value: float | None) -> str:
+    assert value is not None
+    text = f"{value:.3f}"
+    return (text if re.search("[1-9]", text) else text.replace("-", "")).replace("-", "\u2212")
+
+
+def smallest(record: Record, target: int, selector: str, context: str = "real", tolerance: float = 0.05) -> float:
+    return float(record.sufficient_k(selector, context, tolerance=tolerance)[target])
+
+
+def chosen(record: Record, target: int, selector: str, *, k: float, context: str = "real") -> list[int]:
+    """Return the tokens of J_k, the most influential first."""
+    distances = record.contexts[context].choices[selector].distances[target]
+    return [record.first_target + target - distance for distance in distances[: int(min(k, KS[-1]))]]
+
+
+def framed(page: Any, side: str) -> dict[int, str]:
+    """Return the rank of each framed token."""
+    found: dict[str, str] = page.locator(f"#document .in-{side}").evaluate_all(
+        "nodes => Object.fromEntries(nodes.map(node => [node.dataset.token, node.dataset.rank]))"
+    )
+    return {int(token): rank for token, rank in found.items()}
+
+
+def linked(page: Any, side: str) -> list[int]:
+    """Return the tokens from which curves lead."""
+    found: list[str] = page.locator(f"#links .of-{side}").evaluate_all("nodes => nodes.map(node => node.dataset.token)")
+    return [int(token) for token in found]
+
+
+def rows(page: Any, table: str) -> list[list[str]]:
+    found: list[list[str]] = page.locator(table).evaluate_all(
+        "tables => tables.flatMap(t => [...t.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent)))"
+    )
+    return found
+
+
+def token(page: Any, number: int) -> Any:
+    return page.locator(f'#document .token[data-token="{number}"]')
+
+
+def a_target(record: Record, wanted: Any) -> int:
+    return next(target for target in range(30, record.num_targets) if wanted(target))
+
+
+def check_panel(
+    page: Any, record: Record, target: int, *, context: str = "real", names: tuple[str, ...] = ("kl", "attention")
+) -> None:
+    """Check every number of the panel against the record."""
+    of, short = record.contexts[context], record.loss_short_nats[target]
+    long = of.loss_long_nats[target]
+    assert short is not None and long is not None
+    panel = page.locator("#panel .numbers dd").all_inner_texts()
+    assert panel[:4] == [f"{nats(value)} nats" for value in (of.kl_short_nats[target], short, long, short - long)]
+    expected = []
+    for name in names:
+        choices = of.choices[name]
+        expected.append(
+            [
+                "0",
+                nats(of.kl_short_nats[target]),
+                nats(short),
+                "0.000",
+                "\u2013",
+                *["\u2013"] * (name == "unmask-one" and context == "real"),
+            ]
+        )
+        for i, k in enumerate(KS):
+            loss, random = choices.loss_sparse_nats[target][i], of.choices["random"].loss_sparse_nats[target][i]
+            assert loss is not None and random is not None
+            over = "\u2013" if name == "random" else nats(random - loss)
+            row = [str(k), nats(choices.kl_sparse_nats[target][i]), nats(loss), nats(short - loss), over]
+            optimism = next(one for one in record.selectors if one.name == name).optimism_nats
+            if optimism is not None and context == "real":
+                of_target = optimism[target]
+                assert of_target is not None
+                row.append(nats(of_target[i]))
+            expected.append(row)
+    assert rows(page, "#panel table:not(.tokens)") == expected
+
+
+@in_browser
+def test_hover_frames_what_a_token_needs_and_shows_its_numbers(page: Any, record: Record) -> None:
+    target = a_target(record, lambda t: smallest(record, t, "kl") == 2 and smallest(record, t, "attention") == 1)
+    number = record.first_target + target
+    token(page, number).hover()
+    by_kl, by_attention = chosen(record, target, "kl", k=2), chosen(record, target, "attention", k=1)
+    assert framed(page, "a") == {one: str(rank) for rank, one in enumerate(by_kl, start=1)}
+    assert set(framed(page, "b")) == set(by_attention)
+    assert (linked(page, "a"), linked(page, "b")) == (by_kl, by_attention)
+    assert page.locator("#panel .smallest").all_inner_texts() == [
+        "Smallest sufficient k: 2.",
+        "Smallest sufficient k: 1.",
+    ]
+    assert page.locator("#panel p").first.inner_text() == f"token {number}, character {record.offsets[number]}"
+    assert page.locator("#panel code").inner_text() == f"olmo-sparsity explain --at {record.offsets[number]}"
+    check_panel(page, record, target)
+    local = page.locator("#document .near").evaluate_all("nodes => nodes.map(node => Number(node.dataset.token))")
+    assert local == list(range(number - LOCAL, number))
+    page.locator("h1").hover()
+    assert framed(page, "a") == {} and linked(page, "a") == []
+
+
+@in_browser
+def test_a_click_keeps_a_token_until_the_next(page: Any, record: Record) -> None:
+    first, second = record.first_target + 40, record.first_target + 44
+    token(page, first).click()
+    token(page, second).hover()
+    check_panel(page, record, 40)
+    token(page, second).click()
+    check_panel(page, record, 44)
+    assert page.locator('[aria-selected="true"]').get_attribute("data-token") == str(second)
+    token(page, second).click()
+    assert page.locator('[aria-selected="true"]').count() == 0
+
+
+@in_browser
+def test_the_slider_goes_through_the_measured_k(page: Any, record: Record) -> None:
+    target = 50
+    token(page, record.first_target + target).click()
+    for place, k in enumerate([0, *KS]):
+        page.locator("#k").evaluate(
+            "(slider, at) => { slider.value = at; slider.dispatchEvent(new Event('input')); }", place
+        )
+        assert not page.locator("#own").is_checked()
+        assert page.locator("#k-shown").inner_text() == page.locator("#k").get_attribute("aria-valuetext") == str(k)
+        for side, name in (("a", "kl"), ("b", "attention")):
+            assert sorted(framed(page, side)) == sorted(chosen(record, target, name, k=k))
+        assert [row[0] for row in rows(page, "#panel table:not(.tokens)")].count(str(k)) == 2
+        assert page.locator("#panel tr.now th").all_inner_texts() == [str(k)] * 2
+
+
+@in_browser
+def test_the_other_way_shows_what_uses_a_token(page: Any, record: Record) -> None:
+    def users(number: int, name: str) -> list[int]:
+        first = record.first_target
+        return [
+            first + target
+            for target in range(record.num_targets)
+            if number in chosen(record, target, name, k=smallest(record, target, name))
+        ]
+
+    def words(number: int) -> str:
+        return f"It is used by {number} later target{'' if number == 1 else 's'}."
+
+    number = next(n for n in range(40, 100) if len(users(n, "kl")) > 2 and users(n, "attention"))
+    token(page, number).click()
+    page.get_by_label("what uses it").check()
+    for side, name in (("a", "kl"), ("b", "attention")):
+        assert sorted(framed(page, side)) == users(number, name) == linked(page, side)
+    expected = [
+        [
+            str(chosen(record, user - record.first_target, name, k=9).index(number) + 1),
+            str(user - number),
+            record.texts[user].strip(),
+        ]
+        for name in ("kl", "attention")
+        for user in users(number, name)
+    ]
+    shown = rows(page, "#panel table.tokens")
+    assert [row[:2] for row in shown] == [row[:2] for row in expected]
+    assert [a[2] for a, b in zip(shown, expected, strict=True) if b[2]] == [row[2] for row in expected if row[2]]
+    page.locator("#shade").select_option("uses")
+    assert token(page, number).get_attribute("aria-label").endswith(f"used by {len(users(number, 'kl'))} later targets")
+    assert page.locator("#panel .users").all_inner_texts() == [
+        words(len(users(number, name))) for name in ("kl", "attention")
+    ]
+    lonely = next(n for n in range(40, 110) if len(users(n, "kl")) == 1)
+    token(page, lonely).click()
+    assert page.locator("#panel .users").first.inner_text() == "It is used by 1 later target."
+    # A token that no full window precedes is used, too.
+    token(page, 7).click()
+    assert sorted(framed(page, "a")) == users(7, "kl")
+
+
+@in_browser
+@pytest.mark.parametrize("shade", ["kl", "gain", "k"])
+def test_tokens_are_shaded_by_their_numbers(page: Any, record: Record, shade: str) -> None:
+    page.locator("#shade").select_option(shade)
+    real = record.contexts["real"]
+    for target in (0, 3, 12, 25):
+        short, long, kl = record.loss_short_nats[target], real.loss_long_nats[target], real.kl_short_nats[target]
+        assert short is not None and long is not None and kl is not None
+        k = smallest(record, target, "kl")
+        share, words = {
+            "kl": (math.sqrt(kl), f"worth {nats(kl)} nats"),
+            "gain": (math.sqrt(abs(short - long)), f"worth {nats(short - long)} nats"),
+            "k": (
+                (len(KS) + 1 if k == math.inf else [0, *KS].index(int(k))) / (len(KS) + 1),
+                f"smallest sufficient k {'more than 4' if k == math.inf else int(k)}",
+            ),
+        }[shade]
+        node = token(page, record.first_target + target)
+        shown = float(node.evaluate("node => node.style.getPropertyValue('--heat-share')"))
+        assert shown == pytest.approx(min(1, share), abs=6e-4)
+        assert node.get_attribute("aria-label").endswith(f", {words}")
+        assert ("against" in node.get_attribute("class").split()) == (shade == "gain" and short < long)
+    assert token(page, 2).get_attribute("aria-label").endswith("not a target")
+
+
+@in_browser
+def test_the_null_context_and_other_selectors(page: Any, record: Record) -> None:
+    page.get_by_label("null").check()
+    page.locator("#beside").select_option("unmask-one")
+    for target in (41, 42):
+        token(page, record.first_target + target).click()
+        check_panel(page, record, target, context="null", names=("kl", "unmask-one"))
+        k = smallest(record, target, "kl", "null")
+        places = chosen(record, target, "kl", k=k, context="null")
+        assert sorted(framed(page, "a")) == sorted(places)
+        begin, order = record.null_begins[target], record.null_orders[target] or range(FULL - LOCAL)
+        foreign = [record.texts[begin + place] for place in order]
+        assert page.locator("#panel .foreign").inner_text().replace("\u00b7", "") == "".join(foreign)
+        positions = sorted(place - (record.first_target + target - FULL) for place in places)
+        marked = page.locator("#panel .foreign mark").all_inner_texts()
+        assert [text.replace("\u00b7", "") for text in marked] == [foreign[position] for position in positions]
+    page.get_by_label("real").check()
+    check_panel(page, record, 42, names=("kl", "unmask-one"))
+    page.locator("#selector").select_option("random")
+    page.locator("#beside").select_option("")
+    check_panel(page, record, 42, names=("random",))
+    assert framed(page, "b") == {} and page.locator("#links .of-b").count() == 0
+
+
+@in_browser
+def test_the_tolerance_changes_what_is_needed(page: Any, record: Record) -> None:
+    token(page, record.first_target + 42).click()
+    for tolerance in (0.01, 0.1, 0.5):
+        page.locator("#tolerance").select_option(str(tolerance))
+        words = [
+            "more than 4" if k == math.inf else str(int(k))
+            for k in (smallest(record, 42, name, tolerance=tolerance) for name in ("kl", "attention"))
+        ]
+        assert page.locator("#panel .smallest").all_inner_texts() == [f"Smallest sufficient k: {k}." for k in words]
+
+
+@in_browser
+def test_the_map_counts_targets_by_distance_and_leads_to_them(page: Any, record: Record) -> None:
+    page.locator("#distances").evaluate("one => { one.open = true; }")
+    expected = [
+        [str(distance), *(
+            str(sum(
+                record.first_target + target - distance in chosen(record, target, name, k=smallest(record, target, name))
+                for target in range(record.num_targets)
+            ))
+            for name in ("kl", "attention")
+        )]
+        for distance in range(LOCAL + 1, FULL + 1)
+    ]  # fmt: skip
+    assert rows(page, "#distances table") == expected
+    assert len({tuple(row[1:]) for row in expected}) > 3
+    box = page.locator("#map").bounding_box()
+    left, right = 44, box["width"] - 8 - 90 - 14
+    number = 120
+    page.locator("#map").click(position={"x": left + number / 139 * (right - left), "y": 60})
+    assert page.locator('[aria-selected="true"]').get_attribute("data-token") == str(number)
+    check_panel(page, record, number - record.first_target)
+    # A dot in the colour of the selector where the record has one, and none where it has none.
+    page.locator("#beside").select_option("")
+    painted = page.evaluate(
+        """() => {
+          const at = mapScales(DATA, byId("map"));
+          const { data, width } = layer.getContext("2d").getImageData(0, 0, layer.width, layer.height);
+          const dot = (t, d) => data[4 * (Math.round(at.y(d)) * width + Math.round(at.x(t))) + 3] > 100;
+          return Array.from({ length: NUM_TARGETS }, (_, i) =>
+            Array.from({ length: DATA.full_len - DATA.local_len }, (_, j) => dot(FIRST + i, DATA.local_len + 1 + j)));
+        }"""
+    )
+    wanted = np.zeros((record.num_targets, FULL - LOCAL), dtype=bool)
+    for target in range(record.num_targets):
+        for one in chosen(record, target, "kl", k=smallest(record, target, "kl")):
+            wanted[target, record.first_target + target - one - LOCAL - 1] = True
+    np.testing.assert_array_equal(np.array(painted), wanted)
+
+
+@in_browser
+def test_keys_move_and_turn(page: Any, record: Record) -> None:
+    def selected() -> int:
+        found = page.locator("#document").get_attribute("aria-activedescendant")
+        assert page.locator(f"#{found}").get_attribute("aria-selected") == "true"
+        assert page.locator(f"#{found}").is_visible()
+        return int(found.removeprefix("t"))
+
+    page.locator("#document").focus()
+    page.keyboard.press("ArrowRight")
+    assert selected() == 0
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert selected() == 2
+    page.keyboard.press("End")
+    assert selected() == len(record.texts) - 1
+    page.keyboard.press("ArrowUp")
+    above = selected()
+    layout = page.evaluate("layout.places.map(place => place.line)")
+    assert layout[above] == layout[-1] - 1
+    page.keyboard.press("ArrowDown")
+    assert layout[selected()] == layout[-1]
+    page.keyboard.press("Home")
+    assert selected() == 0
+    page.keyboard.press("n")
+    first = next(target for target in range(record.num_targets) if smallest(record, target, "kl") > 0)
+    assert selected() == record.first_target + first
+    found = chosen(record, first, "kl", k=smallest(record, first, "kl"))
+    assert f"needs {len(found)} token" in page.locator("#said").inner_text()
+    page.keyboard.press("r")
+    assert page.get_by_label("what uses it").is_checked()
+    assert "used by" in page.locator("#said").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#document").get_attribute("aria-activedescendant") is None
+    page.locator("#find").fill("lamp")
+    page.locator("#find").press("Enter")
+    lamps = [number for number, text in enumerate(record.texts) if text == " lamp"]
+    assert selected() == lamps[0]
+    page.locator("#find").press("Enter")
+    assert selected() == lamps[1]
+
+
+@in_browser
+def test_groups_are_framed_and_counted_as_a_whole(browser: Any, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    words = made_up_exploration([" river"] * 60, groups=True)
+    page = load_page(browser, words.save_html(tmp_path / "words.html"), complaints)
+    page.locator("#k").evaluate("slider => { slider.value = 1; slider.dispatchEvent(new Event('input')); }")
+    token(page, FULL + 20).click()
+    both = chosen(words.record, 20, "kl", k=2)
+    assert framed(page, "a") == dict.fromkeys(both, "1")
+    assert "needs 1 word by kl" in page.locator("#said").inner_text()
+    page.context.close()
+    assert complaints == []
+
+
+@in_browser
+def test_a_notebook_runs_the_page_in_its_frame(browser: Any, exploration: Exploration, record: Record) -> None:
+    page = browser.new_page()
+    page.set_content(f"<!doctype html><body>{exploration._repr_html_()}</body>")
+    inside = page.frame_locator("iframe")
+    inside.locator(f'#document [data-token="{record.first_target}"]').click()
+    kl = record.contexts["real"].kl_short_nats[0]
+    assert inside.locator("#panel .numbers dd").first.inner_text() == f"{nats(kl)} nats"
+    page.close()
+
+
+@in_browser
+def test_every_token_stands_in_the_document_in_order_as_text(page: Any, record: Record) -> None:
+    shown = page.evaluate("layout.places.map(place => place.text)")
+    assert len(shown) == len(record.texts)
+    for text, one in zip(shown, record.texts, strict=True):
+        assert text in (one, one.lstrip(" "), "\u00b7" if not one else "\u2423")
+    lines = page.evaluate("layout.lines")
+    assert [begin for begin, _ in lines] == [0, *(behind for _, behind in lines[:-1])] and lines[-1][1] == len(shown)
+    assert page.locator("#document img, #document b, #panel b").count() == 0
+    for number in range(len(HOSTILE)):
+        assert token(page, number).inner_text().strip() == shown[number].strip()
+
+
+@in_browser
+def test_only_lines_in_view_exist(browser: Any, tmp_path: Path) -> None:
+    long = made_up_exploration([SEED_WORDS[i % len(SEED_WORDS)] for i in range(5000)], seed=3)
+    complaints: list[str] = []
+    page = load_page(browser, long.save_html(tmp_path / "long.html"), complaints)
+    assert 0 < page.locator("#document .token").count() < 800
+    for number in (2500, 4999, 17):
+        page.evaluate("number => choose(number)", number)
+        assert token(page, number).is_visible()
+        assert 0 < page.locator("#document .token").count() < 800
+        here, whole = token(page, number).bounding_box(), page.locator("#document").bounding_box()
+        assert whole["y"] <= here["y"] and here["y"] + here["height"] <= whole["y"] + whole["height"]
+    page.context.close()
+    assert complaints == []
+
+
+@in_browser
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_axe_finds_nothing(browser: Any, path: Path, record: Record, scheme: str, width: int) -> None:
+    complaints: list[str] = []
+    page = load_page(
+        browser, path, complaints, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True
+    )
+    page.locator("#distances").evaluate("one => { one.open = true; }")
+    page.locator("#beside").select_option("unmask-one")
+    token(page, record.first_target + 3).click()
+    assert violations_of(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_label("what uses it").check()
+    page.locator("#shade").select_option("gain")
+    page.get_by_label("null").check()
+    assert violations_of(page) == []
+    page.context.close()
+    assert complaints == []
