@@ -75,6 +75,7 @@ def explain(
     from olmo_sparsity.text.readers import read_document
     from olmo_sparsity.view.pages import check_free
 
+    chosen = selectors_named(selector or [])
     document = read_document(text, loaded.data.text_field)
     if html is not None:
         check_free(html, overwrite)
@@ -93,7 +94,7 @@ def explain(
             document,
             at=at,
             target=target,
-            selectors=selectors_named([one.value for one in selector or []]) or SHOWN,
+            selectors=chosen or SHOWN,
             k=ks,
             seed=seed,
             source=text.name,

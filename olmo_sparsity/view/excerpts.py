@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
+from olmo_sparsity.records.selectors import CONTROLS, main_among
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
 from olmo_sparsity.tables.schemas import RESAMPLED
@@ -116,7 +116,7 @@ def shown_first(measurement: Measurement) -> str:
     """Return the selector to show by default: one that does not see the target, if one was measured."""
     names = list(measurement.selectors)
     blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
-    main = [name for name in blind if name in MAIN_SELECTORS]
+    main = main_among(blind)
     return next(iter((*main, *blind, *names)))
 
 

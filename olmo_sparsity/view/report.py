@@ -37,6 +37,7 @@ def render(report: Report) -> str:
         "report.html",
         styles=STYLES,
         scripts=SCRIPTS,
+        selectors=measured.measurement.selectors,
         data=page_json(report),
         figures=figure_script("on_page").of_report(measured),
         tables=shown_tables(measured),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.own_selectors import NAME
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.several.differences import WINDOW_COLUMNS
 from olmo_sparsity.statistics.single.measurement import Measurement, load
@@ -85,7 +86,8 @@ def read_subjects(texts: list[str]) -> list[Subject]:
 def _split(text: str) -> tuple[Path, Optional[str]]:
     """Split ``RUN:SELECTOR``; a path that exists is a RUN as it is, colon or not."""
     head, _, tail = text.rpartition(":")
-    if head != "" and tail in SELECTORS and not Path(text).exists():
+    is_selector = tail in SELECTORS or (NAME.fullmatch(tail) is not None and Path(head).exists())
+    if head != "" and is_selector and not Path(text).exists():
         return Path(head), tail
     return Path(text), None
 
