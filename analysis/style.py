@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -12,16 +12,28 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS, in_legend_order
+from olmo_sparsity.records.selectors import SELECTORS, in_legend_order, main_among
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.gates import gate_reason
 
-LOOKS: dict[str, dict[str, Any]] = {
-    name: {"color": SELECTORS[name].look.color, "marker": SELECTORS[name].look.marker}
-    for name in in_legend_order(SELECTORS)
-}
+
+class _Looks(Mapping[str, dict[str, Any]]):
+    """How every known selector is drawn; selectors of one's own are known once their tables are read."""
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        look = SELECTORS[name].look
+        return {"color": look.color, "marker": look.marker}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(in_legend_order(SELECTORS))
+
+    def __len__(self) -> int:
+        return len(SELECTORS)
+
+
+LOOKS = _Looks()
 LINE_LOOKS: dict[str, dict[str, Any]] = {
     "real": {"linestyle": "-"},
     "null": {"linestyle": ":"},
@@ -67,7 +79,7 @@ def ordered(measurement: Measurement) -> list[str]:
 def main_selectors(measurement: Measurement) -> list[str]:
     """Return the few selectors to draw where there is no room for nine; all of them, if none of the few was measured."""
     names = ordered(measurement)
-    return [name for name in names if name in MAIN_SELECTORS] or names
+    return main_among(names) or names
 
 
 def seeing(measurement: Measurement, selectors: Sequence[str]) -> list[str]:

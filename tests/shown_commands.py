@@ -32,3 +32,8 @@ def shown_commands(page: Path) -> list[str]:
     """Return the arguments of each ``olmo-sparsity`` line of a page, without comments."""
     lines = (re.fullmatch(r"olmo-sparsity (.*?)(?: {2,}#.*)?", line) for line in code_lines(page))
     return [line[1] for line in lines if line is not None]
+
+
+def first_block(page: Path) -> str:
+    """Return the first block of Python code of a page."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
 from olmo_sparsity.api.opening import Model, with_settings
 from olmo_sparsity.config.units import block_size, check_unit
+from olmo_sparsity.records.own_selectors import names_of
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.text.places import several_places_words
@@ -26,7 +27,7 @@ def explain(
     *,
     at: Optional[int] = None,
     target: Optional[str] = None,
-    selectors: Sequence[str] = ("kl",),
+    selectors: Sequence[Any] = ("kl",),
     k: Optional[Sequence[int]] = None,
     seed: Optional[int] = None,
     source: str = "text",
@@ -45,7 +46,7 @@ def explain(
         text: one document.
         at: index of a character; the token that holds it is the target.
         target: what the target begins, in place of ``at``: the first token that begins this text and follows a full window.
-        selectors: whose choices to explain; `random` is measured beside them.
+        selectors: whose choices to explain, as those of ``measure``; `random` is measured beside them.
         k: numbers of visible tokens, or groups of them, rising; the largest is shown. None: those of the model's configuration,
             as far as they leave some long-range tokens out.
         seed: of `random`, of the null context and of the resampled targets; None: that of the configuration.
@@ -58,6 +59,7 @@ def explain(
     Raises:
         UserError: there is no such place, or a selector or k is not possible.
     """
+    selectors = names_of(selectors)
     encoded, place = find_place(model, text, at=at, target=target)
     configured, lengths = model.config.influence, model.lengths
     seed = configured.seed if seed is None else seed

@@ -30,7 +30,8 @@ from olmo_sparsity.measure.setup.opened_model import settings_record
 from olmo_sparsity.measure.visible.losses import short_log_probs
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.progress import progress_bar
-from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention
+from olmo_sparsity.records.own_selectors import names_of
+from olmo_sparsity.records.selectors import SELECTORS, any_asks_for_divergences, any_needs_attention, needs_of
 
 # Keys of ``influence`` that say how windows are drawn, and those that say from which corpus.
 OF_DRAW = ("sampling", "num_windows", "max_windows_per_document", "targets", "min_preceding")
@@ -44,7 +45,7 @@ def measure(
     model: Model,
     windows: ChosenWindows,
     *,
-    selectors: Optional[Sequence[str]] = None,
+    selectors: Optional[Sequence[Any]] = None,
     k: Optional[Sequence[int]] = None,
     seed: Optional[int] = None,
     resampled_draws: Optional[int] = None,
@@ -56,7 +57,8 @@ def measure(
     Args:
         model: the model.
         windows: the windows.
-        selectors: names of selectors; None: those of the model's configuration.
+        selectors: names of selectors, functions of one window, and ``Selector`` objects (``olmo_sparsity.api.Selector``); None:
+            those of the model's configuration.
         k: numbers of influential tokens, or groups of them, rising; None: those of the configuration.
         seed: of `random`, of the lasso's visible sets and of the resampled targets; None: that of the configuration.
         resampled_draws: resampled targets of each window; None: those of the configuration.
@@ -66,7 +68,7 @@ def measure(
         The tables ``windows`` and ``selections`` as DataFrames; losses, gains and divergences are in nats.
 
     Raises:
-        UserError: a selector is unknown, or k is larger than the number of long-range tokens.
+        UserError: a selector is unknown or fails, or k is larger than the number of long-range tokens.
     """
     settings = _settings(
         model, windows, selectors=selectors, k=k, seed=seed, resampled_draws=resampled_draws, unit=unit
@@ -120,7 +122,7 @@ def scores(
     model: Model,
     windows: ChosenWindows,
     *,
-    selectors: Sequence[str] = ("kl",),
+    selectors: Sequence[Any] = ("kl",),
     max_k: int = 8,
     seed: Optional[int] = None,
     unit: Optional[str] = None,
@@ -132,7 +134,7 @@ def scores(
     Args:
         model: the model.
         windows: the windows.
-        selectors: names of selectors.
+        selectors: as those of ``measure``.
         max_k: how many tokens, or groups, ``greedy`` and ``greedy-kl`` take; other selectors do not depend on it.
         seed: of `random` and of the lasso's visible sets; None: that of the configuration.
         unit: what is scored: ``token``, ``word``, ``sentence`` or ``block:N``; None: that of the model's configuration.
@@ -239,6 +241,8 @@ def _settings(model: Model, windows: ChosenWindows, *, screened: bool = True, **
     """
     _check_windows(model, windows)
     changes = {name: value for name, value in changes.items() if value is not None}
+    if "selectors" in changes:
+        changes["selectors"] = names_of(changes["selectors"])
     changes |= {name: list(changes[name]) for name in ("selectors", "k") if name in changes}
     if not screened:
         changes["screen"] = None
@@ -288,6 +292,7 @@ def _window_scores(
         num_lasso_masks=settings.lasso_masks,
         with_kl=any_asks_for_divergences(settings.selectors),
         with_attention=with_attention,
+        needs=needs_of(settings.selectors),
     )
     return WindowScores(predictions, max_k=max(settings.k))
 

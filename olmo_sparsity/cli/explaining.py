@@ -77,6 +77,7 @@ def explain(
     from olmo_sparsity.text.readers import read_document
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)
+    chosen = selectors_named(selector or [])
     document = read_document(text, loaded.data.text_field)
     if html is not None:
         from olmo_sparsity.view.pages import check_free
@@ -100,7 +101,7 @@ def explain(
             document,
             at=at,
             target=target,
-            selectors=selectors_named([one.value for one in selector or []]) or SHOWN,
+            selectors=chosen or SHOWN,
             k=ks,
             seed=seed,
             source=text.name,

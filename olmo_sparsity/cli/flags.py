@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple, Optional, get_args, get_origin
 
@@ -14,6 +14,7 @@ import typer
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.flags import Flag
 from olmo_sparsity.config.values import types_of_keys
+from olmo_sparsity.errors import printable
 
 Keys = dict[str, dict[str, Any]]  # what flags say: values by section and key
 
@@ -33,16 +34,19 @@ class _FlaggedKey(NamedTuple):
         kind = next((of for of in get_args(self.kind) if type(None) in get_args(self.kind)), self.kind)
         is_choice = get_origin(kind) is Literal and self.flag.parse is None
         choices = get_args(kind) if is_choice else self.flag.choices
-        if choices:
+        shown: dict[str, Any] = {"metavar": self.flag.metavar}
+        if self.flag.also is not None:
+            shown = {"metavar": words_of(choices), "parser": one_of(choices, also=self.flag.also)}
+        elif choices:
             one: Any = Enum(self.name, {choice: choice for choice in choices}, type=str)  # type: ignore[misc]
             kind = list[one] if get_origin(kind) is list else one
         elif self.flag.parse is not None:
             kind = str
         option = typer.Option(
             f"--{self.flag.name or self.name.replace('_', '-')}",
-            metavar=self.flag.metavar,
             help=self.flag.help or self.explanation,
             show_default=False,
+            **shown,
         )
         is_switch = kind is bool
         return inspect.Parameter(
@@ -89,6 +93,24 @@ def _flagged_keys(command: str) -> Iterator[_FlaggedKey]:
             flag = field.metadata["flag"]
             if flag is not None and command in flag.commands:
                 yield _FlaggedKey(section, field.name, types[field.name], field.metadata["help"], flag)
+
+
+def words_of(choices: Iterable[str]) -> str:
+    """Return what ``--help`` shows for a selector: the choices, and that there may be a file."""
+    return f"[{'|'.join(choices)}|FILE.py:NAME]"
+
+
+def one_of(choices: Iterable[str], *, also: Callable[[str], bool]) -> Callable[[str], str]:
+    """Return a parser that takes one of some choices, or what ``also`` says may be given besides."""
+    known = tuple(choices)
+
+    def chosen(value: str) -> str:
+        if value not in known and not also(value):
+            names = ", ".join(repr(choice) for choice in known)
+            raise typer.BadParameter(f"{printable(value)!r} is not one of {names}, nor FILE.py:NAME.")
+        return value
+
+    return chosen
 
 
 def _plain(given: Any) -> Any:

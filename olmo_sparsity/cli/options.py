@@ -9,15 +9,16 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys
+from olmo_sparsity.cli.flags import Keys, one_of, words_of
 from olmo_sparsity.config import Config, PretrainedConfig, with_keys
 from olmo_sparsity.config.files import load_config, pretrained_config_path
 from olmo_sparsity.config.flags import ALL
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.own_selectors import is_own
 from olmo_sparsity.records.selectors import SELECTORS
 
 RUNS = Path("runs")
-SelectorName = Enum("SelectorName", {name: name for name in (*SELECTORS, ALL)}, type=str)  # type: ignore[misc]
+SelectorName = Enum("SelectorName", {name: name for name in SELECTORS}, type=str)  # type: ignore[misc]
 
 
 class ContextName(str, Enum):
@@ -83,12 +84,20 @@ ShardOption = Annotated[
     typer.Option("--shard", metavar="I/N", help="Measure only share I of N equal shares, I from 0 to N - 1."),
 ]
 SelectorOption = Annotated[
-    Optional[list[SelectorName]],
+    Optional[list[str]],
     typer.Option(
         "--selector",
-        help="Selector to measure; repeat the option for several. Default: those of the configuration.",
+        metavar=words_of((*SELECTORS, ALL)),
+        parser=one_of((*SELECTORS, ALL), also=is_own),
+        help="Selector to measure, or FILE.py:NAME, one of one's own; repeat the option for several. Default: those of the "
+        "configuration.",
         show_default=False,
     ),
+]
+# Of a finished measurement, which may have selectors of one's own.
+ShownSelectorOption = Annotated[
+    Optional[str],
+    typer.Option("--selector", metavar="NAME", help="Whose choice to show. Default: one that does not see the target."),
 ]
 
 

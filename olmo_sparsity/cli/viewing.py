@@ -20,6 +20,7 @@ from olmo_sparsity.cli.options import (
     RevisionOption,
     RunOption,
     SelectorName,
+    ShownSelectorOption,
     TrainOption,
     resolve,
 )
@@ -242,10 +243,7 @@ def show(
     ],
     model: ModelOption = None,
     revision: RevisionOption = None,
-    selector: Annotated[
-        Optional[SelectorName],
-        typer.Option("--selector", help="Whose choice to show. Default: one that does not see the target."),
-    ] = None,
+    selector: ShownSelectorOption = None,
     k: Annotated[
         Optional[int],
         typer.Option(
@@ -268,10 +266,7 @@ def show(
             f"show {' '.join(arguments)}: give a run and the number of a window, such as show runs/demo 17, or with --model "
             "the number alone"
         )
-    selector_name = None if selector is None else selector.value
-    show_window(
-        find_tables(folders[0]), int(number), console=terminal(), selector=selector_name, k=k, context=context.value
-    )
+    show_window(find_tables(folders[0]), int(number), console=terminal(), selector=selector, k=k, context=context.value)
 
 
 def compare(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.own_selectors import declared_selectors
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 ALL = "all"  # in place of the names of selectors
 EVERY_MEASUREMENT = (
@@ -31,6 +32,7 @@ class Flag:
         name: without the dashes; None: that of the key.
         metavar: what ``--help`` shows for the value; None: the type of the key.
         choices: what may be named, where the type of the key does not say so. The flag of a list is repeated for several.
+        also: whether something else than one of the choices may be named, too; None: nothing else.
         parse: returns the values of keys of the section from what was given; None: it is the value of the key.
     """
 
@@ -39,6 +41,7 @@ class Flag:
     name: Optional[str] = None
     metavar: Optional[str] = None
     choices: tuple[str, ...] = ()
+    also: Optional[Callable[[str], bool]] = None
     parse: Optional[Callable[[Any], dict[str, Any]]] = None
 
 
@@ -78,5 +81,12 @@ def keys_of_k(text: str) -> dict[str, Any]:
 
 
 def selectors_named(names: Sequence[str]) -> list[str]:
-    """Return the selectors that flags name, each once; ``all`` stands for every one."""
-    return list(SELECTORS) if ALL in names else list(dict.fromkeys(names))
+    """Return the selectors that flags name, each once; ``all`` stands for those that are not measured by name only.
+
+    Raises:
+        UserError: a selector of one's own is unusable.
+    """
+    others = [name for name in names if name != ALL]
+    if ALL in names:
+        others = [name for name in others if name not in ALL_SELECTORS]
+    return declared_selectors([*(ALL_SELECTORS if ALL in names else ()), *others])

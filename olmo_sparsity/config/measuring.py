@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional, get_args
 
@@ -11,7 +12,8 @@ from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.config.units import check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import AnchorChoice, NullContext, PositionIDs, Visibility
-from olmo_sparsity.records.selectors import SELECTORS, names_where
+from olmo_sparsity.records.own_selectors import is_own
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, names_where
 
 Ranking = Literal["gradient", "patching", "attention", "hierarchy", "proxy"]
 SCREEN_RANKINGS: tuple[str, ...] = get_args(Ranking)
@@ -36,19 +38,12 @@ def parse_screen(text: str) -> dict[str, Any]:
     return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
 
 
-def _selector_flag(*commands: str) -> Flag:
-    return Flag(
-        "Selector to measure; repeat the option for several. Default: those of the configuration.",
-        commands,
-        name="selector",
-        choices=(*SELECTORS, ALL),
-        parse=lambda names: {"selectors": selectors_named(names)},
-    )
-
-
-def _check_selectors(dotted: str, selectors: list[str]) -> None:
-    unknown = [name for name in selectors if name not in SELECTORS]
-    require(not unknown, f"{dotted}: no selector is named {unknown}; there are {', '.join(SELECTORS)}")
+def _check_selectors(dotted: str, selectors: list[str], *, known: Iterable[str]) -> None:
+    known = tuple(known)
+    unknown = [name for name in selectors if name not in known]
+    own = [name for name in unknown if is_own(name)]
+    require(not own, f"{dotted}: {', '.join(own)}: a file is run only where the command line names it, with --selector")
+    require(not unknown, f"{dotted}: no selector is named {unknown}; there are {', '.join(known)}")
     require(
         len(selectors) > 0 and len(set(selectors)) == len(selectors),
         f"{dotted} = {list(selectors)}: must name at least one selector, each once",
@@ -101,9 +96,17 @@ class InfluenceConfig:
         "2, 4, ... and M. The manifest records the k that it stands for. null: k.",
     )
     selectors: list[str] = key(
-        names_where(lambda selector: not selector.on_request),
+        names_where(lambda selector: not selector.on_request, ALL_SELECTORS),
         f"Selectors to measure, of {', '.join(SELECTORS)}.",
-        flag=_selector_flag("influence"),
+        flag=Flag(
+            "Selector to measure, or FILE.py:NAME, one of one's own; repeat the option for several. Default: those of the "
+            "configuration.",
+            ("influence",),
+            name="selector",
+            choices=(*SELECTORS, ALL),
+            also=is_own,
+            parse=lambda names: {"selectors": selectors_named(names)},
+        ),
     )
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
@@ -286,7 +289,13 @@ class InfluenceConfig:
         )
         check_unit(self.unit)
         require_rising("influence.k", self.k)
-        _check_selectors("influence.selectors", self.selectors)
+        _check_selectors("influence.selectors", self.selectors, known=SELECTORS)
+        policies = names_where(lambda selector: selector.is_policy, self.selectors)
+        require(
+            not policies or self.visibility == "contextual",
+            f"influence.selectors: {', '.join(policies)}: a cache policy chooses entries of a key-value cache, which there are "
+            "only under influence.visibility = contextual (--visibility contextual)",
+        )
 
     def with_grid_of(self, num_groups: int) -> InfluenceConfig:
         """Return the section with the values of k that ``k_grid`` stands for, and no grid.
@@ -339,7 +348,15 @@ class ValidationConfig:
         most=LARGEST_LENGTH,
     )
     selectors: list[str] = key(
-        list(SELECTORS), f"Selectors to validate, of {', '.join(SELECTORS)}.", flag=_selector_flag("validate")
+        list(ALL_SELECTORS),
+        f"Selectors to validate, of {', '.join(ALL_SELECTORS)}.",
+        flag=Flag(
+            "Selector to measure; repeat the option for several. Default: those of the configuration.",
+            ("validate",),
+            name="selector",
+            choices=(*ALL_SELECTORS, ALL),
+            parse=lambda names: {"selectors": selectors_named(names)},
+        ),
     )
     needle_copies: list[int] = key(
         [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH
@@ -350,4 +367,4 @@ class ValidationConfig:
         check_values(self, "validation")
         require_rising("validation.k", self.k)
         require_rising("validation.needle_copies", self.needle_copies)
-        _check_selectors("validation.selectors", self.selectors)
+        _check_selectors("validation.selectors", self.selectors, known=ALL_SELECTORS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require, require_rising
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 QUERY_TOKENS = {"parity": 1, "variables": 2}  # at the end of a prompt, behind its length
 TaskName = Literal["parity", "variables"]
@@ -103,7 +103,7 @@ class SyntheticConfig:
         50, "Number of sequences of each length and k that `synth bridge` measures.", least=1, most=2**24
     )
     bridge_selectors: list[str] = key(
-        list(SELECTORS),
+        list(ALL_SELECTORS),
         "The selectors that search for the planted bits in `synth bridge`.",
     )
     test_seed: int = key(
@@ -127,10 +127,10 @@ class SyntheticConfig:
             not self.hide_tokens or (self.task == "parity" and not self.scratchpad),
             "synthetic.hide_tokens = True: only for synthetic.task = parity without a scratchpad",
         )
-        unknown = [name for name in self.bridge_selectors if name not in SELECTORS]
+        unknown = [name for name in self.bridge_selectors if name not in ALL_SELECTORS]
         require(
             bool(self.bridge_selectors) and not unknown,
-            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(SELECTORS)}",
+            f"synthetic.bridge_selectors = {list(self.bridge_selectors)}: must be some of {', '.join(ALL_SELECTORS)}",
         )
         require(
             self.task == "parity" or (self.locality is None and self.spread == 1),

@@ -22,7 +22,7 @@ from olmo_sparsity.measure.selection.screening import (
     make_screening,
     open_ranking_model,
 )
-from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows
+from olmo_sparsity.measure.selection.window_influence import batches_of_contexts, measure_windows, try_selectors
 from olmo_sparsity.measure.setup.fit import fit_entries
 from olmo_sparsity.measure.setup.opened_model import (
     OpenedModel,
@@ -34,6 +34,9 @@ from olmo_sparsity.measure.setup.opened_model import (
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.passes import windows_per_block
 from olmo_sparsity.measure.work import WHOLE, Share, part_size, tokens_of_influence
+from olmo_sparsity.records.own_selectors import own_entries, sources_of
+from olmo_sparsity.records.selectors import needs_of
+from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.text.null_contexts import NullContexts, draw_null_contexts
 from olmo_sparsity.text.overlap import windows_in_training
@@ -71,7 +74,9 @@ def measure(
     opened = open_model(config, run)
     ranking = open_ranking_model(settings, opened, allow_pickle=config.pretrained.allow_pickle)
     run_id = influence_run_id(settings, opened, ranking=ranking)
-    folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=run_id)
+    # The folder's name stays when the source of one's own selector changes: a resume with another source is then refused.
+    name_id = influence_run_id(settings, opened, ranking=ranking, with_sources=False)
+    folder = out or run / "influence" / default_name(settings, opened, trained=config.context, run_id=name_id)
     plan = MeasurementPlan(
         kind="influence",
         run_id=run_id,
@@ -83,8 +88,17 @@ def measure(
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel]) -> str:
-    """Return the fingerprint of everything that the tables of a measurement depend on."""
+def influence_run_id(
+    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel], with_sources: bool = True
+) -> str:
+    """Return the fingerprint of everything that the tables of a measurement depend on.
+
+    Args:
+        settings: what is measured.
+        opened: the model, and its text.
+        ranking: of ``open_ranking_model``.
+        with_sources: whether the sources of selectors of one's own are part of it.
+    """
     store = opened.text.store
     resolved = {**settings_identity(settings), **dict.fromkeys(RESOLVED)}
     proxy = None
@@ -97,6 +111,7 @@ def influence_run_id(settings: InfluenceConfig, opened: OpenedModel, *, ranking:
         store.tokens_sha256,
         store.split,
         *([] if proxy is None else [proxy.record.weights_sha256]),
+        *(sources_of(settings.selectors) if with_sources else ()),
     )
 
 
@@ -146,6 +161,7 @@ def _prepare(
     null_contexts = draw_null_contexts(
         windows, opened.lengths.num_long_range, kind=settings.null_context, seed=settings.seed
     )
+    try_selectors(evaluator, null_contexts, settings=settings, tokenizer=opened.tokenizer)
     null_counts = null_contexts.counts()
     if set(null_counts) != {settings.null_context}:
         logger.info(
@@ -202,6 +218,7 @@ def prepare_windows(
         tokens_per_window=tokens_per_window,
         manifest_entries={
             "influence": settings_record(settings),
+            **({"own_selectors": own} if (own := own_entries(settings.selectors)) else {}),
             "num_documents": windows.num_documents,
             "null_contexts": null_contexts.counts(),
             "windows_sha256": windows.sha256,
@@ -239,7 +256,7 @@ class InfluenceParts:
     def of_windows(self, window_ids_W: np.ndarray) -> dict[str, pa.Table]:
         """Return every table of the windows with these numbers (int64), by its name."""
         per_block = len(window_ids_W)
-        if self.evaluator.goes_on_from_prefix:
+        if self.evaluator.goes_on_from_prefix or needs_pass(needs_of(self.tables.settings.selectors)):
             # So that the keys and values of a window's prefix can be kept until all selectors are done with it.
             per_block = windows_per_block(self.evaluator, self.tables.windows.full_len)
         blocks = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,6 +31,7 @@ from olmo_sparsity.model.devices import device_name
 from olmo_sparsity.progress import listening, progress_bar
 from olmo_sparsity.records.kinds import KINDS
 from olmo_sparsity.records.measured import ModelRecord
+from olmo_sparsity.records.own_selectors import sources_of
 from olmo_sparsity.storage.environment import environment
 from olmo_sparsity.storage.files import unique_name, write_json, write_text
 from olmo_sparsity.storage.folders import clear_folder, folder_name, is_folder_of_kind, make_folder
@@ -39,6 +40,7 @@ from olmo_sparsity.tables.parts import finalize, missing_parts, write_part
 
 logger = logging.getLogger(__name__)
 
+Sources = Sequence[tuple[str, Optional[str]]]  # names of selectors of one's own, and the hashes of their sources
 MeasurePart = Callable[[np.ndarray], dict[str, pa.Table]]  # numbers of windows, int64 [W] -> each table by its name
 
 # The keys that describe a measurement in its manifest, in the order in which they are written.
@@ -50,6 +52,7 @@ MANIFEST_KEYS = (
     "source",
     "split",
     "influence",
+    "own_selectors",
     "validation",
     "sampling",
     "min_preceding",
@@ -129,7 +132,11 @@ def run_measurement(plan: MeasurementPlan, *, overwrite: bool = False, share: Sh
         UserError: the folder holds another measurement, or something else.
     """
     exists = is_folder_of_kind(plan.folder, plan.kind)
-    if exists and not overwrite and is_measured(plan.folder, plan.kind, run_id=plan.run_id):
+    if (
+        exists
+        and not overwrite
+        and is_measured(plan.folder, plan.kind, run_id=plan.run_id, sources=sources_of(plan.config.influence.selectors))
+    ):
         return plan.folder
     prepared = plan.prepare()
     opened = plan.opened
@@ -199,8 +206,10 @@ def manifest_of(opened: OpenedModel, prepared: PreparedMeasurement, *, kind: str
     return {key: entries[key] for key in MANIFEST_KEYS if key in entries}
 
 
-def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
+def is_measured(folder: Path, kind: str, *, run_id: str, sources: Sources = ()) -> bool:
     """Return True if the folder holds the finished measurement with this fingerprint, with all its parts.
+
+    ``sources`` are those of the selectors of one's own, for the error.
 
     Raises:
         UserError: the folder holds another measurement, or something else.
@@ -208,7 +217,7 @@ def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
     if not is_folder_of_kind(folder, kind):
         return False
     manifest = read_manifest_of(folder, "num_windows")
-    _check_run_id(folder, manifest, run_id=run_id)
+    _check_run_id(folder, manifest, run_id=run_id, sources=sources)
     if manifest.get("status") != "complete":
         return False
     if missing := missing_parts(folder, manifest):
@@ -221,8 +230,15 @@ def is_measured(folder: Path, kind: str, *, run_id: str) -> bool:
     return True
 
 
-def _check_run_id(folder: Path, manifest: dict[str, Any], *, run_id: str) -> None:
+def _check_run_id(folder: Path, manifest: dict[str, Any], *, run_id: str, sources: Sources) -> None:
     if manifest.get("run_id") != run_id:
+        begun = manifest.get("own_selectors", {})
+        changed = [name for name, sha256 in sources if name in begun and begun[name].get("sha256") != sha256]
+        if changed:
+            raise UserError(
+                f"{folder}: the source of the selector {', '.join(changed)} has changed since these tables were begun; choose "
+                "another folder with --out DIR, or replace them with --overwrite"
+            )
         raise UserError(
             f"{folder}: these tables were measured with other settings, another model or other text; choose another "
             "folder with --out DIR, or replace them with --overwrite"
@@ -334,7 +350,9 @@ def _begin(folder: Path, manifest: dict[str, Any], *, part_size: int, overwrite:
     make_folder(folder)
     write_manifest(folder, begun, once=True)
     on_disk = read_manifest_of(folder)
-    _check_run_id(folder, on_disk, run_id=manifest["run_id"])
+    own = manifest.get("own_selectors", {})
+    sources = [(name, entry["sha256"]) for name, entry in own.items()]
+    _check_run_id(folder, on_disk, run_id=manifest["run_id"], sources=sources)
     return on_disk
 
 

@@ -15,6 +15,7 @@ from typing import Optional, Protocol
 import torch
 
 from olmo_sparsity.model.attribution import AttentionState, LossOfLogits
+from olmo_sparsity.model.observation import Observer
 
 KeysValues = list[tuple[torch.Tensor, torch.Tensor]]
 """Keys (rotated) and values of each layer, [R, H, P, E] each; H are the heads that carry keys."""
@@ -119,6 +120,14 @@ class CausalModel(Protocol):
 
         Returns:
             One state a layer; None where the attention of the model cannot be read.
+        """
+        ...
+
+    def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, observer: Observer) -> None:
+        """Run whole windows under causal attention, and let the observer read every layer.
+
+        Raises:
+            UserError: the attention of the model is not one that can be read.
         """
         ...
 

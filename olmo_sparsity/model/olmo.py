@@ -18,6 +18,7 @@ from torch import nn
 from olmo_sparsity.config import Config
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.olmo_layers import (
     LayerKeysValues,
     RotaryTables,
@@ -227,6 +228,19 @@ class OLMoWithPositions(OLMo):
                 x_BYD = x_BYD[:, -num_queries:] + block.attn_out(out_BHQE.transpose(1, 2).flatten(2))
                 x_BYD = x_BYD + mlp(block, x_BYD)
             return probes.states(loss(self.logits_of(self.transformer.ln_f(x_BYD[:, -1]))))
+
+    @torch.no_grad()
+    def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, observer: Observer) -> None:
+        """Run whole windows under causal attention, and let the observer read every layer; see ``CausalModel``."""
+        x_BTD, tables = self.embed(tokens_BT, positions_BT), self.rotary_tables(positions_BT)
+        for block in self.transformer.blocks:
+            observer.states(x_BTD)
+            q_BTHE, k_BTHE, v_BTHE = queries_keys_values(block, x_BTD, tables=tables, num_queries=x_BTD.shape[1])
+            q_BHTE, k_BHTE, v_BHTE = (x.transpose(1, 2) for x in (q_BTHE, k_BTHE, v_BTHE))
+            observer.layer(q_BHTE, k_BHTE, v_BHTE, scaling=q_BHTE.shape[-1] ** -0.5)
+            x_BTD = x_BTD + block.attn_out(attend(q_BTHE, k_BTHE, v_RYHE=v_BTHE))
+            x_BTD = x_BTD + mlp(block, x_BTD)
+        observer.states(self.transformer.ln_f(x_BTD))
 
     def in_dtype(self, dtype: torch.dtype) -> OLMoWithPositions:
         """Return a copy with weights of another dtype; the model itself if it has it. Rotary tables stay in fp32."""

@@ -23,14 +23,17 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.model.attribution import AttentionProbes, AttentionState, LossOfLogits
 from olmo_sparsity.model.causal_model import KeysValues
+from olmo_sparsity.model.observation import Observer
 from olmo_sparsity.model.rope_scaling import LengthDependentFrequencies
 
 RECORDING = "olmo-sparsity-recording"  # the name under which transformers knows _attend_and_record
 PROBING = "olmo-sparsity-probing"  # the name under which transformers knows _attend_and_probe
+OBSERVING = "olmo-sparsity-observing"  # the name under which transformers knows _attend_and_observe
 PLAIN_ELEMENTS = 2**27  # weights of attention that the plain implementation keeps at once; 512 MiB in fp32
 NOT_PROBED = ("softcap", "position_bias", "s_aux")  # options of attention that _attend_and_probe does not know
 FULL, SLIDING = "full_attention", "sliding_attention"  # layers that see all positions, and a window of the latest ones
 _probes: ContextVar[AttentionProbes] = ContextVar("reads a differentiable pass")
+_observer: ContextVar[Observer] = ContextVar("reads every layer of a pass")
 _recorded: ContextVar[list[torch.Tensor]] = ContextVar("recorded attention of the last token, of each layer so far")
 
 
@@ -225,6 +228,42 @@ class TransformersModel:
             return None
         finally:
             _probes.reset(token)
+
+    @torch.no_grad()
+    def observe(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, *, observer: Observer) -> None:
+        """Run whole windows under causal attention, and let the observer read every layer; see ``CausalModel``.
+
+        Raises:
+            UserError: the attention is more than a softmax of scaled scores (a cap, a bias, a sink), or transformers does not
+                hand it to another implementation.
+        """
+        config, num_read = self._model.config.get_text_config(decoder=True), 0
+        if self._implementation == "sdpa":
+            with_states = "hidden_states" in observer.needs
+            token = _observer.set(observer)
+            try:
+                with self._implemented_by(OBSERVING):
+                    mask = self._mask_of_rows(tokens_BT, positions_BT, allowed_BTT=None)
+                    output = self._run(
+                        tokens_BT,
+                        positions_BT,
+                        attention_mask=mask,
+                        use_cache=False,
+                        output_hidden_states=with_states,
+                    )
+                num_read = observer.num_layers
+                for x_BTD in output.hidden_states if with_states else ():
+                    observer.states(x_BTD)
+            except _UnknownAttentionError:
+                num_read = 0
+            finally:
+                _observer.reset(token)
+        if num_read != config.num_hidden_layers:
+            raise UserError(
+                f"{self.architecture}: keys, values and attention of every layer cannot be read of such a model, because its "
+                "attention is more than a softmax of scores, or is not given to other implementations; leave out the selectors "
+                "that need them"
+            )
 
     def in_dtype(self, dtype: torch.dtype) -> TransformersModel:
         """Return a copy with weights of another dtype; the model itself if it has it. Buffers (rotary tables) stay in fp32."""
@@ -443,6 +482,33 @@ def _attend_and_probe(
     return out_BHTE.transpose(1, 2).contiguous(), None
 
 
+def _attend_and_observe(
+    module: torch.nn.Module,
+    q_BHTE: torch.Tensor,
+    k_BHTE: torch.Tensor,
+    v_BHTE: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return attention of the fused kernel, as transformers calls it, and let the observer read the layer."""
+    if any(options.get(name) is not None for name in NOT_PROBED):
+        raise _UnknownAttentionError
+    _observer.get().layer(
+        q_BHTE,
+        k_BHTE,
+        v_BHTE,
+        scaling=q_BHTE.shape[-1] ** -0.5 if scaling is None else scaling,
+        allowed_BTT=None if attention_mask is None else attention_mask[:, 0],
+    )
+    attended: tuple[torch.Tensor, None] = ALL_ATTENTION_FUNCTIONS["sdpa"](
+        module, q_BHTE, k_BHTE, v_BHTE, attention_mask, scaling=scaling, **options
+    )
+    return attended
+
+
+transformers.AttentionInterface.register(OBSERVING, _attend_and_observe)
+transformers.AttentionMaskInterface.register(OBSERVING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 transformers.AttentionInterface.register(PROBING, _attend_and_probe)
 transformers.AttentionMaskInterface.register(PROBING, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 transformers.AttentionInterface.register(RECORDING, _attend_and_record)

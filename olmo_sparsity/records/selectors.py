@@ -12,11 +12,15 @@ a set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.records.selector import CostSettings as CostSettings
+from olmo_sparsity.records.selector import Look as Look
+from olmo_sparsity.records.selector import ScoredWindows as ScoredWindows
+from olmo_sparsity.records.selector import ScoringSize as ScoringSize
+from olmo_sparsity.records.selector import Selector as Selector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,121 +30,6 @@ NULL_DRAWS = 1  # of the resampled targets, those that choices are made for unde
 LASSO_ALPHA = 0.01  # on standardised masks, as in ContextCite
 BACKWARD_COST = 2  # forward passes that a backward pass costs, roughly
 RANDOM_SCORES = 3  # purpose of a random generator; a change would change the tables
-
-
-class ScoredWindows(Protocol):
-    """What a score may ask about W windows under one context, in nats; computed when first asked for."""
-
-    @property
-    def max_k(self) -> int: ...  # the largest k that will be asked for
-    @property
-    def windows(self) -> Any: ...  # a WindowBatch
-    @property
-    def groups(self) -> Any: ...  # their TokenGroups
-    @property
-    def predictions(self) -> Any: ...  # the Predictions about them, with attention and random visible sets
-    @property
-    def loss_short_W(self) -> np.ndarray: ...  # loss({})
-    @property
-    def loss_long_W(self) -> np.ndarray: ...  # loss(all)
-    @property
-    def loss_single_WI(self) -> np.ndarray: ...  # loss({j})
-    @property
-    def loss_all_but_one_WI(self) -> np.ndarray: ...  # loss(all but j)
-    @property
-    def lasso_loss_WN(self) -> np.ndarray: ...  # loss of the random visible sets
-    @property
-    def kl_short_W(self) -> np.ndarray: ...  # KL(p_all, p_{})
-    @property
-    def kl_single_WI(self) -> np.ndarray: ...  # KL(p_all, p_{j})
-    @property
-    def gradient_WI(self) -> np.ndarray: ...  # minus the derivative of the loss by gates on the tokens of j, at gate 0
-
-    def evaluate_groups(
-        self, sets: Sequence[tuple[np.ndarray, np.ndarray]], *, with_kl: bool
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return (loss(S), KL(p_all, p_S)) of visible sets S: (int64 [R], windows; int64 [R, S], the groups of each set)."""
-        ...
-
-
-class CostSettings(Protocol):
-    """The keys of ``influence`` that the cost of scores depends on."""
-
-    @property
-    def k(self) -> list[int]: ...
-    @property
-    def lasso_masks(self) -> int: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def visibility(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class ScoringSize:
-    """What the cost of a selector's scores depends on, in each window."""
-
-    num_candidates: int
-    max_k: int
-    lasso_masks: int
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a selector is drawn. No two selectors have one marker, so that they differ in print without colours, too.
-
-    Attributes:
-        color: in figures, of the palettes of Okabe and Ito and of Tol, which the colour-blind can tell apart.
-        marker: in figures, as Matplotlib names it.
-        on_light: colour on a light page: the hue of the figures, darker where needed to stand out from the background.
-        on_dark: colour on a dark page.
-    """
-
-    color: str
-    marker: str
-    on_light: str
-    on_dark: str
-
-
-@dataclass(frozen=True)
-class Selector:
-    """One way to choose long-range tokens.
-
-    Attributes:
-        name: in the configuration, in the tables and on the command line.
-        score: returns a score for each group, float [W, I]; NaN where screening left a group out, and where a window has no more.
-        sees_target: whether the scores depend on which token the target is, so that part of the gain is optimism.
-        meaning: of the score, in words, with ``{unit}`` and ``{units}`` for what is scored.
-        definition: of the score of position j, for the documentation, in Markdown.
-        look: how it is drawn.
-        num_evaluations: the cost per window, in forward passes over one row, where nothing is screened.
-        cost: the same as a formula, for the documentation.
-        num_tokens: about how many tokens the model runs for the scores of a window, beyond the passes of L_short, of L_long and
-            of single unmaskings, which are shared.
-        singles: the number about unmaskings of single groups that the score is made of. One pass evaluates both numbers for all
-            selectors, and only such candidates can be screened. None: the score is made of something else.
-        needs_attention: whether the attention of the last token under full context is asked for.
-        can_imitate: whether it chooses by a divergence from a prediction, so that it can imitate another prediction.
-        is_control: whether it shows what a choice without knowledge gains.
-        is_main: whether it is shown where there is no room for all.
-        on_request: measured only where it is named, since it costs several times as much as the others.
-    """
-
-    name: str
-    score: Callable[[ScoredWindows], np.ndarray]
-    sees_target: bool
-    meaning: str
-    definition: str
-    look: Look
-    num_evaluations: Callable[[ScoringSize], int]
-    cost: str
-    num_tokens: Callable[[CostSettings, MeasuredLengths], int] = lambda settings, lengths: 0
-    singles: Optional[Literal["loss", "kl"]] = None
-    needs_attention: bool = False
-    can_imitate: bool = False
-    is_control: bool = False
-    is_main: bool = False
-    on_request: bool = False
 
 
 def rank(scores_WI: np.ndarray) -> np.ndarray:
@@ -425,14 +314,26 @@ def names_where(holds: Callable[[Selector], object], names: Iterable[str] = tupl
     return [name for name in names if holds(SELECTORS[name])]
 
 
+ALL_SELECTORS = tuple(names_where(lambda selector: not selector.by_name_only))  # what ``all`` stands for
 SCREENED = tuple(names_where(lambda selector: selector.singles))  # the selectors whose candidates can be screened
 CONTROLS = tuple(names_where(lambda selector: selector.is_control))
 MAIN_SELECTORS = tuple(names_where(lambda selector: selector.is_main))
 
 
+def main_among(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are shown where there is no room for all: the main ones, and those that were asked for."""
+    known = [name for name in names if name in SELECTORS]
+    return names_where(lambda selector: selector.is_main or selector.by_name_only, known)
+
+
 def any_needs_attention(names: Iterable[str]) -> bool:
     """Return whether one of these selectors asks for the attention of the last token."""
     return any(SELECTORS[name].needs_attention for name in names)
+
+
+def needs_of(names: Iterable[str]) -> frozenset[str]:
+    """Return what these selectors need of each window."""
+    return frozenset().union(*(SELECTORS[name].needs for name in names))
 
 
 def any_asks_for_divergences(names: Iterable[str]) -> bool:

@@ -166,6 +166,7 @@ class AnyTables(Struct, kw_only=True):
     windows_per_part: Count = 1
     checkpoint: Optional[Checkpoint] = None
     environment: dict[str, Any] = {}
+    own_selectors: dict[str, dict[str, Any]] = {}
 
 
 class Tables(AnyTables, kw_only=True):

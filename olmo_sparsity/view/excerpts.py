@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import CONTROLS, MAIN_SELECTORS
+from olmo_sparsity.records.selectors import CONTROLS, main_among
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, window_texts
 from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
 from olmo_sparsity.tables.reading import read_parts, read_windows
@@ -128,7 +128,7 @@ def shown_first(measurement: Measurement) -> str:
     """Return the selector to show by default: one that does not see the target, if one was measured."""
     names = list(measurement.selectors)
     blind = [name for name in names if not measurement.selectors[name].sees_target and name not in CONTROLS]
-    main = [name for name in blind if name in MAIN_SELECTORS]
+    main = main_among(blind)
     return next(iter((*main, *blind, *names)))
 
 

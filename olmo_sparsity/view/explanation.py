@@ -125,6 +125,7 @@ class Explanation:
             "explain.html",
             styles=("report.css", "explain.css"),
             scripts=(),
+            selectors=[window.selector for window in self.windows],
             data=self.to_json(),
             explanation=self,
             excerpt=self.excerpt,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _colours() -> str:
-    """Return a style sheet with the colours of pages and selectors, on light and on dark ones."""
-    of_selectors = {name: (selector.look.on_light, selector.look.on_dark) for name, selector in SELECTORS.items()}
+def _colours(shown: Collection[str]) -> str:
+    """Return a style sheet with the colours of pages and selectors, on light and on dark ones; ``shown``: those on the page."""
+    of_selectors = {
+        name: (selector.look.on_light, selector.look.on_dark)
+        for name, selector in SELECTORS.items()
+        if name in shown or not selector.by_name_only
+    }
     light, dark = (
         f"color-scheme: {scheme}; "
         + " ".join(f"--{name}: {pair[which]};" for name, pair in (COLOURS | of_selectors).items())
@@ -89,17 +94,25 @@ def _inline(environment: Environment, names: tuple[str, ...], *generated: str) -
     return [Markup(text) for text in texts], [f"'sha256-{digest}'" for digest in digests]
 
 
-def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], **values: Any) -> str:
+def render(
+    template: str,
+    *,
+    styles: tuple[str, ...],
+    scripts: tuple[str, ...],
+    selectors: Collection[str] = (),
+    **values: Any,
+) -> str:
     """Render a page from one of our templates.
 
     Args:
         template: name of the template.
         styles: names of the style sheets, in order.
         scripts: names of the scripts, in order.
+        selectors: names of those that the page shows; only these have colours, and those that ``all`` stands for.
         values: what the template shows; Jinja escapes it.
     """
     environment = _environment()
-    style_texts, style_hashes = _inline(environment, styles, _colours())
+    style_texts, style_hashes = _inline(environment, styles, _colours(selectors))
     script_texts, script_hashes = _inline(environment, scripts)
     policy = (
         f"default-src 'none'; script-src {' '.join(script_hashes or [NOTHING])}; style-src {' '.join(style_hashes)}; "

@@ -45,6 +45,7 @@ def render(report: Report) -> str:
         "report.html",
         styles=STYLES,
         scripts=SCRIPTS,
+        selectors=measured.measurement.selectors,
         data=page_json(report),
         figures=figures,
         tables=tables,

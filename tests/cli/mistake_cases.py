@@ -50,7 +50,7 @@ ARGUMENTS = [
     Case("influence --anchor x", "invalid value for '--anchor'"),
     Case("figures --width x", "invalid value for '--width': 'x' is not one of 'screen', 'one', 'two'"),
     Case("show tables 1 --context x", "invalid value for '--context': 'x' is not one of 'real', 'null'"),
-    Case("show tables 1 --selector x", "invalid value for '--selector'"),
+    Case("show tables 1 --selector x", "--selector x: not measured in tables"),
     Case("show", "show: missing argument '[RUN] WINDOW'"),
     Case("show tables", "show tables: give a run and the number of a window"),
     Case("show 1", "show 1: give a run and the number of a window"),
@@ -125,6 +125,47 @@ SCREENS = [
     Case(f"{INFLUENCE} --screen hierarchy:13", "influence.screen = 13: must lie between the largest k, 2, and M = 12"),
     Case(f"{INFLUENCE} influence.screen_by=x", "override 'influence.screen_by=x'"),
     Case(f"{INFLUENCE} --screen proxy:4 influence.screen_proxy=no.gguf", "no.gguf: "),
+]
+
+OWN = [
+    Case(
+        "influence --selector no.py:f",
+        "no.py: cannot read this file (No such file or directory); --selector FILE.py:NAME",
+    ),
+    Case("influence --selector words.jsonl:f", "'words.jsonl:f' is not one of 'unmask-one'"),
+    Case(
+        f"{INFLUENCE} --selector own.py:",
+        "own.py: nothing is named so there; there are f",
+        file("own.py", "def f(w): ..."),
+    ),
+    Case(
+        f"{INFLUENCE} --selector own.py:g",
+        "own.py: nothing is named g there; there are f",
+        file("own.py", "def f(w): ..."),
+    ),
+    Case(f"{INFLUENCE} --selector own.py:f", "own.py:1: f must take one argument", file("own.py", "def f(): ...")),
+    Case(f"{INFLUENCE} --selector own.py:f", "own.py:2: SyntaxError: ", file("own.py", "\ndef f(:")),
+    Case(
+        f"{INFLUENCE} --selector own.py:f",
+        "own.py:2: selector f: KeyError: 'x'",
+        file("own.py", "def f(window):\n    return {}['x']"),
+    ),
+    Case(
+        f"{INFLUENCE} --selector own.py:f",
+        "own.py:1: selector f returned scores of shape (20,); one for each long-range token is asked for, (12,)",
+        file("own.py", "def f(window): return window.token_ids"),
+    ),
+    Case(
+        f"{INFLUENCE} --selector own.py:f --selector ./own.py:f",
+        "./own.py:f: a selector is named f already, own.py:f; rename one",
+        file("own.py", "def f(window): ..."),
+    ),
+    Case(
+        f"{EXPLAIN} --at 300 --selector document.py:f",
+        "document.py:1: selector f returned NaN for every long-range token of a window",
+        lambda: (document(), file("document.py", "def f(window): return [float('nan')] * window.num_long_range")()),
+    ),
+    Case(f"{INFLUENCE} influence.selectors=[a.py:f]", "a.py:f: a file is run only where the command line names it"),
 ]
 
 MODELS = [

@@ -13,7 +13,7 @@ import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
 from matplotlib.figure import Figure
 from quick_pictures import QUICK
-from shown_commands import PAGES, ROOT, shown_commands
+from shown_commands import PAGES, ROOT, first_block, shown_commands
 from tiny_gguf import save_gguf
 from tiny_pretrained import save_llama
 from typer import Typer
@@ -86,6 +86,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (configs / "pretrained.yaml").write_text(text.replace("name: tiny", "name: pretrained"))
     texts = [json.loads(line)["text"] for line in (folder / "words.jsonl").open()]
     save_llama(folder / "models" / "SmolLM2-135M", texts, max_position=256)
+    (folder / "my_selector.py").write_text(first_block(ROOT / "docs" / "selectors.md"), encoding="utf-8")
     (folder / "data").mkdir(exist_ok=True)
     save_gguf(folder / "data" / "SmolLM2-135M-Instruct.Q4_1.gguf", texts, max_position=256)
     (configs / "demo.yaml").write_text(text.replace("name: tiny", "name: demo"))

@@ -10,7 +10,7 @@ group j.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Optional
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from olmo_sparsity.measure.selection.hierarchy import Rows
 from olmo_sparsity.measure.selection.screening import in_vocabulary, labels_in_vocabulary
+from olmo_sparsity.measure.selection.window_inputs import observed, text_inputs
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.group_losses import all_but_one_group_losses, read_single_groups
 from olmo_sparsity.measure.visible.losses import (
@@ -37,6 +38,7 @@ from olmo_sparsity.measure.visible.losses import (
 from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.records.selectors import NO_GROUP
+from olmo_sparsity.records.window_input import NEEDS, OF_PASS, WindowInput
 
 LASSO_MASKS = 4  # purpose of a random generator; a change would change the tables
 
@@ -85,6 +87,7 @@ class Predictions:
         with_optimism: compute the optimism of the best single unmasking.
         with_attention: the attention under full context will be asked for, so that on the compact path one pass gives both it
             and the full-context prediction.
+        needs: what selectors will need of each window (``NEEDS``), so that one pass serves all of them.
     """
 
     evaluator: Evaluator
@@ -97,6 +100,8 @@ class Predictions:
     with_kl: bool = False
     with_optimism: bool = False
     with_attention: bool = False
+    needs: frozenset[str] = frozenset()
+    _observed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _singles: dict[Evaluator, SharedSingles] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def subset(self, chosen_w: np.ndarray) -> Predictions:
@@ -235,6 +240,31 @@ class Predictions:
             self.evaluator, self.windows.tokens_WT, labels_WA=self.labels_WA, visible_WNM=visible_WNM
         )
         return losses_WNA.cpu().numpy()
+
+    def inputs(self, needs: Iterable[str], *, labels_W: Optional[torch.Tensor]) -> Iterator[WindowInput]:
+        """Yield what a selector needs of each window; ``labels_W``: the label of each, int64, if it sees one.
+
+        Raises:
+            UserError: the attention of the model cannot be read.
+        """
+        wanted = [name for name in NEEDS if name in set(needs)]
+        missing = set(wanted) & set(OF_PASS) - set(self._observed)
+        if missing:
+            asked = missing | (self.needs & set(OF_PASS)) - set(self._observed)
+            self._observed.update(observed(self.evaluator, self.windows.tokens_WT, needs=asked))
+        arrays = {name: self._observed[name] for name in wanted if name in OF_PASS}
+        if "short_prediction" in wanted:
+            arrays["short_prediction"] = self.log_p_short_WV.cpu().numpy()
+        if "long_prediction" in wanted:
+            arrays["long_prediction"] = self.log_p_long_WV.cpu().numpy()
+        for w, given in enumerate(text_inputs(self.windows, self.evaluator, needs=wanted)):
+            given |= {name: values[w] for name, values in arrays.items()}
+            if labels_W is not None:
+                given["target"] = int(labels_W[w])
+            for value in given.values():
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False
+            yield WindowInput(self.num_long_range, self.evaluator.local_len, given)
 
     @property
     def known_singles(self) -> Optional[SharedSingles]:

@@ -7,7 +7,7 @@ most; {j} is the visible set of group j. By default each token is a group, and a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Literal, Optional, cast
@@ -25,6 +25,7 @@ from olmo_sparsity.measure.visible.passes import VisibleSets
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch
 from olmo_sparsity.model.attribution import Attribution
 from olmo_sparsity.records.selectors import rank
+from olmo_sparsity.records.window_input import WindowInput
 
 Criterion = Literal["loss", "kl"]  # what candidates are ranked by: loss of the label, or divergence from the reference
 
@@ -176,6 +177,10 @@ class WindowScores:
                 losses_R[rows_r], divergences_R[rows_r] = next(evaluated)
             found.append((losses_R, divergences_R))
         return found
+
+    def inputs(self, needs: Iterable[str], *, with_label: bool = False) -> Iterable[WindowInput]:
+        """Yield what is needed of each window; ``with_label``: the label of the losses, too, as ``target``."""
+        return self.predictions.inputs(needs, labels_W=self.labels_W if with_label else None)
 
     def without_screening(self, chosen_w: np.ndarray) -> WindowScores:
         """Return some of the windows (int64 indices) and their targets, with an empty cache and nothing screened."""

@@ -33,8 +33,10 @@ from olmo_sparsity.records.selectors import (
     SELECTORS,
     any_needs_attention,
     names_where,
+    needs_of,
     rank,
 )
+from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.text.null_contexts import NullContexts
 from olmo_sparsity.text.units import group_numbers
 
@@ -391,6 +393,8 @@ def batches_of_contexts(
             context=context,
             seed=seed,
             groups=TokenGroups(groups_WM),
+            tokenizer=tokenizer,
+            store=null_contexts.windows.store,
         )
     return batches
 
@@ -431,6 +435,38 @@ def _train_len_no_gap(
     return loss_of_recent_tokens(scores, train_len, in_place=False)
 
 
+def try_selectors(
+    evaluator: Evaluator, null_contexts: NullContexts, *, settings: InfluenceConfig, tokenizer: Tokenizer
+) -> None:
+    """Score the first window by the selectors that can fail on a model or in a user's code, before anything long.
+
+    Raises:
+        UserError: the model cannot give what one needs, or a selector of one's own fails.
+    """
+    tried = names_where(lambda selector: selector.own or needs_pass(selector.needs), settings.selectors)
+    if not tried or len(null_contexts.windows) == 0:
+        return
+    batch = batches_of_contexts(
+        null_contexts,
+        np.array([0]),
+        seed=settings.seed,
+        device=evaluator.model.device,
+        unit=settings.unit,
+        tokenizer=tokenizer,
+    )["real"]
+    scores = WindowScores(
+        Predictions(
+            evaluator,
+            batch,
+            log_p_short_WV=short_log_probs(evaluator, batch.tokens_WT),
+            needs=needs_of(tried),
+        ),
+        max_k=max(settings.k),
+    )
+    for name in tried:
+        SELECTORS[name].score(scores)
+
+
 def _mimics(settings: InfluenceConfig) -> list[str]:
     """Return the measured selectors that can imitate another prediction."""
     return names_where(lambda selector: selector.can_imitate, settings.selectors)
@@ -457,6 +493,7 @@ def scores_of_contexts(
         with_kl=True,
         with_optimism=screening is None and "unmask-one" in settings.selectors,
         with_attention=any_needs_attention(settings.selectors),
+        needs=needs_of(settings.selectors),
     )
     imitated_WV = real.log_p_long_WV if _mimics(settings) else None
     null = dataclasses.replace(

@@ -16,8 +16,10 @@ from typing import Optional
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from olmo_sparsity.records.selectors import NO_GROUP
+from olmo_sparsity.text.store import TokenStore
 
 CONTEXTS = ("real", "null")  # the window's own long-range tokens; those of its null context
 
@@ -137,6 +139,8 @@ class WindowBatch:
         context: ``real`` or ``null``.
         seed: of everything that is drawn at random for these windows.
         groups: what is unmasked at once; None: single tokens.
+        tokenizer: of the windows; None: no selector asks for their text.
+        store: the text that they are from; None: no selector asks how often its tokens occur.
     """
 
     tokens_WT: torch.Tensor
@@ -146,6 +150,8 @@ class WindowBatch:
     context: str
     seed: int
     groups: Optional[TokenGroups] = None
+    tokenizer: Optional[Tokenizer] = None
+    store: Optional[TokenStore] = None
 
     def __len__(self) -> int:
         return len(self.window_ids_W)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.records.selectors import main_among
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import Differences, difference
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing, Subject, pairing_of
@@ -205,7 +205,7 @@ def _main_quantities(key: SelectionKey, keys: list[SelectionKey], summaries: lis
     """
     ks, selectors = sorted({other.k for other in keys}), {other.selector for other in keys}
     some = shown_ks(ks, min(summary.num_units for summary in summaries))
-    shown = selectors.intersection((*MAIN_SELECTORS, CHOSEN)) or selectors
+    shown = selectors.intersection((*main_among(selectors), CHOSEN)) or selectors
     if key.selector not in shown or key.k not in (some[0], some[-1]):
         return set()
     kinds = {summary.sees_target(key.selector) for summary in summaries}

@@ -10,6 +10,7 @@ from typing import Optional
 from tokenizers import Tokenizer
 
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.own_selectors import NAME
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of
 from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measurement, load
@@ -90,7 +91,8 @@ def read_subjects(texts: list[str]) -> list[Subject]:
 def _split(text: str) -> tuple[Path, Optional[str]]:
     """Split ``RUN:SELECTOR``; a path that exists is a RUN as it is, colon or not."""
     head, _, tail = text.rpartition(":")
-    if head != "" and tail in SELECTORS and not Path(text).exists():
+    is_selector = tail in SELECTORS or (NAME.fullmatch(tail) is not None and Path(head).exists())
+    if head != "" and is_selector and not Path(text).exists():
         return Path(head), tail
     return Path(text), None
 

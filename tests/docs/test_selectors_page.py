@@ -1,0 +1,114 @@
+"""The selector that docs/selectors.md builds, run as a user runs it: interrupted, continued, shown, and changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from known_selectors import only_here as only_here
+from shown_commands import ROOT, first_block
+
+from olmo_sparsity import api
+from olmo_sparsity.cli.app import main
+from olmo_sparsity.measure import measurement
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.window_input import NEEDS
+
+pytestmark = pytest.mark.usefixtures("only_here")
+
+PAGE = ROOT / "docs" / "selectors.md"
+COMMAND = (
+    "influence --run {run} --selector kl --selector random --selector my_selector.py:unusual --num-windows 40 --out {out} "
+    "influence.windows_per_part=10 influence.resampled_draws=0 influence.train_overlap=false"
+)
+
+
+@pytest.fixture
+def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "my_selector.py").write_text(first_block(PAGE), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, code: int = 0) -> str:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capfd.readouterr()
+    assert (ended.value.code or 0) == code, captured.err
+    return captured.out if code == 0 else captured.err
+
+
+def tables(folder: Path) -> list[Any]:
+    return [pq.read_table(path).to_pylist() for path in sorted(folder.glob("*/part-*.parquet"))]
+
+
+def test_it_is_interrupted_continued_shown_and_refused_when_its_source_changes(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(COMMAND.format(run="run", out="whole"), monkeypatch, capfd)
+    write_part, written = measurement.write_part, []
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(write_part(*arguments, **named))
+
+    monkeypatch.setattr(measurement, "write_part", interrupted)
+    assert "continues from here" in run(COMMAND.format(run="run", out="again"), monkeypatch, capfd, code=130)
+    monkeypatch.setattr(measurement, "write_part", write_part)
+    assert len(tables(workplace / "again")) == 4
+
+    source = (workplace / "my_selector.py").read_bytes()
+    (workplace / "my_selector.py").write_bytes(source + b"# changed\n")
+    line = run(COMMAND.format(run="run", out="again"), monkeypatch, capfd, code=2)
+    assert "again: the source of the selector unusual has changed since these tables were begun" in line
+    (workplace / "my_selector.py").write_bytes(source)
+    run(COMMAND.format(run="run", out="again"), monkeypatch, capfd)
+    assert tables(workplace / "again") == tables(workplace / "whole")
+    assert any(row["selector"] == "unusual" for row in tables(workplace / "whole")[0])
+
+    (workplace / "my_selector.py").write_text("raise AssertionError('a table runs no code')")
+    del SELECTORS["unusual"]
+    assert "unusual" in run("summary --tables whole", monkeypatch, capfd)
+    run("report --tables whole --out page.html", monkeypatch, capfd)
+    page = (workplace / "page.html").read_text(encoding="utf-8")
+    data = json.loads(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
+    words = {entry["name"]: entry["words"] for entry in data["selectors"]}
+    assert words["unusual"] == "How far the key of a token points away from the mean key, mean over layers and heads."
+    assert "--unusual: #" in page and "--h2o" not in page
+    assert "unusual" in run("show whole 3 --selector unusual", monkeypatch, capfd)
+    assert ":unusual" in run("compare whole:unusual whole:kl", monkeypatch, capfd)
+
+
+def test_from_python_it_gives_the_same_choices(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(COMMAND.format(run="run", out="whole"), monkeypatch, capfd)
+    space: dict[str, Any] = {}
+    exec(compile(first_block(PAGE), "<typed in>", "exec"), space)
+    measured = api.read_results("whole")
+    model = api.open_model("run")
+    windows = api.windows_from_table(model, measured.windows)
+    results = api.measure(model, windows, selectors=[space["unusual"], "random"], k=[1, 4])
+    columns = ["window_id", "positions"]
+    of_run = measured.selections.query("selector == 'unusual' and context == 'real'")
+    of_python = results.selections.query("selector == 'unusual_keys' and context == 'real'")
+    for (_, one), (_, other) in zip(of_run[columns].iterrows(), of_python[columns].iterrows(), strict=True):
+        assert one["positions"][:4].tolist() == other["positions"].tolist()
+    assert results.manifest["own_selectors"]["unusual_keys"]["sha256"] is None  # typed in
+    late = api.Selector(lambda window: window.positions[: window.num_long_range], name="late")
+    named = api.scores(model, windows, selectors=[late])
+    assert (named["score"] == named["position"]).all()
+
+
+def test_the_page_names_every_need() -> None:
+    shown = re.findall(r"^\| (`.*?`) \| ", PAGE.read_text(encoding="utf-8"), re.M)
+    assert set(NEEDS) <= set(re.findall(r"`(\w+)`", " ".join(shown)))

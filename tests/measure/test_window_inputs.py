@@ -1,0 +1,183 @@
+"""What a selector of one's own gets, against an independent implementation; and what becomes of what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import reference
+import torch
+from known_selectors import only_here as only_here
+from scored_windows import W, make_scores
+from tiny_models import KINDS, NORMED, build
+from tiny_windows import FULL, LOCAL, PATHS, M, windows
+from transformers_models import FITTING, VOCAB
+from transformers_models import build as build_transformers
+
+from olmo_sparsity.config import ModelConfig
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.measure.selection import window_inputs
+from olmo_sparsity.measure.selection.window_inputs import observed, token_counts
+from olmo_sparsity.measure.visible.evaluator import Evaluator
+from olmo_sparsity.measure.visible.window_batch import TokenGroups
+from olmo_sparsity.model import observation
+from olmo_sparsity.records.own_selectors import OwnSelector, names_of
+from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.window_input import OF_PASS, WindowInput
+from olmo_sparsity.text.store import TokenStore
+
+pytestmark = pytest.mark.usefixtures("only_here")
+
+
+def score_of(function: Callable[[WindowInput], Any], scores: Any, **declared: Any) -> np.ndarray:
+    (name,) = names_of([OwnSelector(function, name="mine", **declared)])
+    found: np.ndarray = SELECTORS[name].score(scores)
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_window_holds_what_was_asked_for(path: str) -> None:
+    model, seen = build(NORMED).eval(), []
+
+    def keep(window: WindowInput) -> np.ndarray:
+        seen.append(window)
+        return np.arange(window.num_long_range)
+
+    needs = ["token_ids", "positions", "short_prediction", "long_prediction"]
+    found = score_of(keep, make_scores(model, path), needs=needs, sees_target=True)
+    assert (found == np.arange(M)).all()
+    tokens, targets = windows(W)
+    for w, window in enumerate(seen):
+        assert (window.num_long_range, window.local_len, window.target) == (M, LOCAL, int(targets[w]))
+        assert window.token_ids.tolist() == tokens[w].tolist() and window.positions.tolist() == list(range(FULL))
+        for prediction, visible in (
+            (window.short_prediction, set(range(M, FULL))),
+            (window.long_prediction, set(range(FULL))),
+        ):
+            expected, _ = reference.evaluate(model, tokens[w].tolist(), list(range(FULL)), visible)
+            assert prediction == pytest.approx(expected, abs=1e-4)
+        with pytest.raises(ValueError, match="read-only"):
+            window.token_ids[0] = 1
+
+
+@KINDS
+def test_attention_by_layer_and_head_is_that_of_the_definition(kind: ModelConfig) -> None:
+    model = build(kind).eval()
+    tokens, _ = windows(W)
+    found = observed(
+        Evaluator(model, LOCAL), tokens, needs=["attention", "accumulated_attention", "observed_attention"]
+    )
+    layers, heads = model.config.n_layers, model.config.n_heads
+    assert found["attention"].shape == (W, layers, heads, M)
+    for w in range(W):
+        by_query = np.zeros((FULL, FULL))
+        for last in range(FULL):
+            row = tokens[w, : last + 1].tolist()
+            _, by_query[last, : last + 1] = reference.evaluate(model, row, list(range(last + 1)), set(range(last + 1)))
+        for name, queries in (
+            ("attention", [FULL - 1]),
+            ("observed_attention", range(FULL - LOCAL, FULL)),
+            ("accumulated_attention", range(FULL)),
+        ):
+            expected = by_query[list(queries), :M].sum(axis=0)
+            assert found[name][w].mean(axis=(0, 1)) == pytest.approx(expected, abs=1e-4), name
+
+
+def eager(raw: Any, tokens: torch.Tensor) -> Any:
+    """Run a model of transformers in its plain implementation, which returns its attention, and its keys and values."""
+    raw.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = raw(input_ids=tokens, output_attentions=True, output_hidden_states=True, use_cache=True)
+    raw.set_attn_implementation("sdpa")
+    return output
+
+
+@pytest.mark.parametrize("anchor_id", [None, 1])
+@pytest.mark.parametrize("kind", FITTING)
+def test_layers_of_transformers_models_are_those_of_their_plain_implementation(
+    kind: str, anchor_id: Optional[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_transformers(kind)
+    tokens = torch.randint(3, VOCAB, (2, 20), generator=torch.Generator().manual_seed(1))
+    evaluator = Evaluator(model, 8, anchor_id=anchor_id, batch_tokens=25)  # a window at a time
+    monkeypatch.setattr(observation, "ATTENTION_ELEMENTS", 4 * 21 * 3)  # three queries at a time
+    if kind in ("gemma-2", "gpt-oss"):  # capped scores, and a sink
+        with pytest.raises(UserError, match="cannot be read of such a model"):
+            observed(evaluator, tokens, needs=["attention"])
+        return
+    found = observed(evaluator, tokens, needs=OF_PASS)
+    whole = tokens if anchor_id is None else torch.nn.functional.pad(tokens, (1, 0), value=anchor_id)
+    first = 0 if anchor_id is None else 1
+    far = slice(first, first + 12)
+    output = eager(model.raw, whole)
+    attention = torch.stack(output.attentions, dim=1).numpy()  # [W, layers, H, T, T]
+    assert found["attention"] == pytest.approx(attention[..., -1, far], abs=1e-5)
+    assert found["observed_attention"] == pytest.approx(attention[..., -8:, far].sum(axis=3), abs=1e-5)
+    assert found["accumulated_attention"] == pytest.approx(attention[..., far].sum(axis=3), abs=1e-5)
+    states = torch.stack(output.hidden_states, dim=1).numpy()
+    assert found["hidden_states"] == pytest.approx(states[:, :, far], rel=1e-5, abs=1e-5)
+    for layer, of_layer in enumerate(output.past_key_values.layers):
+        assert found["keys"][:, layer] == pytest.approx(of_layer.keys[:, :, far].numpy(), rel=1e-5, abs=1e-5)
+        assert found["values"][:, layer] == pytest.approx(of_layer.values[:, :, far].numpy(), rel=1e-5, abs=1e-5)
+
+
+def test_one_pass_serves_all_selectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[set[str]] = []
+    observe = window_inputs.observed
+
+    def counted(evaluator: Evaluator, tokens_WT: torch.Tensor, *, needs: Any) -> Any:
+        calls.append(set(needs))
+        return observe(evaluator, tokens_WT, needs=needs)
+
+    monkeypatch.setattr("olmo_sparsity.measure.selection.predictions.observed", counted)
+    scores = make_scores(build(NORMED).eval())
+    object.__setattr__(scores.predictions, "needs", frozenset({"keys", "values", "texts"}))
+    for need in ("keys", "values", "keys"):
+        score_of(lambda window, of=need: getattr(window, of).sum(axis=(0, 1, 3)), scores, needs=[need])
+    assert calls == [{"keys", "values"}]
+
+
+def test_a_group_has_the_sum_of_its_tokens() -> None:
+    groups = TokenGroups(np.broadcast_to(np.arange(M) // 5, (W, M)))
+    found = score_of(
+        lambda window: np.arange(M) ** 2, make_scores(build(NORMED).eval(), groups=groups), needs=["token_ids"]
+    )
+    assert found[0].tolist() == [sum(j**2 for j in range(M) if j // 5 == i) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (lambda window: 1 / 0, ": selector mine: ZeroDivisionError: division by zero"),
+        (lambda window: window.keys, r": selector mine: keys was not asked for; declare it: Selector\(..., needs="),
+        (lambda window: window.target, ": selector mine: target was not asked for"),
+        (lambda window: np.zeros(M - 1), r": selector mine returned scores of shape \(15,\)"),
+        (lambda window: "high", ": selector mine returned str, not numbers"),
+        (lambda window: None, r": selector mine returned scores of shape \(\)"),
+        (lambda window: np.full(M, np.nan), ": selector mine returned NaN for every long-range token of a window"),
+        (lambda window: np.full(M, np.inf), ": selector mine returned an infinite score"),
+    ],
+)
+def test_what_fails_is_one_line_with_file_and_line(function: Callable[[WindowInput], Any], line: str) -> None:
+    where = f"test_window_inputs.py:{function.__code__.co_firstlineno}"
+    with pytest.raises(UserError, match=f"^{where}{line}") as error:
+        score_of(function, make_scores(build(NORMED).eval()), needs=["token_ids"])
+    assert "\n" not in str(error.value)
+
+
+def test_tokens_without_a_score_are_chosen_last() -> None:
+    some = np.where(np.arange(M) == 3, 1.0, np.nan)
+    found = score_of(lambda window: some, make_scores(build(NORMED).eval()), needs=["token_ids"])
+    assert np.array_equal(found[0], some, equal_nan=True)
+
+
+def test_frequencies_are_those_of_the_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens between documents belong to another split."""
+    monkeypatch.setattr(window_inputs, "COUNTED_AT_ONCE", 3)
+    tokens = np.array([5, 5, 1, 9, 9, 9, 5, 2, 0, 0, 3, 3], dtype=np.uint16)
+    begins, ends = np.array([0, 2, 6, 10]), np.array([2, 3, 8, 12])
+    store = TokenStore(tokens, begins, ends, np.arange(4), ["a"], np.array([4]), "validation", "unlike any other")
+    own = np.concatenate([tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]).tolist()
+    assert token_counts(store).tolist() == [own.count(token) for token in range(max(own) + 1)]

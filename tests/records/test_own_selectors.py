@@ -1,0 +1,176 @@
+"""Selectors of one's own: what a file must hold, and what a manifest can say, which is data and never code."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from known_selectors import only_here as only_here
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.records import own_selectors
+from olmo_sparsity.records.own_selectors import OwnSelector, declare_recorded, declared_selectors, names_of, own_entries
+from olmo_sparsity.records.selectors import SELECTORS, main_among
+from olmo_sparsity.records.window_input import NEEDS, WindowInput
+
+pytestmark = pytest.mark.usefixtures("only_here")
+
+GOOD = '''
+from dataclasses import dataclass
+from olmo_sparsity.records.own_selectors import OwnSelector
+
+@dataclass
+class Helper:
+    weight: float = 2.0
+
+def by_length(window):
+    """How long {the text} is.
+
+    More."""
+    return [Helper().weight * len(text) for text in window.texts]
+
+seeing = OwnSelector(by_length, needs=["keys", "texts"], sees_target=True, color="#123456", marker="s", meaning="x")
+number = 7
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(text: str | bytes, name: str = "own.py:f") -> str:
+    Path("own.py").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError) as error:
+        declared_selectors([name])
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_file_gives_a_selector(folder: Path) -> None:
+    (folder / "own.py").write_text(GOOD)
+    assert declared_selectors(["kl", "own.py:by_length", "kl", "own.py:by_length", "own.py:seeing"]) == [
+        "kl",
+        "by_length",
+        "seeing",
+    ]
+    plain, seeing = SELECTORS["by_length"], SELECTORS["seeing"]
+    assert plain.own is not None
+    assert (plain.own.file, plain.own.sha256) == ("own.py", hashlib.sha256(GOOD.encode()).hexdigest())
+    assert plain.meaning.format(unit="token", units="tokens") == "How long {the text} is."
+    assert plain.needs == {"token_ids", "texts", "positions"} and not plain.sees_target
+    assert (seeing.look.color, seeing.look.marker, seeing.meaning, seeing.sees_target) == ("#123456", "s", "x", True)
+    assert main_among(["mask-one", "seeing", "kl"]) == ["seeing", "kl"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "own.py: nothing is named f there; it holds no function"),
+        ("def g(window): ...\nh = g", "own.py: nothing is named f there; there are g, h"),
+        ("f = 5", "own.py: f is no function, but int"),
+        ("\n\nf = (", "own.py:3: SyntaxError: '(' was never closed"),
+        ("\nimport nowhere_to_be_found", "own.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("x = 1\nraise SystemExit(3)", "own.py:2: SystemExit: 3"),
+        ("\ndef f(): ...", "own.py:2: f must take one argument, the window; it takes ()"),
+        ("def f(window, other): ...", "own.py:1: f must take one argument, the window; it takes (window, other)"),
+        (b"\xff\xfe", "own.py:"),
+    ],
+)
+def test_a_file_that_is_no_selector_is_one_line(folder: Path, text: str | bytes, line: str) -> None:
+    assert refused(text).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("needs=['age']", "f needs age, and there is token_ids"),
+        ("needs=['target']", "say sees_target=True"),
+        ("needs='keys'", "must be a list, as ['keys']"),
+        ("color='red'", "color = red: must be #rrggbb"),
+        ("marker='potato'", "marker = potato: no marker"),
+        ("name='kl'", "kl is the name of a selector of olmo-sparsity"),
+        ("name='h2 o'", "the name of a selector has at most 40 letters"),
+        ("name='all'", "the name of a selector has at most 40 letters"),
+    ],
+)
+def test_a_selector_that_cannot_be_is_one_line(folder: Path, arguments: str, line: str) -> None:
+    source = "from olmo_sparsity.records.own_selectors import OwnSelector\ndef g(window): ...\n"
+    assert line in refused(f"{source}f = OwnSelector(g, {arguments})")
+
+
+def test_two_of_one_name_are_refused(folder: Path) -> None:
+    for name in ("one.py", "two.py"):
+        Path(name).write_text("def f(window): ...")
+    with pytest.raises(UserError, match=r"two.py:f: a selector is named f already, one.py:f; rename one"):
+        declared_selectors(["one.py:f", "two.py:f"])
+    with pytest.raises(UserError, match="another selector is named f, too"):
+        names_of([lambda_named("f"), lambda_named("f")])
+    with pytest.raises(UserError, match=r"selectors\[0\] = 5: must be text, a function of one window, or a Selector"):
+        names_of([5])
+
+
+def lambda_named(name: str) -> OwnSelector:
+    return OwnSelector(lambda window: None, name=name)
+
+
+def test_a_manifest_gives_back_the_look_and_runs_nothing(folder: Path) -> None:
+    (folder / "own.py").write_text(GOOD)
+    declared_selectors(["own.py:seeing"])
+    loaded = SELECTORS["seeing"]
+    entries = json.loads(json.dumps(own_entries(["kl", "seeing"])))
+    assert list(entries) == ["seeing"]
+    declare_recorded(entries, where="x")
+    assert SELECTORS["seeing"] is loaded  # what was loaded stays
+    del SELECTORS["seeing"]
+    (folder / "own.py").write_text("raise AssertionError")
+    declare_recorded(entries, where="x")
+    read = SELECTORS["seeing"]
+    assert (read.look, read.meaning, read.sees_target) == (loaded.look, loaded.meaning, True)
+    with pytest.raises(AssertionError, match="never run"):
+        read.score(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"look": {}},
+        {"look": {"color": "red;}", "marker": "s", "on_light": "#000000", "on_dark": "#000000"}},
+        {"look": {"color": "#000000", "marker": "$\\input{x}$", "on_light": "#000000", "on_dark": "#000000"}},
+        {"meaning": 5},
+        {"sees_target": "no"},
+    ],
+)
+def test_a_manifest_that_was_changed_is_refused(folder: Path, change: dict[str, Any]) -> None:
+    (folder / "own.py").write_text(GOOD)
+    declared_selectors(["own.py:seeing"])
+    entries = own_entries(["seeing"])
+    del SELECTORS["seeing"]
+    with pytest.raises(UserError, match=r"m.json: own_selectors.seeing is not as olmo-sparsity writes it"):
+        declare_recorded({"seeing": {**entries["seeing"], **change}}, where="m.json")
+    with pytest.raises(UserError, match="own_selectors"):
+        declare_recorded({"a;}b": entries["seeing"]}, where="m.json")
+    assert "seeing" not in SELECTORS
+
+
+def test_a_manifest_cannot_take_the_place_of_a_built_in_selector(folder: Path) -> None:
+    (folder / "own.py").write_text(GOOD)
+    declared_selectors(["own.py:seeing"])
+    kl = SELECTORS["kl"]
+    declare_recorded({"kl": own_entries(["seeing"])["seeing"]}, where="x")
+    assert SELECTORS["kl"] is kl
+
+
+def test_every_need_can_be_read_and_is_described() -> None:
+    window = WindowInput(2, 1, dict.fromkeys(NEEDS, 5))
+    for need in (*NEEDS, "target"):
+        described = inspect.getattr_static(WindowInput, need)
+        assert isinstance(described, property) and described.__doc__
+    assert all(getattr(window, need) == 5 for need in NEEDS)
+    with pytest.raises(own_selectors.UndeclaredNeedError, match="sees_target=True"):
+        _ = window.target
