@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, TypeVar
 
+from olmo_sparsity.progress import progress_bar
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.tables.reading import figures_folder, newest_shown
 
@@ -36,11 +37,14 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     Raises:
         UserError: the run has no finished measurement, or its tables are damaged.
     """
-    with drawn_for(Width(width)):
-        shown = tables or newest_shown(run)
+    shown = tables or newest_shown(run)
+    of_measurement = figures_of(FigureOfMeasurement)
+    of_runs = [figure for figure in figures_of(FigureOfRuns) if figure.is_of(run)]
+    with drawn_for(Width(width)), progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
         measured = Measured.read(shown)
-        for of_measurement in figures_of(FigureOfMeasurement):
-            yield from saved(of_measurement.draw(measured), figures_folder(run, shown))
-        for of_runs in figures_of(FigureOfRuns):
-            if of_runs.is_of(run):
-                yield from saved(of_runs.draw([run]), run / "figures")
+        for one in of_measurement:
+            yield from saved(one.draw(measured), figures_folder(run, shown))
+            bar.update()
+        for other in of_runs:
+            yield from saved(other.draw([run]), run / "figures")
+            bar.update()

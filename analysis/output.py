@@ -272,5 +272,5 @@ def _laid_out(figure: Figure) -> Bbox:
     """
     figure.set_dpi(plt.rcParams["savefig.dpi"])
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" leaves a placeholder, for which savefig draws everything once more
     return figure.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])

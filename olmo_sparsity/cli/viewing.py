@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -188,6 +189,8 @@ def figures(
     overrides: Overrides = None,
 ) -> None:
     """Draw the figures of a run or a model as PNG and PDF. If nothing is measured yet, train runs/NAME and measure first."""
+    from tqdm import tqdm
+
     from olmo_sparsity.tables.reading import list_finished
     from olmo_sparsity.view.figure_scripts import figure_script
 
@@ -203,7 +206,8 @@ def figures(
                 f"{tables}: these tables are not in a run folder; name the one that gets the folder figures/ with --run DIR"
             )
     for path in figure_script("every_figure").draw_run(folder, tables, width=width.value):
-        print_line(path)
+        with tqdm.external_write_mode(sys.stdout):  # beside a bar
+            print_line(path)
 
 
 def report(
