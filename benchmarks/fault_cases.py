@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.training_kills import CLOCK, tensors
+from benchmarks.training_kills import CLOCK
+from olmo_sparsity.storage.files import CHECKSUM
 
 WORDS = (
     "river stone cloud garden window paper lamp bridge forest silver morning winter quiet yellow the a of and to in was"
@@ -46,6 +47,7 @@ BASE = (
     f"influence {MEASURE} --out {{base}}/share0 --shard 0/2",
     f"influence {MEASURE} --out {{base}}/share1 --shard 1/2",
     f"synth train parity {SYNTH} --run {{base}}/parity",
+    "export hf {base}/run {base}/hf",
 )
 COMMANDS = {
     "prepare": "prepare --config {base}/tiny.yaml data.cache_dir={out}/data",
@@ -61,10 +63,12 @@ COMMANDS = {
     "report": "report --tables {base}/tables --out {out}/report.html --overwrite",
     "compare": "compare {base}/tables:kl {base}/tables:random --out {out}/compare.html --overwrite",
     "export hf": "export hf {base}/run {out}/hf --overwrite",
+    "influence of a model": "influence --model {base}/hf --data {base}/words.jsonl data.cache_dir={out}/data --run {out}/model "
+    "--local-len 8 --full-len 20 --num-windows 40 --k 2 --selector kl influence.windows_per_part=10",
+    "explain": f"explain {MEASURE} --text {{base}}/one.txt --at 400 --html {{out}}/explain.html --overwrite",
 }
-# Keys of what depends on the clock, or on which process wrote it. optim.pt: its hash; after a resumption it holds the same
-# tensors in other bytes, and the tensors are compared.
-CHANGING = (*CLOCK, "finished", "speed", "run_id", "peak_flops_per_second", "optim.pt")
+# Keys of what depends on the clock, or on which process wrote it; the checksum of a manifest is of these, too.
+CHANGING = (*CLOCK, "finished", "speed", "run_id", "peak_flops_per_second", CHECKSUM)
 ENDS = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>", ".parquet": b"PAR1"}
 
 
@@ -73,6 +77,7 @@ def write_inputs(base: Path) -> None:
     rng, words = random.Random(0), WORDS.split()
     lines = [json.dumps({"text": " ".join(rng.choices(words, k=rng.randint(10, 60)))}) for _ in range(400)]
     (base / "words.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (base / "one.txt").write_text(" ".join(rng.choices(words, k=200)), encoding="utf-8")
     (base / "tiny.yaml").write_text(TINY_YAML.format(base=base), encoding="utf-8")
     (base / "parity.yaml").write_text(PARITY_YAML, encoding="utf-8")
 
@@ -127,7 +132,8 @@ def _content(path: Path) -> Any:
         # The last line may be cut: whoever resumes drops it.
         return [_without_clock(json.loads(line)) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     if path.suffix == ".pt":
-        return {name: tensor.tolist() for name, tensor in tensors(torch.load(path, weights_only=True)).items()}
+        torch.load(path, weights_only=True)  # raises where it is torn
+        return content
     if not content.rstrip(b"\n").endswith(ENDS.get(path.suffix, b"").rstrip(b"\n")):
         raise ValueError("no end")
     if path.suffix == ".pdf":

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 Length = Annotated[int, Meta(ge=1, le=10**8)]
 Parts = Annotated[int, Meta(ge=1, le=10**7)]
 Count = Annotated[int, Meta(ge=1, le=10**10)]
+Total = Annotated[int, Meta(ge=0)]
 Unit = Annotated[str, Meta(pattern="^(token|word|sentence|block:[1-9][0-9]*)$")]
 
 # A key with a default may be missing: in manifests of unfinished folders, or of earlier versions.
@@ -233,18 +234,18 @@ class Tokens(Struct):
     """Of a prepared text."""
 
     status: str
-    format: int = 0
+    format: Total = 0
     made_from: str = ""
     dtype: Literal["<u2", "<u4"] = "<u2"
-    eos_id: int = 0
-    vocab_size: int = 0
+    eos_id: Total = 0
+    vocab_size: Total = 0
     tokenizer_sha256: str = ""
-    documents: int = 0
-    tokens: int = 0
-    bytes: int = 0
-    skipped: dict[str, int] = {}
+    documents: Total = 0
+    tokens: Total = 0
+    bytes: Total = 0
+    skipped: dict[str, Total] = {}
     broken: list[str] = []
-    removed: dict[str, int] = {}
+    removed: dict[str, Total] = {}
     unclosed: list[str] = []
     splits: dict[str, dict[str, Any]] = {}  # each a SplitEntry, of the present format
     speed: Speed | UnsetType = UNSET

@@ -256,3 +256,45 @@ def test_a_seed_draws_another_null_context(model: api.Model) -> None:
     assert drawn[0] == drawn[1] != drawn[2]
     window = api.window_at(model, HOSTILE * 9, at=600, seed=6)
     assert window.null_contexts.tokens(np.array([0]))[0].tolist() == drawn[2]
+
+
+def cells_of(page: str, caption: str) -> list[list[str]]:
+    """Return the rows of the tables with this caption, their headings first; of several tables those of all."""
+    found = []
+    for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL):
+        if f"<caption>{caption}" in table:
+            for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL):
+                cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+                found.append([cell.strip().replace("\u2212", "-") for cell in cells])
+    return found
+
+
+def test_each_number_of_the_page_stands_in_its_column(model: api.Model) -> None:
+    """Losses and gains of each k from the rows of the tables, in nats; ranks, distances and scores of what is visible."""
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["unmask-one"], k=[1, 3, 10])
+    rows = {(row["selector"], row["context"]): row for row in explanation.selection_rows if row["draw"] == 0}
+    row, random = rows["unmask-one", "real"], rows["random", "real"]
+    drawn = [r for r in explanation.selection_rows if (r["selector"], r["context"]) == ("unmask-one", "resampled")]
+    optimism = np.mean([np.add(r["gain_sparse_nats"], r["kl_short_to_sparse_nats"]) for r in drawn], axis=0)
+    optimism[0] = explanation.window_row["single_optimism_nats"]
+    gain = np.array(row["gain_sparse_nats"])
+    columns = [row["loss_sparse_nats"], gain, gain - random["gain_sparse_nats"], optimism, gain - optimism]
+    heading, *shown = cells_of(explanation.to_html(), "Losses and gains in nats")
+    assert heading == ["k", "L_short,sparse(k)", "sparse gain", "gain over random", "optimism", "corrected gain"]
+    assert [cells[0] for cells in shown] == ["1", "3", "10"]
+    numbers = np.array([[float(cell) for cell in cells[1:]] for cells in shown])
+    np.testing.assert_allclose(numbers, np.transpose(columns), atol=5.1e-4)
+    assert len(np.unique(np.round(numbers, 3))) > 12
+    in_terminal = [line.split("│")[1:-1] for line in printed(explanation).splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in cells] for cells in in_terminal] == [
+        [cell.replace("-0.000", "0.000") for cell in cells] for cells in shown
+    ]
+    heading, *ranked = cells_of(explanation.to_html(), "The visible tokens")
+    assert heading[:3] == ["rank", "distance", "score"] and len(ranked) == 10
+    for rank, (position, cells) in enumerate(zip(row["positions"], ranked, strict=False), start=1):
+        assert (int(cells[0]), int(cells[1])) == (rank, 20 - position)
+        assert float(cells[2]) == pytest.approx(row["scores"][position], rel=5.1e-3)
+    losses = re.findall(r"<dt>(L_short|L_long)</dt><dd>([\d.]+) nats", explanation.to_html())
+    assert [name for name, _ in losses] == ["L_short", "L_long"]
+    expected = [explanation.window_row[f"loss_{name}_nats"] for name in ("short", "long")]
+    np.testing.assert_allclose([float(loss) for _, loss in losses], expected, atol=5.1e-4)

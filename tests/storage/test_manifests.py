@@ -80,6 +80,8 @@ def test_a_whole_manifest_is_returned_with_all_of_its_keys(kind: str, tmp_path: 
         ("bridge", "selectors", "kl", "key selectors: expected array, got str"),
         ("run", "config", {"training": {"steps": "x"}}, "key config.training.steps: expected int, got str"),
         ("run", "config", {"training": {"steps": 0}}, "training.steps = 0: must be at least 1"),
+        ("tokens", "documents", -5, "key documents: expected int >= 0"),
+        ("tokens", "skipped", {"empty": -1}, "key skipped[...]: expected int >= 0"),
         ("tokens", "dtype", "<f8", "key dtype: invalid enum value '<f8'"),
     ],
 )  # fmt: skip

@@ -1,0 +1,244 @@
+"""Each key of the JSON outputs has the field of the record that it names. No two values of these records are equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional, get_type_hints
+
+import pytest
+from made_up import CONTEXTUAL, MODEL, made_up_tables
+from made_up_runs import four_way_runs
+
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.comparison import compare
+from olmo_sparsity.statistics.several.curve_comparison import compare_curves
+from olmo_sparsity.statistics.several.subjects import read_subjects
+from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.statistics.single.spectrum import REACHED
+from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
+from olmo_sparsity.view.as_json import (
+    agreement_json,
+    class_json,
+    compared_curves_json,
+    comparison_json,
+    definition_columns,
+    spectra_json,
+    summary_json,
+)
+
+WORDS = ("source", "split", "run", "run_id")
+
+
+def numbered(values: Iterator[int]) -> Estimate:
+    """Return an estimate none of whose numbers another one has."""
+    mean = float(next(values))
+    return Estimate(mean, mean - 0.25, mean + 0.25, mean / 1000)
+
+
+def estimate_json(estimate: Optional[Estimate]) -> Optional[dict[str, Any]]:
+    if estimate is None:
+        return None
+    found = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    return {**found, "standard_error": estimate.standard_error}
+
+
+def same_estimate(found: Optional[dict[str, Any]], estimate: Optional[Estimate]) -> bool:
+    """Return whether JSON holds the numbers of an estimate under their names."""
+    expected = estimate_json(estimate)
+    if expected is None or found is None:
+        return found is expected
+    return {name: found[name] for name in expected} == expected
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("json")
+    return made_up_tables(folder / "tables", gain_beyond=0.2, selectors=MAIN_SELECTORS)
+
+
+@pytest.fixture(scope="module")
+def summary(tables: Path) -> Summary:
+    """A summary whose every number is another one."""
+    values = itertools.count(1)
+    found = summarize(load(tables))
+    selections = tuple(
+        dataclasses.replace(
+            selection,
+            **{name: numbered(values) for name in SELECTION_QUANTITIES},
+            figure4=type(selection.figure4)(*(numbered(values) for _ in dataclasses.fields(selection.figure4))),
+            mean_tokens=next(values) + 0.5,
+            all_visible_share=next(values) / 10**5,
+        )
+        for selection in found.selections
+    )
+    return dataclasses.replace(
+        found,
+        **{name: numbered(values) for name in WINDOW_QUANTITIES},
+        **{name: name.upper() for name in WORDS},
+        selections=selections,
+        num_windows=next(values),
+        num_documents=next(values),
+        overlap_percent=next(values) / 7,
+        gate="passed",
+        beyond_gate="failed",
+        is_fragile=True,
+        unit="block:3",
+        tables_version="3",
+    )
+
+
+def test_a_summary_has_each_number_under_its_name(summary: Summary) -> None:
+    found = json.loads(json.dumps(summary_json(summary)))
+    for name in (
+        *WORDS,
+        "num_windows",
+        "num_documents",
+        "overlap_percent",
+        "gate",
+        "beyond_gate",
+        "is_fragile",
+        "unit",
+    ):
+        assert found[name] == getattr(summary, name), name
+    assert found["tables_version"] == "3" and "earlier version (3)" in found["earlier_tables"]
+    assert (found["estimand"], found["null_context"]) == (summary.estimand, summary.null_context)
+    for name in WINDOW_QUANTITIES:
+        assert same_estimate(found[name], getattr(summary, name)), name
+    lengths = {name: getattr(summary.lengths, name) for name in get_type_hints(type(summary.lengths))}
+    assert lengths["local_len"] != lengths["num_long_range"] != lengths["train_len"]
+    for name, value in lengths.items():
+        assert found.get(name) == value, name
+    assert (found["model"], found["anchor"], found["anchor_warning"]) == (None, None, None)
+    assert (found["visibility"], found["positions"]) == ("hidden", "kept")
+
+
+def test_a_selection_has_each_number_under_its_name(summary: Summary) -> None:
+    found = json.loads(json.dumps(summary_json(summary)))["selections"]
+    assert len(found) == len(summary.selections) > 20
+    for entry, selection in zip(found, summary.selections, strict=True):
+        for name in ("selector", "context", "k", "mean_tokens", "all_visible_share"):
+            assert entry[name] == getattr(selection, name), name
+        assert entry["sees_target"] == selection.info.sees_target
+        assert entry["num_evaluations"] == selection.info.num_evaluations
+        for name in SELECTION_QUANTITIES:
+            assert same_estimate(entry[name], getattr(selection, name)), name
+        for name in ("correlation", "ols_slope", "tls_slope"):
+            assert same_estimate(entry["figure4"][name], getattr(selection.figure4, name)), name
+
+
+def test_effective_sparsity_and_classes_have_their_own_numbers(tables: Path) -> None:
+    measured = Measured.read(tables)
+    found = json.loads(json.dumps(summary_json(measured.summary)))["effective_sparsity"]
+    assert len(found) > 2
+    for entry, sparsity in zip(found, measured.summary.effective_sparsity, strict=True):
+        for name in ("selector", "fraction", "max_k"):
+            assert entry[name] == getattr(sparsity, name), name
+        assert entry["context"] == "real"
+    gains = set()
+    for of_class in measured.classes:
+        entry = class_json(of_class)
+        assert entry["target_class"] == of_class.target_class
+        assert entry["num_windows"] == of_class.summary.num_windows
+        assert same_estimate(entry["long_gain_nats"], of_class.summary.long_gain_nats)
+        gains.add(entry["long_gain_nats"]["mean"])
+    assert len(gains) == 4
+
+
+def test_columns_of_a_csv_say_what_their_names_say(tmp_path: Path) -> None:
+    setup = {**CONTEXTUAL, "positions": "compact", "model": {**MODEL, "rope_scaling": "yarn:2"}}
+    found = summarize(load(made_up_tables(tmp_path / "tables", setup=setup, selectors=["kl", "random"])))
+    found = dataclasses.replace(found, gate="passed", beyond_gate="not-applicable", unit="word")
+    columns = definition_columns(found)
+    assert columns["run"] == "someone--made-up-2m" and columns["model"] == "someone/Made-Up-2M"
+    assert columns["revision"] == "main-commit" and columns["rope_scaling"] == "yarn:2"
+    assert (columns["local_len"], columns["full_len"]) == ("8", "20")
+    assert columns["k_unit"] == "word" and columns["anchor"] == "<bos>"
+    assert (columns["visibility"], columns["positions"]) == ("contextual", "compact")
+    assert (columns["gate"], columns["beyond_gate"]) == ("passed", "not-applicable")
+    in_json = summary_json(found)
+    for name, value in in_json["model"].items():
+        assert value == {**MODEL, "rope_scaling": "yarn:2"}[name], name
+    assert (
+        in_json["anchor"] == {"id": 7, "text": "<bos>"} and in_json["anchor_warning"] == columns["anchor_warning"] != ""
+    )
+
+
+def test_spectra_have_the_numbers_of_their_curves(tables: Path) -> None:
+    spectra = Measured.read(tables).spectra
+    found = json.loads(json.dumps(spectra_json(spectra)))
+    assert (found["exact_k"], found["row_k"], found["max_k"]) == (spectra.exact_k, spectra.row_k, spectra.max_k)
+    assert len(found["curves"]) == len(spectra.by_curve)
+    for entry, (curve, spectrum) in zip(found["curves"], spectra.by_curve.items(), strict=True):
+        for name in ("family", "context", "tolerance_nats", "lasting"):
+            assert entry[name] == getattr(curve, name), name
+        assert entry["ks"] == list(spectrum.ks)
+        assert all(map(same_estimate, entry["shares"], spectrum.shares))
+        for reached, share in zip(entry["reaching"], REACHED, strict=True):
+            k = spectrum.reaching(share)
+            assert (reached["share"], reached["value"], reached["low"], reached["high"]) == (
+                share,
+                k.value,
+                k.low,
+                k.high,
+            )
+    for entry in found["beyond_row"]:
+        assert same_estimate(entry["share"], spectra.beyond_row(entry["context"], tolerance=entry["tolerance_nats"]))
+
+
+def test_agreement_has_the_numbers_of_its_two_selectors(tables: Path) -> None:
+    for pair in agreement(tables, load(tables)):
+        entry = json.loads(json.dumps(agreement_json(pair)))
+        assert (entry["selectors"], entry["context"]) == (list(pair.selectors), pair.context)
+        assert entry["num_windows_left_out"] == pair.num_windows_left_out
+        assert same_estimate(entry["rank_correlation"], pair.rank_correlation)
+        for found, overlap in zip(entry["overlap"], pair.overlap, strict=True):
+            assert (found["k"], found["chance"]) == (overlap.k, overlap.chance)
+            assert same_estimate(found, overlap.share)
+
+
+def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(tables: Path, tmp_path: Path) -> None:
+    other = made_up_tables(tmp_path / "other", long_gain=0.8, seed=1, gain_beyond=0.3, selectors=MAIN_SELECTORS)
+    comparison = compare(read_subjects([str(tables), str(other)]))
+    found = json.loads(json.dumps(comparison_json(comparison)))
+    assert [entry["label"] for entry in found["subjects"]] == comparison.labels
+    assert [entry["tables"] for entry in found["subjects"]] == [str(tables), str(other)]
+    for entry, subject in zip(found["subjects"], comparison.subjects, strict=True):
+        assert entry["selector"] == subject.selector
+        assert same_estimate(entry["summary"]["long_gain_nats"], subject.summary.long_gain_nats)
+    assert [pairing["paired"] for pairing in found["pairings"]] == [pairing.paired for pairing in comparison.pairings]
+    for entry, row in zip(found["rows"], comparison.rows, strict=True):
+        for name in ("words", "quantity", "selector", "k"):
+            assert entry[name] == getattr(row, name), name
+        assert len(entry["values"]) == 2 and len(entry["differences"]) == 1
+        assert all(map(same_estimate, entry["values"], row.values))
+        assert all(map(same_estimate, entry["differences"], row.differences))
+
+
+def test_compared_curves_have_the_numbers_of_each_model_and_seed(tmp_path: Path) -> None:
+    runs = four_way_runs(tmp_path, seeds=(0, 1))
+    compared = compare_curves([run for kind in ("pose", "ceiling") for run in runs[kind]])
+    found = json.loads(json.dumps(compared_curves_json(compared)))
+    for name in ("reference_len", "row_len", "full_len", "shares_are_fragile"):
+        assert found[name] == getattr(compared, name), name
+    first = compared.models[0].curve
+    for name in ("num_windows", "num_documents", "source", "split"):
+        assert found[name] == getattr(first, name), name
+    for entry, model in zip(found["models"], compared.models, strict=True):
+        assert entry["runs"] == [seed.run for seed in model.seeds] and entry["seeds"] == [0, 1]
+        assert entry["is_ceiling"] == model.is_ceiling
+        for name in ("gain_beyond_nats", "share_of_ceiling"):
+            assert same_estimate(entry[name], getattr(model, name)), name
+        assert entry["gain_beyond_nats_of_seeds"] == [seed.gain_beyond_nats for seed in model.seeds]
+        for number, (point, of_curve) in enumerate(zip(entry["points"], model.curve.points, strict=True)):
+            assert point["num_visible_tokens"] == of_curve.num_visible_tokens
+            for name in ("loss_nats", "change_nats"):
+                assert same_estimate(point[name], getattr(of_curve, name)), name
+            assert point["loss_nats_of_seeds"] == [seed.losses_nats[number] for seed in model.seeds]
+    assert len({entry["gain_beyond_nats"]["mean"] for entry in found["models"]}) == 2
