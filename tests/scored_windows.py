@@ -6,7 +6,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from tiny_models import VOCAB
+from tiny_stores import tiny_store
 from tiny_windows import LOCAL, windows
+from tokenizers import Tokenizer, models
 
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
@@ -16,6 +19,12 @@ from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
 
 W, MAX_K, MASKS = 3, 4, 40
+# Token 7 ends a sentence; token i is a word W<i> otherwise.
+WORDS = {f" W{token}" if token != 7 else " end.": token for token in range(VOCAB)}
+TOKENIZER = Tokenizer(models.WordLevel(WORDS, unk_token=" W0"))
+STORE = dataclasses.replace(
+    tiny_store([[token] * (token % 9) for token in range(1, VOCAB)]), tokens_sha256="of scored windows"
+)
 
 
 def make_scores(
@@ -30,7 +39,8 @@ def make_scores(
     """Return the scores of ``num`` tiny windows; ``batch`` overrides fields of their ``WindowBatch``."""
     tokens_WT, targets_W = windows(num)
     evaluator = Evaluator(model, LOCAL, path=path)
-    fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **batch}
+    of_text = {"tokenizer": TOKENIZER, "store": STORE}
+    fields = {"window_ids_W": np.arange(num), "context": "real", "seed": 0, **of_text, **batch}
     predictions = Predictions(
         evaluator,
         WindowBatch(tokens_WT, targets_W, **fields),

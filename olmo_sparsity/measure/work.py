@@ -21,8 +21,10 @@ from olmo_sparsity.records.selectors import (
     SELECTORS,
     ScoringSize,
     names_where,
+    needs_of,
     tokens_of_estimates,
 )
+from olmo_sparsity.records.window_input import needs_pass
 from olmo_sparsity.torchrun import current_process
 
 TOKENS_PER_PART = 2**19  # minutes on a CPU for a model of 100M parameters; less than a second on a large GPU
@@ -115,6 +117,8 @@ def _tokens_of_choices(
     """
     local, many = lengths.local_len, lengths.num_long_range
     total = sum(SELECTORS[name].num_tokens(settings, lengths) for name in selectors)
+    if needs_pass(needs_of(selectors)):
+        total += lengths.full_len  # one pass serves all of them
     screened = [name for name in selectors if name in SCREENED]
     if screened and settings.screen is None and not is_shared:
         total += many * (local + 1)  # one pass serves all of them

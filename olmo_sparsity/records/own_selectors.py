@@ -218,7 +218,6 @@ def as_selector(own: OwnSelector, *, name: Optional[str], source: OwnSource, fil
         look=Look(color, marker, on_light=on_light, on_dark=on_dark),
         num_evaluations=lambda size: int(runs_model),
         cost=str(int(runs_model)),
-        num_tokens=lambda settings, lengths: lengths.full_len if runs_model else 0,
         needs=frozenset(needs),
         by_name_only=True,
         own=source,

@@ -1,8 +1,8 @@
 """Selectors: a score for each group of long-range tokens; the k highest are J_k, so J_1, J_2, ... are nested.
 
 A group is one token, unless ``influence.unit`` says otherwise (``olmo_sparsity.measure.visible.window_batch``). Whoever adds a
-selector writes its score here and adds an entry to ``SELECTORS``: configuration, engine, cost model, figures, report and
-documentation read it from there.
+selector writes its score and its entry here, in ``rules`` or in ``policies``: configuration, engine, cost model, figures, report
+and documentation read it from ``SELECTORS``.
 
 Commands read the names of selectors before they print --help, so numpy is imported by the functions that compute with it.
 
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from olmo_sparsity.records.measured import MeasuredLengths
+from olmo_sparsity.records.policies import POLICIES
+from olmo_sparsity.records.rules import RULES
 from olmo_sparsity.records.selector import CostSettings as CostSettings
 from olmo_sparsity.records.selector import Look as Look
 from olmo_sparsity.records.selector import ScoredWindows as ScoredWindows
@@ -305,6 +307,8 @@ SELECTORS: dict[str, Selector] = {
             num_tokens=_lasso_tokens,
             on_request=True,
         ),
+        *RULES,
+        *POLICIES,
     )
 }
 

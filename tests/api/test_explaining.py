@@ -14,7 +14,7 @@ from rich.console import Console
 
 from olmo_sparsity import api
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.text.corpus import make_document
 from olmo_sparsity.text.places import encode_text
 from olmo_sparsity.view.explanation import HEAT_STEPS, Explanation, print_explanation
@@ -116,8 +116,8 @@ def test_the_seed_is_that_of_the_configuration(tiny_run: Path) -> None:
 
 
 def test_every_selector_explains(model: api.Model) -> None:
-    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=list(SELECTORS), k=[1, 3])
-    assert [window.selector for window in explanation.windows] == list(SELECTORS)
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=list(ALL_SELECTORS), k=[1, 3])
+    assert [window.selector for window in explanation.windows] == list(ALL_SELECTORS)
     shown = api.explain(model, HOSTILE * 3, at=150)
     assert [window.selector for window in shown.windows] == ["kl"]
     assert shown.windows[0].ks == [1, 2, 8]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.flags import Keys, with_flags
 from olmo_sparsity.config import Config, with_keys
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 
 
 def given(command: str, line: str) -> Keys:
@@ -36,7 +36,7 @@ def given(command: str, line: str) -> Keys:
         ("influence", "", {}),
         ("influence", "--k 6 --seed 0", {"influence": {"k": [1, 2, 4, 6], "k_grid": None, "seed": 0}}),
         ("influence", "--selector kl --selector random --selector kl", {"influence": {"selectors": ["kl", "random"]}}),
-        ("influence", "--selector all", {"influence": {"selectors": list(SELECTORS)}}),
+        ("influence", "--selector all", {"influence": {"selectors": list(ALL_SELECTORS)}}),
         ("influence", "--screen 9", {"influence": {"screen": 9}}),
         ("influence", "--screen hierarchy:9", {"influence": {"screen": 9, "screen_by": "hierarchy"}}),
         ("influence", "--save-candidates --path plain", {"influence": {"save_candidates": True, "path": "plain"}}),

@@ -15,7 +15,6 @@ from tiny_models import NORMED, VOCAB, build
 from tiny_windows import FULL, LOCAL, PATHS, M, windows
 
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config import measuring as config
 from olmo_sparsity.measure.selection.predictions import Predictions
 from olmo_sparsity.measure.selection.scores import WindowScores
 from olmo_sparsity.measure.selection.screening import ScreeningSettings
@@ -29,11 +28,11 @@ from olmo_sparsity.measure.visible.losses import (
 )
 from olmo_sparsity.measure.visible.window_batch import TokenGroups, WindowBatch, single_tokens
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS, rank
+from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA, SELECTORS, rank
 
 SIZES = ([1, 3, 2, 5, 5], [16], [2, 2, 3, 2, 5, 2], [7, 9])  # tokens of the groups of each window, M in all
 W, KS, MASKS, ANCHOR = len(SIZES), [1, 2, 4], 24, 1
-SETTINGS = InfluenceConfig(selectors=list(config.SELECTORS), k=KS, save_candidates=True, screen_sample=1.0)
+SETTINGS = InfluenceConfig(selectors=list(ALL_SELECTORS), k=KS, save_candidates=True, screen_sample=1.0)
 DEFINITIONS = pytest.mark.parametrize(
     ("visibility", "anchor_id"), list(itertools.product(("hidden", "contextual"), (None, ANCHOR)))
 )
@@ -133,7 +132,7 @@ def test_every_selector_is_its_definition(
 ) -> None:
     one = scores_of(make_evaluator(model, visibility, anchor_id, path))
     truth = all_subsets(model, visibility, anchor_id)
-    scores = {name: SELECTORS[name].score(one) for name in SELECTORS}
+    scores = {name: SELECTORS[name].score(one) for name in ALL_SELECTORS}
     gradient_WM = -gate_gradients(
         truth.evaluator,
         truth.tokens_WT,

@@ -36,7 +36,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.merging import check_tables
 from olmo_sparsity.tables.reading import read_table
@@ -96,7 +96,7 @@ def config(tiny_config: Config, texts: dict[str, list[str]], tmp_path_factory: p
         max_windows_per_document=1,
         seed=SEED,
         k=KS,
-        selectors=list(SELECTORS),
+        selectors=list(ALL_SELECTORS),
         resampled_draws=DRAWS,
         lasso_masks=MASKS,
         save_candidates=True,
@@ -255,7 +255,7 @@ def test_selections(tables: Path, exact: Path, definition: Definition) -> None:
     screen = SCREEN if tables.name == "screened" else None
     rows, unscreened = iter(rows_of(tables, "selections")), iter(rows_of(exact, "selections"))
     for window in rows_of(tables, "windows"):
-        for name, context, draw, choice in choices(window, definition, selectors=SELECTORS, seed=SEED):
+        for name, context, draw, choice in choices(window, definition, selectors=ALL_SELECTORS, seed=SEED):
             row, exact_row = next(rows), next(unscreened)
             if screen and name not in SCREENED:
                 assert_same_row(row, exact_row)

@@ -33,7 +33,7 @@ import olmo_sparsity.statistics.single.screening
 from olmo_sparsity.config import Config
 from olmo_sparsity.measure.influence import measure
 from olmo_sparsity.model.checkpoint import load_model
-from olmo_sparsity.records.selectors import LASSO_ALPHA, SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS, LASSO_ALPHA
 from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.text.units import group_numbers
 from olmo_sparsity.view.console import Form, print_summary
@@ -60,7 +60,7 @@ def config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Con
         num_windows=NUM_WINDOWS,
         seed=SEED,
         k=KS,
-        selectors=list(SELECTORS),
+        selectors=list(ALL_SELECTORS),
         resampled_draws=1,
         lasso_masks=MASKS,
         save_candidates=True,
@@ -160,7 +160,7 @@ def test_windows(name: str, measured: dict[str, Path], definition: Definition, t
 
 @UNIT
 def test_selections(name: str, measured: dict[str, Path], definition: Definition, tokenizer: Tokenizer) -> None:
-    screen, selectors = (SCREEN, list(SCREENED)) if name == "screened" else (None, list(SELECTORS))
+    screen, selectors = (SCREEN, list(SCREENED)) if name == "screened" else (None, list(ALL_SELECTORS))
     rows = iter(rows_of(measured[name], "selections"))
     for window in rows_of(measured[name], "windows"):
         groups = {

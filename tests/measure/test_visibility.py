@@ -41,7 +41,7 @@ from olmo_sparsity.measure.visible.visibility import (
 )
 from olmo_sparsity.measure.visible.window_batch import WindowBatch
 from olmo_sparsity.model.olmo import OLMoWithPositions
-from olmo_sparsity.records.selectors import SELECTORS, rank
+from olmo_sparsity.records.selectors import ALL_SELECTORS, SELECTORS, rank
 
 LOCAL, M = 4, 7
 FULL, W, MAX_K, ANCHOR = LOCAL + M, 2, 3, 9
@@ -255,7 +255,7 @@ def test_gates_of_0_and_1_hide_and_show(model: OLMoWithPositions, definition: De
 @pytest.mark.parametrize("path", PATHS)
 def test_selectors_are_their_definition(model: OLMoWithPositions, definition: Definition, path: str) -> None:
     one = scores_of(definition.evaluator(model, path))
-    found = {name: SELECTORS[name].score(one) for name in SELECTORS}
+    found = {name: SELECTORS[name].score(one) for name in ALL_SELECTORS}
     everything, step = set(range(M)), 1e-7
     targets_W = windows()[1]
     for w in range(W):

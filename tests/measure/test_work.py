@@ -19,7 +19,7 @@ from olmo_sparsity.measure.measurement import WithinPart
 from olmo_sparsity.measure.work import TOKENS_PER_PART, part_size, tokens_of_influence
 from olmo_sparsity.progress import listening, tokens_ran
 from olmo_sparsity.records.measured import MeasuredLengths
-from olmo_sparsity.records.selectors import SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.parts import part_path
 
@@ -115,14 +115,14 @@ def test_nothing_is_run_twice_for_attention(
 
 
 def test_every_selector_is_counted() -> None:
-    one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in SELECTORS]
+    one = [tokens_of_influence(InfluenceConfig(selectors=[name]), lengths(64)) for name in ALL_SELECTORS]
     least = min(one)
-    assert {name for name, tokens in zip(SELECTORS, one, strict=True) if tokens == least} == {
+    assert {name for name, tokens in zip(ALL_SELECTORS, one, strict=True) if tokens == least} == {
         "attention",
         "random",
         "nearest",
     }
-    every = tokens_of_influence(InfluenceConfig(selectors=list(SELECTORS)), lengths(64))
+    every = tokens_of_influence(InfluenceConfig(selectors=list(ALL_SELECTORS)), lengths(64))
     assert max(one) < every < sum(one)
 
 

@@ -25,7 +25,7 @@ from drawn_figures import read
 from made_up import CONTEXTUAL, KS, M, made_up_tables
 
 from olmo_sparsity.errors import UserError, printable
-from olmo_sparsity.records.selectors import MAIN_SELECTORS, SELECTORS
+from olmo_sparsity.records.selectors import ALL_SELECTORS, MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.differences import difference
 from olmo_sparsity.statistics.several.subjects import read_subjects
@@ -402,7 +402,7 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
         kept = {name: measurement.selectors[name] for name in names}
         return shown_first(dataclasses.replace(measurement, selectors=kept))
 
-    assert first_of(*SELECTORS) == "kl"
+    assert first_of(*ALL_SELECTORS) == "kl"
     assert first_of("unmask-one", "random", "attention") == "attention"
     assert first_of("unmask-one", "random") == "unmask-one"
 
