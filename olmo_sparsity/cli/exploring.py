@@ -62,10 +62,9 @@ def explore(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that exists.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Explore a whole document: what each of its tokens needs, on one page. Trains runs/NAME first if it is not trained.
+    """Explore a whole document, token by token, on one page. Trains runs/NAME first if it is not trained.
 
-    Every token that follows a full window is a target. The page shows what the long context is worth to each, which earlier
-    tokens it needs, and which later ones use it. What is measured is kept, and an interrupted command continues.
+    Shows what the long context is worth to each token, which tokens it needs, and which later ones use it.
     """
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     from olmo_sparsity.text.readers import read_document

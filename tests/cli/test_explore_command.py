@@ -12,6 +12,7 @@ from conftest import made_up_text
 from olmo_sparsity import api
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.cli.endings import run
+from olmo_sparsity.tables.reading import list_finished
 
 
 @pytest.fixture
@@ -54,6 +55,8 @@ def test_what_is_not_named_has_defaults_and_a_page_is_not_replaced_unasked(
     assert list((workplace / "runs" / "tiny" / "explore").iterdir()) == [tables]
 
 
-def test_the_newest_measurement_of_a_run_is_not_an_exploration(workplace: Path) -> None:
-    assert run(app, COMMAND) == 0
-    assert run(app, ["summary", "--run", "runs/tiny"]) == 2  # nothing else was measured there
+def test_an_exploration_is_no_measurement_of_the_run(workplace: Path) -> None:
+    before = list_finished(Path("runs/tiny"))
+    assert run(app, [*COMMAND, "--selector", "attention"]) == 0
+    assert list_finished(Path("runs/tiny")) == before
+    assert Path("runs/tiny/explore/letter.html").is_file()

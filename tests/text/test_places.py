@@ -161,6 +161,20 @@ def tokenizers_of_every_kind() -> dict[str, Tokenizer]:
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "prefix", "metaspace", "whitespace", "none"])
+def test_the_pieces_of_the_tokens_are_the_text(kind: str) -> None:
+    """Also what no token stands for; each piece holds the characters of its token that no earlier token holds."""
+    text = f" \n{TEXT}  "
+    encoded = encode_text(tokenizers_of_every_kind()[kind], text)
+    assert "".join(encoded.pieces) == text and len(encoded.pieces) == len(encoded)
+    reached = 0
+    for piece, begin, end in zip(encoded.pieces, encoded.begins.tolist(), encoded.ends.tolist(), strict=True):
+        own = text[max(begin, reached) : end]
+        reached += len(piece)
+        assert own in piece if reached == len(text) else piece.endswith(own)
+    assert encode_text(tokenizers_of_every_kind()[kind], "").pieces == []
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "prefix", "metaspace", "whitespace", "none"])
 def test_blocks_give_the_tokens_of_the_whole_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On random texts: words, runs of white space, characters of several bytes, words longer than the overlap."""
     tokenizer = tokenizers_of_every_kind()[kind]
