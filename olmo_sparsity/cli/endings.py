@@ -156,9 +156,10 @@ def disk_full_line(reason: str) -> str:
 
 
 def says_disk_full(error: Exception) -> bool:
-    """Return True for an error of safetensors that wraps one of ``DISK_FULL``."""
+    """Return True for an error of safetensors, or of tokenizers, that wraps one of ``DISK_FULL``. The latter are bare."""
     numbers = "|".join(map(str, DISK_FULL))
-    return type(error).__name__ == "SafetensorError" and re.search(rf"os error ({numbers})\b", str(error)) is not None
+    is_theirs = type(error) is Exception or type(error).__name__ == "SafetensorError"
+    return is_theirs and re.search(rf"os error ({numbers})\b", str(error)) is not None
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from olmo_sparsity.cli.endings import LONGEST_LINE, os_error_line, run
 from olmo_sparsity.storage.files import partial_path
@@ -89,3 +90,15 @@ def test_a_terminal_may_be_ascii(tiny_tables: Path, monkeypatch: pytest.MonkeyPa
     ended = in_a_process("", tiny_tables)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert b"Window" in ended.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_that_a_library_found_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """tokenizers raises a bare Exception; one with other words is a bug."""
+    with pytest.raises(Exception, match="os error 28") as raised:
+        Tokenizer(models.BPE({"a" * 9000: 0}, [])).save("/dev/full")
+    assert fails_with(raised.value) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("olmo-sparsity: error: cannot write to disk (") and line.count("\n") == 1
+    with pytest.raises(Exception, match="another"):
+        fails_with(Exception("another (os error 5)"))

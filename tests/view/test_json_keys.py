@@ -209,6 +209,10 @@ def test_a_comparison_has_values_and_differences_in_the_order_of_its_subjects(ta
     found = json.loads(json.dumps(comparison_json(comparison)))
     assert [entry["label"] for entry in found["subjects"]] == comparison.labels
     assert [entry["tables"] for entry in found["subjects"]] == [str(tables), str(other)]
+    of_selector = comparison_json(compare(read_subjects([f"{tables}:kl", f"{other}:attention"])))["subjects"]
+    named = [(entry["label"], entry["tables"], entry["selector"]) for entry in of_selector]
+    assert [(path, selector) for _, path, selector in named] == [(str(tables), "kl"), (str(other), "attention")]
+    assert all(label != path for label, path, _ in named)
     for entry, subject in zip(found["subjects"], comparison.subjects, strict=True):
         assert entry["selector"] == subject.selector
         assert same_estimate(entry["summary"]["long_gain_nats"], subject.summary.long_gain_nats)
