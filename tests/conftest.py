@@ -19,6 +19,7 @@ import typer.main
 from olmo_sparsity.config import Config
 from olmo_sparsity.config.files import load_config
 from olmo_sparsity.measure.influence import measure
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.training.loop import train
 
 pytest_plugins = ["figure_fixtures"]
@@ -78,6 +79,15 @@ def stays_empty(empty_folder: Path) -> Iterator[None]:
     yield
     left = [path.name for path in empty_folder.iterdir()]
     assert not left, f"this test has written {left} into the current directory; change to tmp_path first"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_the_packages_selectors() -> Iterator[None]:
+    """Forget the selectors of one's own that a file of tests declared."""
+    of_package = dict(SELECTORS)
+    yield
+    for name in SELECTORS.keys() - of_package.keys():
+        del SELECTORS[name]
 
 
 class Messages(logging.Handler):

@@ -161,7 +161,7 @@ OWN = [
         file("own.py", "def f(window): ..."),
     ),
     Case(
-        f"{EXPLAIN} --at 300 --selector document.py:f",
+        f"-q {EXPLAIN} --at 300 --selector document.py:f",
         "document.py:1: selector f returned NaN for every long-range token of a window",
         lambda: (document(), file("document.py", "def f(window): return [float('nan')] * window.num_long_range")()),
     ),
