@@ -16,7 +16,7 @@ import torch
 
 from olmo_sparsity.records.window_input import OBSERVED_QUERIES
 
-ATTENTION_ELEMENTS = 2**24  # weights of attention that are held at once; 64 MiB in fp32
+ATTENTION_ELEMENTS = 2**19  # weights of attention that are held at once; 2 MiB in fp32, which the cache of a CPU holds
 OF_ATTENTION = ("attention", "accumulated_attention", "observed_attention")
 
 
@@ -90,19 +90,22 @@ class Observer:
         num_tokens = k_BHTE.shape[2]
         q_BHGQE = q_BHQE.unflatten(1, (k_BHTE.shape[1], -1)).float() * scaling
         keys_BH1ET = k_BHTE.float().transpose(2, 3)[:, :, None]
-        sums_BHM = torch.zeros(num_rows, num_heads, self.long_range.stop - self.long_range.start, device=k_BHTE.device)
-        columns_T = torch.arange(num_tokens, device=k_BHTE.device)
+        num_long_range = self.long_range.stop - self.long_range.start
+        sums_BHM = torch.zeros(num_rows, num_heads, num_long_range, device=k_BHTE.device)
         per_block = max(1, ATTENTION_ELEMENTS // (num_rows * num_heads * num_tokens))
+        first, stop = self.long_range.start, self.long_range.stop
         for begin in range(0, num_queries, per_block):
-            rows_Q = columns_T[num_tokens - num_queries :][begin : begin + per_block]
-            scores_BHGQT = q_BHGQE[:, :, :, begin : begin + per_block] @ keys_BH1ET
+            size = min(per_block, num_queries - begin)
+            num_seen = num_tokens - num_queries + begin + size  # no query of the block sees more
+            scores_BHGQK = q_BHGQE[:, :, :, begin : begin + size] @ keys_BH1ET[..., :num_seen]
             if allowed_BTT is not None:
-                allowed_B11QT = allowed_BTT[:, None, None, rows_Q]
+                allowed_B11QK = allowed_BTT[:, None, None, num_seen - size : num_seen, :num_seen]
                 if allowed_BTT.dtype == torch.bool:
-                    scores_BHGQT = scores_BHGQT.masked_fill(~allowed_B11QT, -math.inf)
+                    scores_BHGQK.masked_fill_(~allowed_B11QK, -math.inf)
                 else:
-                    scores_BHGQT = scores_BHGQT + allowed_B11QT.float()
-            scores_BHGQT = scores_BHGQT.masked_fill(columns_T > rows_Q[:, None], -math.inf)
-            weights_BHGQT = scores_BHGQT.softmax(dim=-1)
-            sums_BHM += weights_BHGQT[..., self.long_range].sum(dim=3).flatten(1, 2)
+                    scores_BHGQK += allowed_B11QK
+            later_QQ = torch.ones(size, size, dtype=torch.bool, device=k_BHTE.device).triu(1)
+            scores_BHGQK[..., num_seen - size :].masked_fill_(later_QQ, -math.inf)
+            weights_BHGQM = scores_BHGQK.softmax(dim=-1)[..., first:stop]
+            sums_BHM[..., : weights_BHGQM.shape[-1]] += weights_BHGQM.sum(dim=3).flatten(1, 2)
         return sums_BHM
