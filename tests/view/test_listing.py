@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Messages
+from made_up import made_up_tables
 from made_up_runs import made_up_measurement, made_up_run
 from typer.testing import CliRunner
 
 from olmo_sparsity.cli.app import app
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -127,3 +129,12 @@ def test_it_is_said_that_there_are_other_measurements(tmp_path: Path, messages: 
     ]
     messages.clear()
     assert find_tables(second) == second and not messages.lines  # it was named
+
+
+def test_the_gate_of_the_long_gain_comes_first(tmp_path: Path) -> None:
+    """Of tables that pass it, and fail the gate beyond the training row."""
+    run = made_up_run(tmp_path / "run")
+    made_up_tables(run / "influence" / "made-up", gain_beyond=-0.1, selectors=MAIN_SELECTORS)
+    (listed,) = read_listing(tmp_path).tables
+    assert (listed.gate, listed.beyond_gate) == ("passed", "failed")
+    assert "passed, FAILED" in printed("list", tmp_path)

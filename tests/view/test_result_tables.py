@@ -5,11 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
+from made_up import made_up_tables
 from rich.console import Console
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.agreement import agreement
+from olmo_sparsity.statistics.single.key_tokens import KeyTokens
+from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.statistics.single.measurement import load
+from olmo_sparsity.tables.reading import read_table
 from olmo_sparsity.view.result_table import (
     Cell,
     ResultTable,
@@ -21,6 +29,7 @@ from olmo_sparsity.view.result_table import (
     plain,
     words,
 )
+from olmo_sparsity.view.summary_tables import agreement_table, distance_table, key_token_table
 from olmo_sparsity.view.table_formats import csv_of, in_tex, markdown_of, tex_of
 from olmo_sparsity.view.table_printing import print_items, print_table, results_console
 
@@ -154,3 +163,51 @@ def test_latex_takes_no_character_for_anything_else() -> None:
         r"\textbackslash{}\{\}\$\&\#\%\_\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"
     )
     assert in_tex("-0.5 and a-b, k-2") == "$-$0.5 and a-b, k-2"
+
+
+def test_the_table_of_distances_counts_the_chosen_tokens_of_each_bin(tmp_path: Path) -> None:
+    """Row by row from the tables: of the k chosen tokens of a selector the share in each bin, from its nearest distance on."""
+    tables = made_up_tables(tmp_path / "tables", num_documents=20, selectors=["kl", "random"])
+    chosen: dict[tuple[str, str], list[list[int]]] = {}
+    for row in read_table(tables, "selections").to_pylist():
+        if row["context"] in ("real", "null"):
+            chosen.setdefault((row["selector"], row["context"]), []).append(row["distance_tokens"])
+    table = distance_table(Measured.read(tables).distances)
+    assert [column.name for column in table.columns] == [
+        "selector", "context", "k", "distance, tokens", "share", "share at random",
+    ]  # fmt: skip
+    for selector, context, k, bounds, share, at_random in table.rows:
+        first, last = map(int, bounds.text.split(" to "))
+        assert 9 <= first <= last <= 20
+        far = [distance for row in chosen[selector.text, context.text] for distance in row[: int(k.text)]]
+        assert share.value == pytest.approx(np.mean([first <= distance <= last for distance in far]))
+        assert float(at_random.text) == pytest.approx((last - first + 1) / 12, abs=6e-4)
+    assert len({row[4].value for row in table.rows}) > 20
+
+
+def test_the_table_of_agreement_has_the_overlap_beside_that_of_chance(tmp_path: Path) -> None:
+    tables = made_up_tables(tmp_path / "tables", num_documents=20, selectors=["kl", "attention", "random"])
+    chosen = {
+        (row["window_id"], row["selector"]): set(row["positions"][:2])
+        for row in read_table(tables, "selections").to_pylist()
+        if row["context"] == "real"
+    }
+    windows = sorted({window_id for window_id, _ in chosen})
+    table = agreement_table(agreement(tables, load(tables)), k=2)
+    assert [column.name for column in table.columns][3:] == ["overlap", "by chance", "rank correlation"]
+    assert len(table.rows) == 3
+    for first, second, k, overlap, by_chance, _ in table.rows:
+        common = [len(chosen[window, first.text] & chosen[window, second.text]) / 2 for window in windows]
+        assert k.text == "2" and overlap.value == pytest.approx(np.mean(common))
+        assert by_chance.text == f"{2 / 12:.2f}"
+
+
+def test_the_table_of_key_tokens_has_each_number_under_its_name() -> None:
+    of = KeyTokens(*(Estimate(value) for value in (0.25, 5.5, 1.5, 4.5)))
+    table = key_token_table({"real": of, "null": KeyTokens(*(Estimate(value) for value in (0.5, 6.5, 2.5, 7.5)))})
+    columns = [column.name for column in table.columns]
+    assert columns == ["context", "share of key tokens", "L_short of these", "L_long of these", "LongPPL"]
+    assert [[cell.value for cell in row[1:]] for row in table.rows] == [[0.25, 5.5, 1.5, 4.5], [0.5, 6.5, 2.5, 7.5]]
+    assert [of.share, of.loss_short_nats, of.loss_long_nats, of.perplexity] == [
+        Estimate(value) for value in (0.25, 5.5, 1.5, 4.5)
+    ]
