@@ -100,7 +100,7 @@ def count_slow_start(bar: tqdm[Any]) -> None:
     """
     if not bar.disable:
         bar.n += 1
-        bar.last_print_n, bar.last_print_t = bar.n, bar._time()
+        bar.last_print_n, bar.last_print_t = bar.n, bar._time()  # type: ignore[attr-defined]
 
 
 @contextmanager
