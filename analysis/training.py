@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator
 
 from .drawing import FigureOfRuns
 from .metrics import BY_POSITION, TrainingRun, read_training_run, running_median
@@ -155,8 +155,8 @@ def _words(runs: list[TrainingRun]) -> str:
         f"Training: {progress}. Thin lines: each line of metrics.jsonl; thick lines: their running median. Validation: "
         "held-out rows, made in the same way as training rows. Held-out text: consecutive tokens at positions 0, 1, ...; its "
         "mean loss over the positions that a training row spans, over those beyond, and at each position. The losses of the "
-        f"first {START:.0%} of a run's tokens, and of the first positions, may lie above the frame. Peak: speed of this machine "
-        "in a plain matrix product."
+        f"first {START:.0%} of a run's tokens, and of the first positions, may lie above the frame. Speed, relative: operations "
+        "per second over those of a plain matrix product that ran before training; above 1 where that was slowed down."
     )
 
 
@@ -186,7 +186,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     _label(rate, "learning rate")
     _label(norm, "norm of the gradient")
     _label(speed, "tokens per second")
-    _label(share, "share of peak")
+    _label(share, "speed, relative to\na matrix product")
     for axis in (rate, speed, share):
         if axis.lines:
             axis.set_ylim(bottom=0)
@@ -194,7 +194,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     if speed.lines:
         speed.yaxis.set_major_formatter(EngFormatter(sep=""))
     if share.lines:
-        share.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        share.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     caption_text(figure, _words(read), handles=[*_handles(read, looks), *by_position], columns=4)
     yield Drawn(figure, "training")
 

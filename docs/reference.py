@@ -28,6 +28,7 @@ COMMANDS_MARK = "<!-- commands -->"
 KEYS_MARK = "<!-- keys -->"
 COLUMNS_MARK = "<!-- columns -->"
 SELECTORS_MARK = "<!-- selectors -->"
+PICTURE = re.compile(r'(?P<link><a [^>]*>)?(?P<image><img [^>]*?src="(?P<src>[^"]+)"[^>]*>)')
 
 
 def commands_reference() -> str:
@@ -196,3 +197,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in what is generated; keep an interval on one line."""
     return filled_in(re.sub(r"\[(-?\d+\.\d+), (-?\d+\.\d+)\]", "[\\1,\u00a0\\2]", markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let every picture of a page be opened on its own, as large as it is."""
+    return with_links_to_pictures(html)
+
+
+def with_links_to_pictures(page: str) -> str:
+    """Return a page whose pictures are links to their files, but for those that are links already."""
+
+    def linked(found: re.Match[str]) -> str:
+        if found["link"]:
+            return found[0]
+        return f'<a class="enlarged" href="{found["src"]}">{found["image"]}</a>'
+
+    return PICTURE.sub(linked, page)

@@ -24,13 +24,19 @@ from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.tables.parts import missing_parts
 from olmo_sparsity.tables.reading import check_values, find_tables, folder_version, read_manifest, read_table
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, schemas_of, tables_of
+from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_words
 
 logger = logging.getLogger(__name__)
+# Columns of both tables that ``Results.tidy`` has.
+OF_WINDOW = [
+    *("window_id", "doc_id", "weight", "source", "target_class", "target_text"),
+    *("loss_short_nats", "loss_long_nats", "gain_long_nats"),
+]
+OF_SELECTION = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,26 @@ class Results:
             ``lcl_nats``, minus L_long; ``is_key``: the first is above 2 and the second above -2.
         """
         return key_token_frame(self._measurement())
+
+    def tidy(self) -> pd.DataFrame:
+        """Return the selections without lists, one row for each window, selector, context, draw and k.
+
+        Returns:
+            Columns of the window: ``window_id``, ``doc_id``, ``weight``, ``source``, ``target_class``, ``target_text``,
+            ``loss_short_nats``, ``loss_long_nats``, ``gain_long_nats``. Of the selection: ``selector``, ``context``, ``draw``,
+            ``sees_target``, ``num_evaluations``, ``k``, and the columns of ``selections`` that have an entry a k, which is
+            missing where it was not measured.
+        """
+        per_k = [column.name for column in COLUMNS["selections"] if column.as_many_as == "k"]
+        per_k = [name for name in per_k if name in self.selections]
+        counts = self.selections["k"].map(len)
+        tidy = self.selections[OF_SELECTION].loc[self.selections.index.repeat(counts)].reset_index(drop=True)
+        tidy["k"] = np.concatenate(self.selections["k"].tolist()).astype(np.int64)
+        for name in per_k:
+            lists = zip(self.selections[name], counts, strict=True)
+            filled = [np.full(count, np.nan) if values is None else np.asarray(values) for values, count in lists]
+            tidy[name] = np.concatenate(filled).astype(np.float64)
+        return self.windows[OF_WINDOW].merge(tidy, on="window_id")
 
     @property
     def _version(self) -> str:

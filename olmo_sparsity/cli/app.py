@@ -5,7 +5,6 @@ Commands import torch only after their arguments are checked, because the import
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated
 
 import typer
@@ -97,8 +96,4 @@ def _root(
 
 def main() -> None:
     """Run the command line. A mistake of the user ends it with one line and exit code 2, a bug with a traceback."""
-    # olmo calls a function of omegaconf that newer versions have renamed; the warning does not help a user.
-    warnings.filterwarnings("ignore", message="register_new_resolver", category=UserWarning)
-    # On Python 3.10, the storage client that cached_path brings recommends another Python.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"google\.api_core")
     raise SystemExit(run(app))

@@ -23,7 +23,6 @@ from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_fir
 from olmo_sparsity.config import Config, with_keys
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.measure.work import WHOLE
 
 SHOWN = ("kl",)  # the selector that is shown where none is named: it does not see the target
 
@@ -74,6 +73,7 @@ def explain(
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
     if (at is None) == (target is None):
         raise UserError("explain: give one place, either --at OFFSET or --target TEXT")
+    from olmo_sparsity.measure.work import WHOLE
     from olmo_sparsity.text.readers import read_document
 
     check_before_torch(loaded, folder, share=WHOLE, asked=train)

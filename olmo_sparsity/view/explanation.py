@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -92,8 +94,14 @@ class Explanation:
         return setup_words(self.run, self.setup)
 
     @property
-    def gains(self) -> list[Gains]:
-        """What each selector gains at each k."""
+    def gains(self) -> pd.DataFrame:
+        """What each selector gains at each k, a row each; columns as in ``Gains``, missing where it is not measured."""
+        numbers = [vars(gains) for gains in self._gains]
+        measured = dict.fromkeys((field.name for field in fields(Gains) if field.name.endswith("_nats")), np.float64)
+        return pd.DataFrame(numbers).astype(measured)
+
+    @property
+    def _gains(self) -> list[Gains]:
         return [gains for window in self.windows for gains in gains_of(window)]
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +122,7 @@ class Explanation:
             "loss_short_nats": self.excerpt.loss_short_nats,
             "loss_long_nats": self.excerpt.loss_long_nats,
             "gain_long_nats": self.excerpt.gain_long_nats,
-            "gains": [vars(gains) for gains in self.gains],
+            "gains": [vars(gains) for gains in self._gains],
             "window": _plain(self.window_row),
             "selections": _plain(self.selection_rows),
         }

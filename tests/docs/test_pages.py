@@ -179,3 +179,15 @@ def test_the_arguments_that_docstrings_explain_are_there() -> None:
                 explained = re.findall(r"^    (\S[^:]*):", words.split("\nArgs:\n")[1].split("\n\n")[0], re.MULTILINE)
                 arguments = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
                 assert explained and set(explained) <= arguments, (path.name, node.name, explained)
+
+
+def test_every_picture_of_the_site_opens_on_its_own() -> None:
+    plain = '<p><img alt="A" src="images/a.png" /> and <img alt="B" src="b.svg"></p>'
+    linked = '<a href="images/c.svg"><img alt="C" src="images/c.svg" /></a>'
+    found = reference.with_links_to_pictures(plain + linked)
+    assert re.findall(r'<a class="enlarged" href="([^"]+)"><img alt="." src="\1"[^>]*></a>', found) == [
+        "images/a.png",
+        "b.svg",
+    ]
+    assert linked in found and found.count("<a ") == found.count("<img ") == 3
+    assert re.sub(r'<a class="enlarged"[^>]*>(<img [^>]*>)</a>', r"\1", found) == plain + linked

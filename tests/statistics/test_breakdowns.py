@@ -201,8 +201,10 @@ def test_a_rare_class_has_no_interval(measurement: Measurement, summary: Summary
 def test_sample_sizes() -> None:
     assert sample_sizes(6000)[0] == 100 and sample_sizes(6000)[-1] == 6000 and len(sample_sizes(6000)) == 8
     assert sample_sizes(60) == [60]
-    ratios = np.diff(np.log(sample_sizes(100_000)))
-    assert ratios == pytest.approx(ratios.mean(), rel=0.02)
+    sizes = sample_sizes(123_456)
+    assert sizes[-1] == 123_456 and all(len(str(size).rstrip("0")) <= 2 for size in sizes[:-1])
+    evenly_spaced = 100 * 1234.56 ** (np.arange(8) / 7)
+    assert sizes == pytest.approx(evenly_spaced, rel=0.05)  # what rounding to two digits may cause
 
 
 def test_by_sample_size_is_what_the_first_windows_say(measurement: Measurement, summary: Summary) -> None:

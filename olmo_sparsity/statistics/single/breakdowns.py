@@ -169,8 +169,12 @@ def _mean_of_some(measurement: Measurement, column: str, *, keep_W: np.ndarray) 
 
 
 def sample_sizes(num_windows: int) -> list[int]:
-    """Return up to ``NUM_SIZES`` numbers of windows, evenly spaced on a logarithmic scale; the last is all."""
-    return np.unique(np.geomspace(min(SMALLEST_SIZE, num_windows), num_windows, NUM_SIZES).round().astype(int)).tolist()
+    """Return up to ``NUM_SIZES`` numbers of windows, about evenly spaced on a logarithmic scale; the last is all.
+
+    They have two significant digits, but for the last.
+    """
+    spaced = np.geomspace(min(SMALLEST_SIZE, num_windows), num_windows, NUM_SIZES)[:-1]
+    return sorted({*(min(int(float(f"{size:.2g}")), num_windows) for size in spaced.tolist()), num_windows})
 
 
 def by_sample_size(measurement: Measurement) -> list[Summary]:

@@ -1,0 +1,66 @@
+"""Results without lists in their cells, and a Python session without warnings of libraries."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from olmo_sparsity import api
+
+
+@pytest.fixture(scope="module")
+def results(tiny_tables: Path) -> api.Results:
+    return api.read_results(tiny_tables)
+
+
+def test_tidy_has_every_number_of_every_selection_once(results: api.Results) -> None:
+    tidy = results.tidy()
+    assert not any(isinstance(value, (list, np.ndarray)) for value in tidy.iloc[0])
+    names = [name for name in tidy if name in results.selections and name not in ("window_id", "k")]
+    per_k = [name for name in names if isinstance(results.selections[name].iloc[0], np.ndarray)]
+    assert {"loss_sparse_nats", "gain_sparse_nats"} <= set(per_k)
+    expected = {}
+    for row, window in itertools.product(results.selections.itertuples(), [results.windows.set_index("window_id")]):
+        for index, k in enumerate(row.k):
+            key = (row.window_id, row.selector, row.context, row.draw, k)
+            assert key not in expected
+            lists = {name: getattr(row, name) for name in per_k}
+            expected[key] = {name: np.nan if values is None else values[index] for name, values in lists.items()} | {
+                "gain_long_nats": window["gain_long_nats"][row.window_id],
+                "target_text": window["target_text"][row.window_id],
+            }
+    assert len(tidy) == len(expected)
+    for found in tidy.to_dict("records"):
+        key = tuple(found[name] for name in ("window_id", "selector", "context", "draw", "k"))
+        for name, value in expected[key].items():
+            assert found[name] == value or (pd.isna(found[name]) and pd.isna(value)), (key, name)
+
+
+def test_polars_and_duckdb_give_what_pandas_gives(results: api.Results) -> None:
+    """The queries of docs/python.md."""
+    tidy = results.tidy()
+    expected = tidy.query("context == 'real'").groupby(["selector", "k"])["gain_sparse_nats"].mean().to_dict()
+    real = pl.from_pandas(tidy).filter(pl.col("context") == "real")
+    of_polars = real.group_by("selector", "k").agg(pl.col("gain_sparse_nats").mean()).rows()
+    of_duckdb = duckdb.sql(
+        "SELECT selector, k, avg(gain_sparse_nats) FROM tidy WHERE context = 'real' GROUP BY ALL"
+    ).fetchall()
+    for rows in (of_polars, of_duckdb):
+        assert {(selector, k): mean for selector, k, mean in rows} == pytest.approx(expected)
+
+
+def test_opening_a_model_shows_no_warning_of_a_library(tiny_run: Path) -> None:
+    code = "import sys; from olmo_sparsity import api; api.open_model(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-W", "default::DeprecationWarning:__main__", "-c", code, str(tiny_run)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "Warning" not in done.stderr
