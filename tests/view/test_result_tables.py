@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 from pathlib import Path
@@ -183,6 +184,9 @@ def test_the_table_of_distances_counts_the_chosen_tokens_of_each_bin(tmp_path: P
         assert share.value == pytest.approx(np.mean([first <= distance <= last for distance in far]))
         assert float(at_random.text) == pytest.approx((last - first + 1) / 12, abs=6e-4)
     assert len({row[4].value for row in table.rows}) > 20
+    of = Measured.read(tables).distances[0]
+    wide = dataclasses.replace(of, bins=(dataclasses.replace(of.bins[0], from_tokens=9, to_tokens=12),))
+    assert distance_table([wide]).rows[0][3].text == "9 to 12"
 
 
 def test_the_table_of_agreement_has_the_overlap_beside_that_of_chance(tmp_path: Path) -> None:
