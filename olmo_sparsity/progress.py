@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -101,7 +100,7 @@ def count_slow_start(bar: tqdm[Any]) -> None:
     """
     if not bar.disable:
         bar.n += 1
-        bar.last_print_n, bar.last_print_t = bar.n, time.time()  # tqdm's own clock
+        bar.last_print_n, bar.last_print_t = bar.n, bar._time()  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -27,7 +27,9 @@ TO_XYZ = np.array(
 )
 WHITE = TO_XYZ @ np.ones(3)
 LEAST = 20.0  # 2.3 is just noticeable side by side; thin lines and small marks need far more
-DRAWN_TOGETHER = [name for name, selector in SELECTORS.items() if not selector.on_request]
+DRAWN_TOGETHER = [
+    name for name, selector in SELECTORS.items() if not (selector.on_request or selector.by_name_only)
+]  # unless others are named
 GROUNDS = {"on_light": "#ffffff", "on_dark": "#15191e"}
 
 
