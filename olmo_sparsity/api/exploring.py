@@ -123,10 +123,9 @@ def _measured(
     if folder is None:
         return measured_tables(model, windows, settings=settings)
     prepared, manifest = prepared_tables(model, windows, settings=settings)
-    if model.opened.record is not None:
-        begin_pretrained(
-            model.config, model.opened.folder, record=model.opened.record, tokenizer=model.opened.tokenizer
-        )
+    run = Path(model.opened.folder)
+    if model.opened.record is not None and Path(folder).resolve().is_relative_to(run.resolve()):
+        begin_pretrained(model.config, run, record=model.opened.record, tokenizer=model.opened.tokenizer)
     tables = Path(folder) / f"{_name_of(windows.source)}-{manifest['run_id'][:ID_DIGITS]}"
     if not is_measured(tables, "influence", run_id=manifest["run_id"]):
         measure_parts(

@@ -24,7 +24,7 @@ from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.tables.parts import missing_parts
 from olmo_sparsity.tables.reading import check_values, find_tables, folder_version, read_manifest, read_table
-from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of, tables_of
+from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, SCHEMA_VERSION, schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
@@ -159,17 +159,26 @@ class Results:
             ``loss_short_nats``, ``loss_long_nats``, ``gain_long_nats``. Of the selection: ``selector``, ``context``, ``draw``,
             ``sees_target``, ``num_evaluations``, ``k``, and the columns of ``selections`` that have an entry a k, which is
             missing where it was not measured.
+
+            ``loss_long_nats`` and ``gain_long_nats`` are those of the row's context, of ``mimicry`` those of the null one. With a
+            drawn label in place of the target the three columns of losses of the window are missing.
         """
         per_k = [column.name for column in COLUMNS["selections"] if column.as_many_as == "k"]
         per_k = [name for name in per_k if name in self.selections]
         counts = self.selections["k"].map(len)
         tidy = self.selections[OF_SELECTION].loc[self.selections.index.repeat(counts)].reset_index(drop=True)
-        tidy["k"] = np.concatenate(self.selections["k"].tolist()).astype(np.int64)
+        tidy["k"] = np.concatenate([np.empty(0), *self.selections["k"]]).astype(np.int64)
         for name in per_k:
             lists = zip(self.selections[name], counts, strict=True)
             filled = [np.full(count, np.nan) if values is None else np.asarray(values) for values, count in lists]
-            tidy[name] = np.concatenate(filled).astype(np.float64)
-        return self.windows[OF_WINDOW].merge(tidy, on="window_id")
+            tidy[name] = np.concatenate([np.empty(0), *filled]).astype(np.float64)
+        of_null = {f"null_{name}": name for name in ("loss_long_nats", "gain_long_nats")}
+        tidy = self.windows[[*OF_WINDOW, *of_null]].merge(tidy, on="window_id")
+        is_null = tidy["context"].isin(["null", "mimicry"])
+        for name, shown in of_null.items():
+            tidy[shown] = tidy[shown].where(~is_null, tidy[name])
+        tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), OF_WINDOW[-3:]] = np.nan
+        return tidy.drop(columns=list(of_null))
 
     @property
     def _version(self) -> str:

@@ -20,7 +20,7 @@ from olmo_sparsity.cli.options import (
     TrainOption,
     resolve,
 )
-from olmo_sparsity.cli.steps import interruptible, train_first
+from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
 from olmo_sparsity.config.flags import parse_k, selectors_named
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
@@ -67,6 +67,9 @@ def explore(
     Shows what the long context is worth to each token, which tokens it needs, and which later ones use it.
     """
     loaded, folder = resolve(config, run, overrides=overrides, model=model, revision=revision, keys=keys)
+    from olmo_sparsity.measure.work import WHOLE
+
+    check_before_torch(loaded, folder, share=WHOLE, asked=train)
     from olmo_sparsity.text.readers import read_document
     from olmo_sparsity.view.pages import check_free
 
@@ -76,7 +79,6 @@ def explore(
     ks = None if k is None else parse_k(k)
     from olmo_sparsity.api.exploring import explore as explore_document
     from olmo_sparsity.api.opening import open_configured
-    from olmo_sparsity.measure.work import WHOLE
 
     train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
     with interruptible():

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Optional
 
 from olmo_sparsity.cli.messages import print_line
 from olmo_sparsity.cli.options import RUNS
-from olmo_sparsity.config import Config
+from olmo_sparsity.config import Config, InfluenceConfig
 from olmo_sparsity.errors import Interrupted, UserError
+from olmo_sparsity.records.selectors import SELECTORS
 
 if TYPE_CHECKING:
     from olmo_sparsity.measure.work import Share
@@ -126,8 +127,12 @@ def train_first(
         is_folder_of_kind(out, kind)
     check_before_training(config)
     logger.info(f"{run}: not trained yet; training first")
-    with interruptible():
-        train(config, run)
+    of_package = [name for name in config.influence.selectors if SELECTORS[name].own is None]
+    with (
+        interruptible()
+    ):  # selectors of one's own are no part of a run: its configuration is read where they are not loaded
+        kept = dataclasses.replace(config.influence, selectors=of_package or InfluenceConfig().selectors)
+        train(dataclasses.replace(config, influence=kept), run)
 
 
 def measure_first(config: Config, run: Path, *, asked: bool) -> None:

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -240,9 +240,17 @@ def _check(where: str, name: str, own: OwnSelector) -> None:
         NAME.fullmatch(name) and name != "all",
         f"{printable(name)!r}: the name of a selector has at most 40 letters, digits, - and _, and begins with a letter",
     )
+    needs_words = f"{name}: needs = {printable(repr(own.needs))}: must be a list of names, as ['keys']"
+    require(isinstance(own.needs, Collection) and not isinstance(own.needs, str), needs_words)
+    require(
+        isinstance(own.sees_target, bool),
+        f"{name}: sees_target = {printable(repr(own.sees_target))}: must be True or False",
+    )
+    for field in ("meaning", "color", "marker"):
+        value = getattr(own, field)
+        require(value is None or isinstance(value, str), f"{name}: {field} = {printable(repr(value))}: must be text")
     unknown = [str(need) for need in own.needs if need not in NEEDS]
     hint = "; say sees_target=True" if unknown == ["target"] else ""
-    require(not isinstance(own.needs, str), f"needs = {own.needs!r}: must be a list, as [{own.needs!r}]")
     require(not unknown, f"{name} needs {printable(', '.join(unknown))}, and there is {', '.join(NEEDS)}{hint}")
     require(own.color is None or COLOR.fullmatch(own.color), f"color = {printable(str(own.color))}: must be #rrggbb")
     require(own.marker is None or MARKER.fullmatch(own.marker), f"marker = {printable(str(own.marker))}: no marker")
@@ -284,6 +292,8 @@ def _scores_of(found: Any, window: WindowInput, *, where: str, name: str) -> Any
     import numpy as np
 
     try:
+        if np.iscomplexobj(found):
+            raise TypeError("complex numbers have no order")
         scores_M = np.asarray(found, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(f"{where}: selector {name} returned {type(found).__name__}, not numbers") from None
@@ -303,7 +313,7 @@ def _scores_of(found: Any, window: WindowInput, *, where: str, name: str) -> Any
 def _where(error: BaseException, file: str, shown: str) -> str:
     """Return the file and the line of the user's code that an error comes from."""
     if isinstance(error, SyntaxError):
-        return f"{shown}:{error.lineno}"
+        return f"{shown}:{error.lineno or 1}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{shown}:{lines[-1]}" if lines else shown
 

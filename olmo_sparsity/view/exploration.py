@@ -167,6 +167,7 @@ class Exploration:
             "explore.html",
             styles=("report.css", "explore.css"),
             scripts=("draw.js", "explore-layout.js", "explore-map.js", "explore.js"),
+            selectors=[one.name for one in self.record.selectors],
             data=msgspec.to_builtins(self.record),
             exploration=self,
             record=self.record,

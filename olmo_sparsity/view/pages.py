@@ -75,7 +75,7 @@ def _colours(shown: Collection[str]) -> str:
     }
     light, dark = (
         f"color-scheme: {scheme}; "
-        + " ".join(f"--{name}: {pair[which]};" for name, pair in (COLOURS | of_selectors).items())
+        + " ".join(f"--{name}: {pair[which]};" for name, pair in (of_selectors | COLOURS).items())
         for which, scheme in enumerate(("light", "dark"))
     )
     return (

@@ -112,3 +112,21 @@ def test_from_python_it_gives_the_same_choices(
 def test_the_page_names_every_need() -> None:
     shown = re.findall(r"^\| (`.*?`) \| ", PAGE.read_text(encoding="utf-8"), re.M)
     assert set(NEEDS) <= set(re.findall(r"`(\w+)`", " ".join(shown)))
+
+
+def test_a_run_that_it_trains_does_not_need_it(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The configuration of a run is read by commands that do not run the file."""
+    (workplace / "tiny.yaml").write_text((workplace / "run" / "config.yaml").read_text("utf-8"), encoding="utf-8")
+    command = COMMAND.format(
+        run="fresh --config tiny.yaml --train training.steps=2 training.checkpoint_every=2", out="out"
+    )
+    run(command, monkeypatch, capfd)
+    of_run = (
+        (workplace / "fresh" / "config.yaml").read_text("utf-8"),
+        (workplace / "fresh" / "manifest.json").read_text("utf-8"),
+    )
+    assert not any("unusual" in text for text in of_run)
+    assert '"unusual"' in (workplace / "out" / "manifest.json").read_text("utf-8")
+    run(command, monkeypatch, capfd)  # finds all of it

@@ -220,3 +220,11 @@ def test_the_report_tests_the_reactions_of_its_own_measurement(runs: list[Path],
     gain = alone.main[0].contrasts.gain_nats.mean
     assert f"real {gain:.4f}".replace("-", "\N{MINUS SIGN}") in page and 'id="hypothesis-title"' in page
     assert hypothesis_of(newest_finished(runs[-1])) is None  # a ceiling has nothing beyond its row
+
+
+def test_too_few_targets_leave_the_report_without_the_test(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*arguments: object) -> None:
+        raise UserError("too few targets")
+
+    monkeypatch.setattr("olmo_sparsity.statistics.several.hypothesis.sparsity_and_gain", none_left)
+    assert hypothesis_of(newest_finished(runs[0])) is None

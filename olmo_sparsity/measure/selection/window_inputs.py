@@ -96,5 +96,8 @@ def token_counts(store: TokenStore) -> np.ndarray:
                 more_V = np.bincount(store.tokens[first : min(first + COUNTED_AT_ONCE, end)], minlength=len(counts_V))
                 more_V[: len(counts_V)] += counts_V
                 counts_V = more_V
+        np.subtract.at(
+            counts_V, store.tokens[store.ends_G - 1], 1
+        )  # the token that closes a document is none of its text
         _counted[key] = counts_V
     return _counted[key]

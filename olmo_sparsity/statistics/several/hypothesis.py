@@ -10,7 +10,7 @@ Letters of shapes: W windows; C contexts, real and null; T thirds, dense, middle
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Optional
@@ -464,7 +464,7 @@ def _kept(windows: Any, units: Units, analysis: Analysis) -> np.ndarray:
 
 
 def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]:
-    """Return the comparison within one measurement; None where it has no reactions to what lies beyond a training row.
+    """Return the comparison within one measurement; None without reactions, or too few, to what lies beyond a training row.
 
     Args:
         tables: a finished influence folder, in a run folder.
@@ -477,7 +477,11 @@ def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]
     row_len = context.get("train_len") if is_pretrained(run) else read_config_of(run).context.row_len
     if row_len is None or row_len >= context["full_len"] or not _has_reactions(tables, run, row_len, selector):
         return None
-    return read_hypothesis([run], selector=selector, every=False, folders={run: tables})
+    try:
+        found = read_hypothesis([run], selector=selector, every=False, folders={run: tables})
+    except UserError:  # too few targets, or tables of a version without what it needs: the report has all the rest
+        return None
+    return replace(found, row_len=row_len)  # that of this measurement; a newer one of the model may state another
 
 
 def read_hypothesis(
