@@ -241,6 +241,19 @@ def test_sparsity_and_its_limits() -> None:
     )
 
 
+def test_other_sizes() -> None:
+    """The share rises at each size, and the excess over foreign text is shown at the demo's alone."""
+    assert (
+        "In smaller and larger models (0.34M and 2.4M parameters, three seeds) the share rises, too, and no excess"
+        in README
+    )
+    for size, excess in (("0.34M", 0), ("0.85M", 1), ("2.4M", 0)):
+        assert found_in(cell("hypothesis.md", "Other sizes", size, PLANNED)).direction == excess
+        assert found_in(cell("hypothesis.md", "Other sizes", size, "2. share, sparse minus dense")).direction == 1
+    of_demo = cell("hypothesis.md", "Other sizes", "0.85M", PLANNED)
+    assert of_demo in cell("hypothesis.md", "The result", PLANNED, "value")
+
+
 def test_planted_sparsity() -> None:
     assert "a PoSE model adds up to 4 values beyond its row as well as inside" in README
     assert "without PoSE it fails at 4" in README
