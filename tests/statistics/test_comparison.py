@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Messages
 from made_up import CONTEXTUAL, PRETRAINED, SEES_TARGET, made_up_tables, related_words
 from tokenizers import Tokenizer, processors
 
@@ -20,7 +21,14 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import MIN_RATIO_DOCUMENTS
 from olmo_sparsity.statistics.several.comparison import Comparison, compare, main_rows
 from olmo_sparsity.statistics.several.differences import difference
-from olmo_sparsity.statistics.several.subjects import CHOSEN, Subject, pairing_of, read_subjects, same_windows
+from olmo_sparsity.statistics.several.subjects import (
+    CHOSEN,
+    Subject,
+    pairing_of,
+    read_subjects,
+    same_windows,
+    warn_of_sources,
+)
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectionKey, load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import sha256_text
@@ -109,6 +117,18 @@ def test_same_ids_of_other_text_are_not_the_same_windows(folders: dict[str, str]
     lengths = {**one.manifest["context"], "full_len": 30}
     longer = dataclasses.replace(one, manifest={**one.manifest, "context": lengths})
     assert not same_windows(one, longer)
+
+
+def test_two_sources_of_one_name_are_said(folders: dict[str, str], messages: Messages) -> None:
+    one = load(Path(folders["pose"]))
+    first, same, other = (
+        dataclasses.replace(one, manifest={**one.manifest, "own_selectors": {"mine": {"sha256": sha256}}})
+        for sha256 in ("a", "a", "b")
+    )
+    warn_of_sources({Path("one"): one, Path("first"): first, Path("same"): same})
+    assert list(messages) == []
+    warn_of_sources({Path("first"): first, Path("other"): other})
+    assert "first and other: the selector mine has another source in each" in messages[-1]
 
 
 def with_model(subject: Subject, tokenizer_sha256: str) -> Subject:

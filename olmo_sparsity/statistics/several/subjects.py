@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -17,6 +18,8 @@ from olmo_sparsity.statistics.single.measurement import SAME_WINDOWS, Measuremen
 from olmo_sparsity.statistics.single.model_setup import subject_names
 from olmo_sparsity.tables.reading import find_tables, read_parts
 from olmo_sparsity.text.vocabulary import encode_alike
+
+logger = logging.getLogger(__name__)
 
 CHOSEN = "its selector"  # the name of each subject's own selector, where subjects are compared by selector
 WINDOW_COLUMNS = ["window_id", "doc_id"]  # what tells windows apart
@@ -85,7 +88,20 @@ def read_subjects(texts: list[str]) -> list[Subject]:
         subjects.append(Subject("", tables, selector, measurement))
     if len({subject.selector is None for subject in subjects}) > 1:
         raise UserError("compare: name a selector for every run, as RUN:kl, or for none")
+    warn_of_sources(loaded)
     return [replace(subject, label=label) for subject, label in zip(subjects, _labels(texts, subjects), strict=True)]
+
+
+def warn_of_sources(loaded: Mapping[Path, Measurement]) -> None:
+    """Say which selectors of one's own have the same name, and another source, in two measurements."""
+    seen: dict[str, tuple[str, Path]] = {}
+    for tables, measurement in loaded.items():
+        for name, entry in measurement.manifest.get("own_selectors", {}).items():
+            sha256, first = seen.setdefault(name, (entry["sha256"], tables))
+            if entry["sha256"] != sha256:
+                logger.warning(
+                    f"{first} and {tables}: the selector {name} has another source in each; names alone are the same"
+                )
 
 
 def _split(text: str) -> tuple[Path, Optional[str]]:
