@@ -166,3 +166,15 @@ def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "error: someone/Made-Up-2M was measured at full_len 20 alone" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_table_has_the_gate_of_the_caption_where_the_gain_is_the_cost_of_the_gap() -> None:
+    measured = [planted_length(length) for length in (128, 256)]
+    measured[1].measurement.windows["loss_short_nats"] = 4.0
+    measured[1].measurement.windows["loss_short_no_gap_nats"] = 3.4  # the gap costs more than the long gain of 0.5
+    found = sparsity_by_length(measured, selector="attention")
+    drawn = effective_sparsity.draw_found(found)
+    plt.close(drawn.figure)
+    table = effective_sparsity.table(found)
+    assert table.groupby("full_len").gate.unique().map(list).to_dict() == {128: ["passed"], 256: ["failed"]}
+    assert "the gate FAILED at full_len 256" in str(drawn.figure.get_label())

@@ -17,6 +17,8 @@ from PIL import Image
 from analysis import agreement, distance, every_figure, figure5, output, style
 from analysis.drawing import FigureOfMeasurement, FigureOfRuns
 from benchmarks.generated_tables import PRETRAINED, write_tables
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.agreement import Agreement, Overlap
 from olmo_sparsity.statistics.single.agreement import agreement as agreement_of
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.wording.gates import TOO_FEW_FOR_INTERVAL
@@ -283,3 +285,9 @@ def test_the_class_with_the_largest_long_gain_is_on_top(tables: Path) -> None:
     points = [line.get_xydata()[0] for line in gains_drawn.lines if len(line.get_xdata()) == 1]
     for tick, name in zip(axis.get_yticks(), labels, strict=True):
         assert any(abs(x - means[name]) < 1e-4 and abs(y - tick) < 0.5 for x, y in points), name
+
+
+def test_agreement_names_the_longest_side_of_its_intervals() -> None:
+    pair = Agreement(("a", "b"), "real", (Overlap(2, 0.1, Estimate(0.5, 0.3, 0.55)),), Estimate(0.2, 0.1, 0.35), 0)
+    words = agreement._words([pair], ["a", "b"], k=2, screened=False)
+    assert words.endswith("95% intervals over documents extend at most 0.20 to either side.")

@@ -162,6 +162,8 @@ def test_panels_of_selectors_show_the_smallest_and_the_largest_k_alike(
             assert lines(axis, LOOKS[selector]["color"], k_is_largest=k == 8) == [expected]
     colors = {line.get_color() for line in axis.lines if line.get_linestyle() != "None"} - {"grey"}
     assert colors == {LOOKS[selector]["color"] for selector in selectors}
+    (level,) = (line for line in axis.lines if line.get_color() == "grey")
+    assert set(level.get_ydata()) == {1 if name == "recovered_fraction" else 0}  # the whole long gain; nothing
 
 
 def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: list[scale.Rung]) -> None:

@@ -92,12 +92,15 @@ def test_no_pass_is_spent_on_a_training_row_as_long_as_the_local_or_full_context
         assert window["gain_beyond_nats"] == np.float32(row) - np.float32(window["loss_long_nats"])
 
 
-@pytest.mark.parametrize(("train_len", "expected"), [(None, 1), (TINY_LOCAL, 1), (TINY_LOCAL + 1, 3), (TINY_FULL, 1)])
+@pytest.mark.parametrize(
+    ("train_len", "expected"),
+    [(None, 1), (TINY_LOCAL - 1, 3), (TINY_LOCAL, 1), (TINY_LOCAL + 1, 3), (TINY_FULL, 1)],
+)
 def test_recent_tokens_are_run_once_for_each_arrangement(
     monkeypatch: pytest.MonkeyPatch, train_len: int | None, expected: int
 ) -> None:
-    """L_short and L_long are known; directly behind the anchor the local tokens are run always, those of a row where it is
-    longer than they are, and shorter than the window."""
+    """L_short and L_long are known; directly behind the anchor the local tokens are run always, those of a row where it has
+    another length than they, and is shorter than the window."""
     ran = []
 
     def counted(*values: Any, num_visible: int, in_place: bool, **named: Any) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 from scored_windows import STORE, WORDS, make_scores
 from tiny_models import NORMED, VOCAB, build
+from tiny_stores import tiny_store
 from tiny_windows import FULL, LOCAL, M
 
 from olmo_sparsity.measure.selection.scores import WindowScores
+from olmo_sparsity.measure.selection.window_inputs import token_counts
 from olmo_sparsity.measure.visible.window_batch import TokenGroups
 from olmo_sparsity.records.rules import BM25_B, BM25_K1
 from olmo_sparsity.records.selectors import SELECTORS, rank
@@ -58,6 +61,17 @@ def test_rarest_counts_the_measured_text(tokens: np.ndarray) -> None:
     for w, row in enumerate(tokens.tolist()):
         assert scores[w].tolist() == [-text.count(token) for token in row[:M]]
     assert scores[3, 1] == 0 and scores[3, 4] == -8
+
+
+def test_each_split_of_a_text_has_counts_of_its_own() -> None:
+    """Two splits of one text have the same tokens, and different documents."""
+    text = tiny_store([[1, 1, 2], [2, 3]])
+    text = dataclasses.replace(text, tokens_sha256="of two splits")
+    for split, number in (("validation", 0), ("measured", 1)):
+        one = slice(number, number + 1)
+        documents = {"begins_G": text.begins_G[one], "ends_G": text.ends_G[one], "doc_ids_G": text.doc_ids_G[one]}
+        counts = token_counts(dataclasses.replace(text, split=split, **documents))
+        assert counts[1:].tolist() == [[2, 1], [0, 1, 1]][number]
 
 
 def test_sentence_starts(tokens: np.ndarray) -> None:

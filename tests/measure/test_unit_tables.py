@@ -17,6 +17,7 @@ from made_up import related_words
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from analysis import figure5
 from olmo_sparsity.config import Config
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.influence import measure
@@ -272,6 +273,15 @@ def test_a_shown_group_has_the_distance_of_its_last_token(word_tables: Path) -> 
     show_window(word_tables, row["window_id"], console=console, selector="kl", k=4)
     ranked = [line.split()[:2] for line in console.export_text().splitlines()[-len(row["group_last"]) :]]
     assert ranked == [[str(rank), str(FULL - last)] for rank, last in enumerate(row["group_last"], start=1)]
+
+
+def test_figure5_writes_the_rank_of_a_group_at_its_last_token(word_tables: Path) -> None:
+    rows = [r for r in rows_of(word_tables, "selections") if (r["selector"], r["context"]) == ("kl", "real")]
+    row = next(r for r in rows if r["group_first"][0] != r["group_last"][0])
+    (window,) = (w for w in rows_of(word_tables, "windows") if w["window_id"] == row["window_id"])
+    *_, sparse = figure5._panels(read(word_tables), window, selector="kl")
+    assert sparse.ranks == {row["group_last"][rank - 1]: rank for rank in range(1, len(sparse.ranks) + 1)}
+    assert sparse.ranks and set(sparse.ranks) <= sparse.visible
 
 
 def test_what_screening_lost_is_a_mean_over_the_weights_of_the_windows(

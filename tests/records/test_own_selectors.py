@@ -77,6 +77,10 @@ def test_a_file_gives_a_selector(folder: Path) -> None:
         ("\n\nf = (", "own.py:3: SyntaxError: '(' was never closed"),
         ("\nimport nowhere_to_be_found", "own.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("x = 1\nraise SystemExit(3)", "own.py:2: SystemExit: 3"),
+        (
+            "def g():\n    return 1 / 0\ng()",
+            "own.py:2: ZeroDivisionError: division by zero",
+        ),  # where it is, not the call
         ("\ndef f(): ...", "own.py:2: f must take one argument, the window; it takes ()"),
         ("def f(window, other): ...", "own.py:1: f must take one argument, the window; it takes (window, other)"),
         (b"\xff\xfe", "own.py:"),

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from brute_force import Choice, Definition, assert_same_row, expected_scores
@@ -21,7 +22,7 @@ from olmo_sparsity.measure.validation import find_planted, validate
 from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.model.checkpoint import load_model
 from olmo_sparsity.records.selectors import LASSO_ALPHA
-from olmo_sparsity.statistics.detection import detection, hits
+from olmo_sparsity.statistics.detection import LOSSES, _suite, detection, hits
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.tables.reading import read_table
@@ -233,3 +234,32 @@ def test_more_found_than_there_is(tiny_config: Config, tiny_run: Path, tmp_path:
     with pytest.raises(UserError, match="only 12 long-range tokens"):
         validate(config, tiny_run, out=tmp_path / "v")
     assert not (tmp_path / "v").exists()
+
+
+def test_a_third_with_many_windows_of_few_documents_has_no_interval() -> None:
+    """The near third has 60 windows of 30 documents, the far one 60 windows of as many."""
+    rng, num = np.random.default_rng(0), 120
+    is_near = np.arange(num) < 60
+    truth = [[int(position)] for position in np.where(is_near, 9, 2)]
+    rows = pd.DataFrame(
+        {
+            "window_id": np.arange(num),
+            "doc_id": [f"near {w // 2}" if near else f"far {w}" for w, near in enumerate(is_near)],
+            "planted_positions": truth,
+            "planted_distance_tokens": [20.0 - positions[0] for positions in truth],
+            **{name: rng.random(num) for name in LOSSES},
+        }
+    )
+    ranked = pd.DataFrame(
+        {
+            "window_id": np.arange(num),
+            "selector": "kl",
+            "ranked_positions": [np.roll(np.arange(12), -positions[0] + rng.integers(2)) for positions in truth],
+        }
+    )
+    record = {"suite": "needle-name", "num_planted": 1, "local_len": 8, "full_len": 20}
+    (of,) = _suite(rows, ranked, record=record, ks=[1]).selectors
+    near, middle, far = of.by_distance
+    assert (near.num_windows, middle.num_windows, far.num_windows) == (60, 0, 60)
+    assert near.precision_at_truth is not None and not near.precision_at_truth.has_interval
+    assert far.precision_at_truth is not None and far.precision_at_truth.has_interval

@@ -155,3 +155,17 @@ def test_selectors_that_do_not_answer_the_question_are_refused() -> None:
     measured[0].measurement.selectors["attention"] = SelectorInfo(True, 1)
     with pytest.raises(UserError, match="choose one that does not see the target"):
         sparsity_by_length(measured, selector="attention")
+
+
+def test_the_gate_of_a_length_judges_what_is_left_without_the_gap() -> None:
+    """The gap costs 0.6 nats in the longer window, more than the long gain; without it the loss is lower."""
+    measured = [planted_length(128), planted_length(256)]
+    for one, cost in zip(measured, (-0.1, 0.6), strict=True):
+        one.measurement.windows["loss_short_nats"] = 4.0
+        one.measurement.windows["loss_short_no_gap_nats"] = 4.0 - cost
+    (model,) = sparsity_by_length(measured, selector="attention").models
+    gains = {n: gain.mean for n, gain in model.long_gains_nats.items()}
+    assert {n: gain.mean for n, gain in model.gate_gains_nats.items()} == pytest.approx(
+        {128: gains[128], 256: gains[256] - 0.6}
+    )
+    assert gains == pytest.approx({128: 0.5, 256: 0.5}, abs=0.02)

@@ -443,8 +443,25 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     page.locator("#find").press("Enter")
     lamps = [number for number, text in enumerate(record.texts) if text == " lamp"]
     assert selected() == lamps[0]
-    page.locator("#find").press("Enter")
-    assert selected() == lamps[1]
+    for lamp in (*lamps[1:], lamps[0]):  # from the end on to the beginning
+        page.locator("#find").press("Enter")
+        assert selected() == lamp
+
+
+@in_browser
+def test_n_pressed_first_goes_to_the_first_token_in_view_that_needs_others(browser: Any, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    long = made_up_exploration([" river"] * 3000)
+    page = load_page(browser, long.save_html(tmp_path / "long.html"), complaints)
+    needing = [smallest(long.record, target, "kl") > 0 for target in range(long.record.num_targets)]
+    begins = page.evaluate("layout.lines.slice(5, 15).map(([first]) => first)")
+    number = next(i for i, first in enumerate(begins) if needing[first - long.record.first_target])
+    page.evaluate("number => { box.scrollTop = (number + 5) * LINE; }", number)
+    page.locator("#document").focus()
+    page.keyboard.press("n")
+    assert page.evaluate("state.token") == begins[number]
+    page.context.close()
+    assert not complaints
 
 
 @in_browser

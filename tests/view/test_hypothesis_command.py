@@ -205,6 +205,9 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
     seeded = made_up_run(tmp_path / "seeded", seed=8)
     made_up_measurement(seeded, 0.4, seed=5)
     assert "different windows or foreign text" in message("--run", first, "--run", str(seeded))
+    shuffled = made_up_run(tmp_path / "shuffled", seed=9)
+    made_up_measurement(shuffled, 0.4, null_context="shuffled")
+    assert "different windows or foreign text" in message("--run", first, "--run", str(shuffled))
     longer = made_up_run(tmp_path / "longer", row_len=12)
     assert "rows of 8 and 12 tokens" in message("--run", first, "--run", str(longer))
     empty = tmp_path / "empty"

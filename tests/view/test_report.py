@@ -800,6 +800,15 @@ def test_a_view_can_be_sent(page: Any, opened: Any) -> None:
 
 
 @in_browser
+def test_the_page_of_windows_that_is_shown_is_in_the_address(page: Any, opened: Any) -> None:
+    page.get_by_role("button", name="Next windows").click()
+    view_is(page, "#page=2")
+    shown = page.locator("#pages").inner_text()
+    assert "Page 2 of" in shown
+    assert opened("all", address="#page=2").locator("#pages").inner_text() == shown
+
+
+@in_browser
 @pytest.mark.parametrize(
     "address",
     [

@@ -36,6 +36,7 @@ from olmo_sparsity.wording.gates import (
     gate_words,
 )
 from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import NULL_WORDS
 
 CLEAR, UNCLEAR, LOSS = (
@@ -430,7 +431,9 @@ def test_where_random_choices_raise_the_loss_the_gain_over_them_is_not_taken_for
 def test_the_same_verdict_at_both_ends_names_both(passed: Summary) -> None:
     summary = clear(passed)
     both = planted(summary, "kl", k=4, mean_tokens=3.0, gain_over_random_nats=CLEAR, recovered_fraction=HALF)
-    assert "Few tokens (k = 1 and 4, at most a quarter" in conclusion(dataclasses.replace(both, num_units=16.0))
+    said = dataclasses.replace(both, num_units=16.0)
+    assert "Few tokens (k = 1 and 4, at most a quarter" in conclusion(said)
+    assert "; 1 of the 12 long-range tokens, chosen by kl" in verdict_words(said)  # the fewest that show as much
 
 
 def test_a_gain_that_the_null_context_gives_as_well_need_not_be_information(passed: Summary) -> None:
@@ -512,3 +515,14 @@ def test_what_is_said_about_length_generalization(
             f"All 20 tokens are worth {interval(gain, 3)} nats more than the last {row}, as many as a training row has"
         )
         assert (cited in said) == (row in (8, 14))
+
+
+# --- what selection does
+
+
+@pytest.mark.parametrize("off", [CLEAR, LOSS])
+def test_an_optimism_of_random_choices_on_either_side_of_0_is_named(passed: Summary, off: Estimate) -> None:
+    held = dataclasses.replace(planted(passed, "random", optimism_nats=UNCLEAR), optimism_all_nats=UNCLEAR)
+    assert "the intervals of their optimism hold 0, as they must" in selection_words(held)
+    words = selection_words(planted(held, "random", k=4, optimism_nats=off))
+    assert "the interval of the optimism of random at k = 4 does not hold 0." in words and "as they must" not in words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from made_up import LENGTHS
 from planted_gains import made_up
@@ -15,6 +16,7 @@ from olmo_sparsity.statistics.single.measurement import Lengths, NullContext
 from olmo_sparsity.statistics.single.summary import Summary, beyond_gate_of, summarize
 from olmo_sparsity.view.as_json import lengths_json
 from olmo_sparsity.wording.captions import classes_caption, contrast_words
+from olmo_sparsity.wording.exploration import found_words
 from olmo_sparsity.wording.gates import (
     MAY_BE_GAP,
     NO_LONG_GAIN,
@@ -257,3 +259,19 @@ def test_the_words_about_lengths_state_how_much_lies_beyond_training() -> None:
     )
     assert "random positions (RandPos) below 64" in words(pose_method="randpos")
     assert "ordinary positions, no PoSE" in words(num_chunks=1)
+
+
+def test_exactly_half_of_the_targets_are_half_of_them() -> None:
+    """Of the four targets that need tokens, two need one."""
+    words = found_words(
+        "a.txt",
+        np.array([0, 1, 1, 4, np.inf]),
+        ks=[1, 2, 4],
+        selector="kl",
+        tolerance=0.05,
+        unit=("token", "tokens"),
+    )
+    assert words == (
+        "the long context changes the prediction of 4 of the 5 targets of a.txt by more than 0.05 nats; for half of them 1 token "
+        "chosen by kl is enough"
+    )
