@@ -35,9 +35,9 @@ def explain(
 ) -> Explanation:
     """Measure the one window before a place of a text, with the numbers that ``measure`` gives for ``window_at`` alone.
 
-    Among many windows it has the same losses, scores and choices, except of selectors that read how often tokens occur, which here
-    they do in this text alone. What is drawn by the seed and the number of the window, which
-    is 0 here, is another draw there: `random`, the visible sets of `lasso`, and resampled targets with the optimism.
+    Among many windows it has the same losses, scores and choices, except of selectors that read how often tokens occur: here in
+    this text alone. What is drawn by the seed and the number of the window, which is 0 here, is another draw there: `random`, the
+    visible sets of `lasso`, and resampled targets with the optimism.
 
     The null context is text from elsewhere in the document where it fits beside the window; otherwise the long-range tokens in
     random order. Resampled targets give the optimism of selectors that see the target. Candidates are never screened.
