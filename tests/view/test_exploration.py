@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
@@ -14,9 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from browser_pages import chromium, in_browser, load_page, violations_of
+from known_selectors import only_here as only_here
 from made_up_explorations import FULL, KS, LOCAL, made_up_exploration
 
 from olmo_sparsity.errors import UserError, printable
+from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.view.exploration import Exploration, Record
 
 HOSTILE = [
@@ -49,6 +52,21 @@ def path(exploration: Exploration, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_the_page_holds_the_record(path: Path, record: Record) -> None:
     (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', path.read_text(), re.DOTALL)
     assert msgspec.convert(json.loads(text), Record) == record
+
+
+@pytest.mark.usefixtures("only_here")
+def test_every_selector_has_its_colour_and_none_takes_that_of_the_page(exploration: Exploration) -> None:
+    """A selector that is measured by name only is on the page, and a selector may be named as a colour of the page is."""
+    shown = exploration.record.selectors
+    for name in ("bm25", "text"):
+        look = SELECTORS["bm25"].look
+        SELECTORS["text"] = dataclasses.replace(SELECTORS["bm25"], name="text")
+        record = msgspec.structs.replace(
+            exploration.record, selectors=[*shown, msgspec.structs.replace(shown[0], name=name)]
+        )
+        page = dataclasses.replace(exploration, record=record).to_html()
+        (colour,) = set(re.findall(rf"--{name}: (#[0-9a-f]+);", page.partition("@media")[0]))
+        assert (colour == look.on_light) == (name == "bm25")
 
 
 def test_the_page_loads_nothing_and_hostile_text_stays_text(path: Path) -> None:
