@@ -497,9 +497,14 @@ def test_groups_are_framed_and_counted_as_a_whole(browser: Any, tmp_path: Path) 
 
 
 @in_browser
-def test_a_notebook_runs_the_page_in_its_frame(browser: Any, exploration: Exploration, record: Record) -> None:
+def test_a_notebook_runs_the_page_in_its_frame(
+    browser: Any, exploration: Exploration, record: Record, tmp_path: Path
+) -> None:
+    (tmp_path / "notebook.html").write_text(
+        f"<!doctype html><body>{exploration._repr_html_()}</body>", encoding="utf-8"
+    )
     page = browser.new_page()
-    page.set_content(f"<!doctype html><body>{exploration._repr_html_()}</body>")
+    page.goto((tmp_path / "notebook.html").as_uri())
     inside = page.frame_locator("iframe")
     inside.locator(f'#document [data-token="{record.first_target}"]').click()
     kl = record.contexts["real"].kl_short_nats[0]
