@@ -44,7 +44,7 @@ class SetQuality:
 
 def quality(problem: Problem, groups: list[int]) -> SetQuality:
     """Return the loss of the target with some groups visible, and the divergence from the full-context prediction."""
-    positions = problem.groups.positions_of(0, np.array(groups, dtype=np.int64)) if groups else np.array([], np.int64)
+    positions = problem.groups.positions(np.array([0]), np.array([groups], dtype=np.int64))
     if len(positions) == 0:
         loss = surprisal(problem.log_p_short_1V, problem.targets_1)
         return SetQuality(float(loss), float(divergence(problem.log_p_long_1V, problem.log_p_short_1V)))

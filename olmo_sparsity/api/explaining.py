@@ -8,12 +8,11 @@ from typing import Any, Optional
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import find_place, window_before
 from olmo_sparsity.api.measuring import measured_tables
-from olmo_sparsity.api.opening import Model, with_settings
-from olmo_sparsity.config.units import block_size, check_unit
+from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.records.own_selectors import names_of
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.text.places import several_places_words
+from olmo_sparsity.text.places import EncodedText, TargetPlace, several_places_words
 from olmo_sparsity.view.excerpts import excerpt_of_rows
 from olmo_sparsity.view.explanation import Explanation
 from olmo_sparsity.view.one_window import ShownWindow
@@ -60,26 +59,27 @@ def explain(
     Raises:
         UserError: there is no such place, or a selector or k is not possible.
     """
+    found = find_place(model, text, at=at, target=target)
+    return explain_found(model, found, target=target, selectors=selectors, k=k, seed=seed, source=source, unit=unit)
+
+
+def explain_found(
+    model: Model,
+    found: tuple[EncodedText, TargetPlace],
+    *,
+    target: Optional[str],
+    selectors: Sequence[Any],
+    k: Optional[Sequence[int]] = None,
+    seed: Optional[int] = None,
+    source: str = "text",
+    unit: Optional[str] = None,
+) -> Explanation:
+    """As ``explain``, of a text that is encoded, and a place that was found in it (``target``: by this piece of text)."""
+    encoded, place = found
     selectors = names_of(selectors)
-    encoded, place = find_place(model, text, at=at, target=target)
-    configured, lengths = model.config.influence, model.lengths
-    seed = configured.seed if seed is None else seed
-    windows = window_before(model, encoded, place=place, seed=seed, source=source)
-    unit = configured.unit if unit is None else unit
-    check_unit(unit)
-    if k is None:
-        num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
-        k = [size for size in configured.k if size < num_groups] or [1]
-    settings = with_settings(
-        model,
-        selectors=list(dict.fromkeys([*selectors, "random"])),
-        k=list(k),
-        seed=seed,
-        resampled_draws=configured.resampled_draws,
-        unit=unit,
-        screen=None,  # one window is soon measured exactly
-        save_candidates=False,
-    )
+    draws = model.config.influence.resampled_draws
+    settings = settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
+    windows = window_before(model, encoded, place=place, seed=settings.seed, source=source)
     tables, manifest = measured_tables(model, windows, settings=settings)
     setup = ModelSetup.from_manifest(manifest)
     measured = setup_words(manifest["run"], setup)
@@ -102,9 +102,9 @@ def explain(
                 "real",
                 ks[-1],
                 ks,
-                unit,
+                settings.unit,
                 setup.visibility,
-                lengths.local_len,
+                model.lengths.local_len,
                 measured,
             )
             for name in dict.fromkeys(selectors)

@@ -13,9 +13,8 @@ import pyarrow as pa
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.api.chosen_windows import ChosenWindows, windows_of_document
 from olmo_sparsity.api.measuring import measured_tables, prepared_tables
-from olmo_sparsity.api.opening import Model, with_settings
+from olmo_sparsity.api.opening import Model, settings_of_text
 from olmo_sparsity.config import InfluenceConfig
-from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import begin_pretrained, is_measured, measure_parts
 from olmo_sparsity.records.selectors import SELECTORS
@@ -26,7 +25,6 @@ from olmo_sparsity.view.exploration import Exploration, record_of
 
 # What is measured where no selector is named. None of them sees the target, and those for a model from elsewhere take few passes.
 OF_RUN, OF_MODEL = ("kl", "attention"), ("attention", "nearest")
-CONTROL = "random"  # is measured beside them
 ID_DIGITS = 8  # of the fingerprint, in the name of a folder
 
 
@@ -66,34 +64,19 @@ def explore(
     Raises:
         UserError: no token of the text follows a full window, or a selector or k is not possible.
     """
-    configured, lengths = model.config.influence, model.lengths
-    seed = configured.seed if seed is None else seed
-    unit = configured.unit if unit is None else unit
-    check_unit(unit)
+    lengths = model.lengths
     if selectors is None:
         selectors = OF_RUN if model.opened.record is None else OF_MODEL
-    selectors = list(dict.fromkeys([*selectors, CONTROL]))
-    if k is None:
-        num_groups = -(-lengths.num_long_range // (block_size(unit) or 1))
-        k = [size for size in configured.k if size < num_groups] or [1]
     sees_target = any(name in SELECTORS and SELECTORS[name].sees_target for name in selectors)
-    settings = with_settings(
-        model,
-        selectors=selectors,
-        k=list(k),
-        seed=seed,
-        resampled_draws=configured.resampled_draws if sees_target else 0,
-        unit=unit,
-        screen=None,
-        save_candidates=False,
-    )
+    draws = model.config.influence.resampled_draws if sees_target else 0
+    settings = settings_of_text(model, selectors, k=k, seed=seed, unit=unit, resampled_draws=draws)
     encoded = encode_text(model.tokenizer, text)
     if len(encoded) <= lengths.full_len:
         raise UserError(
             f"{source}: {len(encoded):,} tokens, and a window takes {lengths.full_len} and the target behind them; explore a "
             "longer text, or a shorter context (--full-len)"
         )
-    windows = windows_of_document(model, encoded, seed=seed, source=source)
+    windows = windows_of_document(model, encoded, seed=settings.seed, source=source)
     tables, manifest = _measured(model, windows, settings=settings, folder=folder)
     setup = ModelSetup.from_manifest(manifest)
     null_contexts = windows.null_contexts
@@ -109,9 +92,9 @@ def explore(
             encoded=encoded,
             null_places_WM=null_contexts.places(np.arange(len(windows))) - begin,
             local_len=lengths.local_len,
-            unit=unit,
+            unit=settings.unit,
             setup=setup,
-            selectors=selectors,
+            selectors=settings.selectors,
         ),
     )
 

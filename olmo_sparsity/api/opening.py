@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from olmo_sparsity.api.arguments import typed
 from olmo_sparsity.config import Config, InfluenceConfig, fingerprint
 from olmo_sparsity.config.files import load_config, pretrained_config_path
+from olmo_sparsity.config.units import block_size, check_unit
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.selection.screening import RankingModel, check_proxy, open_ranking_model
 from olmo_sparsity.measure.setup.fit import fit_entries, refreshed_fit_entries
@@ -186,6 +187,49 @@ def open_configured(config: Config, run: Path) -> Model:
     config = dataclasses.replace(config, influence=config.influence.with_grid_of(config.num_groups))
     opened = open_configured_model(config, run)
     return Model(config, opened, opened.evaluator(config.influence))
+
+
+CONTROL = "random"  # is measured beside the selectors that are named
+
+
+def settings_of_text(
+    model: Model,
+    selectors: Sequence[str],
+    *,
+    k: Optional[Sequence[int]],
+    seed: Optional[int],
+    unit: Optional[str],
+    resampled_draws: int,
+) -> InfluenceConfig:
+    """Return how windows of one text are measured: exactly, with `random` beside the selectors.
+
+    Args:
+        model: the model.
+        selectors: names.
+        k: None: those of the configuration, as far as they leave some long-range tokens out.
+        seed: None: that of the configuration.
+        unit: None: that of the configuration.
+        resampled_draws: labels that are drawn in place of the target.
+
+    Raises:
+        UserError: a setting is not possible.
+    """
+    configured = model.config.influence
+    unit = configured.unit if unit is None else unit
+    check_unit(unit)
+    if k is None:
+        num_groups = -(-model.lengths.num_long_range // (block_size(unit) or 1))
+        k = [size for size in configured.k if size < num_groups] or [1]
+    return with_settings(
+        model,
+        selectors=list(dict.fromkeys([*selectors, CONTROL])),
+        k=list(k),
+        seed=configured.seed if seed is None else seed,
+        resampled_draws=resampled_draws,
+        unit=unit,
+        screen=None,
+        save_candidates=False,
+    )
 
 
 def with_settings(model: Model, **changes: Any) -> InfluenceConfig:

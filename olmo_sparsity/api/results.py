@@ -32,10 +32,8 @@ from olmo_sparsity.wording.setup import anchor_warning, data_words, measured_wor
 
 logger = logging.getLogger(__name__)
 # Columns of both tables that ``Results.tidy`` has.
-OF_WINDOW = [
-    *("window_id", "doc_id", "weight", "source", "target_class", "target_text"),
-    *("loss_short_nats", "loss_long_nats", "gain_long_nats"),
-]
+LOSSES_OF_WINDOW = ["loss_short_nats", "loss_long_nats", "gain_long_nats"]
+OF_WINDOW = ["window_id", "doc_id", "weight", "source", "target_class", "target_text", *LOSSES_OF_WINDOW]
 OF_SELECTION = ["window_id", "selector", "context", "draw", "sees_target", "num_evaluations"]
 
 
@@ -177,7 +175,7 @@ class Results:
         is_null = tidy["context"].isin(["null", "mimicry"])
         for name, shown in of_null.items():
             tidy[shown] = tidy[shown].where(~is_null, tidy[name])
-        tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), OF_WINDOW[-3:]] = np.nan
+        tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), LOSSES_OF_WINDOW] = np.nan
         return tidy.drop(columns=list(of_null))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -23,6 +23,9 @@ from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_fir
 from olmo_sparsity.config import Config, with_keys
 from olmo_sparsity.config.flags import parse_k, selectors_named
 from olmo_sparsity.errors import UserError
+
+if TYPE_CHECKING:
+    from olmo_sparsity.text.places import EncodedText, TargetPlace
 
 SHOWN = ("kl",)  # the selector that is shown where none is named: it does not see the target
 
@@ -86,9 +89,10 @@ def explain(
     ks = None if k is None else parse_k(k)
     if ks is not None:
         with_keys(loaded, {"influence": {"k": ks, "k_grid": None, "screen": None}}).check_k()
-    _check_place(loaded, folder, document, at=at, target=target)
+    found = _place_in(loaded, folder, document, at=at, target=target)
     logger.info(f"{folder}: loading the model, to measure one window")
-    from olmo_sparsity.api.explaining import explain as explain_place
+    from olmo_sparsity.api.chosen_windows import find_place
+    from olmo_sparsity.api.explaining import explain_found
     from olmo_sparsity.api.opening import open_configured
     from olmo_sparsity.view.console import print_json
     from olmo_sparsity.view.explanation import print_explanation
@@ -96,10 +100,10 @@ def explain(
 
     train_first(loaded, folder, share=WHOLE, asked=train, kind=None, out=None)
     with interruptible():
-        explanation = explain_place(
-            open_configured(loaded, folder),
-            document,
-            at=at,
+        opened = open_configured(loaded, folder)
+        explanation = explain_found(
+            opened,
+            found or find_place(opened, document, at=at, target=target),
             target=target,
             selectors=chosen or SHOWN,
             k=ks,
@@ -114,8 +118,10 @@ def explain(
         logger.info(str(explanation.save_html(html, overwrite=overwrite)))
 
 
-def _check_place(config: Config, run: Path, document: str, *, at: Optional[int], target: Optional[str]) -> None:
-    """Check that the place is there before torch is imported, by the tokenizer of a run.
+def _place_in(
+    config: Config, run: Path, document: str, *, at: Optional[int], target: Optional[str]
+) -> Optional[tuple[EncodedText, TargetPlace]]:
+    """Return the encoded document and the place, by the tokenizer of a run and before torch is imported; None: there is no run.
 
     Raises:
         UserError: there is no such place.
@@ -126,6 +132,7 @@ def _check_place(config: Config, run: Path, document: str, *, at: Optional[int],
     from olmo_sparsity.text.vocabulary import read_tokenizer
 
     manifest = manifest_of_kind(run, "run") if config.pretrained.model is None else None
-    if manifest is not None:
-        tokenizer, lengths = read_tokenizer(tokenizer_of_run(run, manifest)), config.measured_lengths
-        find_place(tokenizer, document, at=at, target=target, full_len=lengths.full_len, local_len=lengths.local_len)
+    if manifest is None:
+        return None
+    tokenizer, lengths = read_tokenizer(tokenizer_of_run(run, manifest)), config.measured_lengths
+    return find_place(tokenizer, document, at=at, target=target, full_len=lengths.full_len, local_len=lengths.local_len)

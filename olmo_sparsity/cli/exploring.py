@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -24,8 +23,6 @@ from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_fir
 from olmo_sparsity.config.flags import parse_k, selectors_named
 
 FOLDER = "explore"  # in the folder of the run: the tables, and the page where no file is named
-
-logger = logging.getLogger(__name__)
 
 
 def explore(

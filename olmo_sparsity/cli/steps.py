@@ -127,11 +127,10 @@ def train_first(
         is_folder_of_kind(out, kind)
     check_before_training(config)
     logger.info(f"{run}: not trained yet; training first")
+    # Selectors of one's own are no part of a run: its configuration is read where they are not loaded.
     of_package = [name for name in config.influence.selectors if SELECTORS[name].own is None]
-    with (
-        interruptible()
-    ):  # selectors of one's own are no part of a run: its configuration is read where they are not loaded
-        kept = dataclasses.replace(config.influence, selectors=of_package or InfluenceConfig().selectors)
+    kept = dataclasses.replace(config.influence, selectors=of_package or InfluenceConfig().selectors)
+    with interruptible():
         train(dataclasses.replace(config, influence=kept), run)
 
 

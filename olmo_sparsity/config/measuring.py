@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional, get_args
 
@@ -36,6 +36,18 @@ def parse_screen(text: str) -> dict[str, Any]:
             f"rankings are {', '.join(SCREEN_RANKINGS)}"
         )
     return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
+
+
+def _selector_flag(command: str, known: Iterable[str], *, also: Optional[Callable[[str], bool]] = None) -> Flag:
+    what = "Selector to measure" if also is None else "Selector to measure, or FILE.py:NAME, one of one's own"
+    return Flag(
+        f"{what}; repeat the option for several. Default: those of the configuration.",
+        (command,),
+        name="selector",
+        choices=(*known, ALL),
+        also=also,
+        parse=lambda names: {"selectors": selectors_named(names)},
+    )
 
 
 def _check_selectors(dotted: str, selectors: list[str], *, known: Iterable[str]) -> None:
@@ -98,15 +110,7 @@ class InfluenceConfig:
     selectors: list[str] = key(
         names_where(lambda selector: not selector.on_request, ALL_SELECTORS),
         f"Selectors to measure, of {', '.join(SELECTORS)}.",
-        flag=Flag(
-            "Selector to measure, or FILE.py:NAME, one of one's own; repeat the option for several. Default: those of the "
-            "configuration.",
-            ("influence",),
-            name="selector",
-            choices=(*SELECTORS, ALL),
-            also=is_own,
-            parse=lambda names: {"selectors": selectors_named(names)},
-        ),
+        flag=_selector_flag("influence", SELECTORS, also=is_own),
     )
     lasso_masks: int = key(
         64, "Number of random visible sets that `lasso` is fitted to in each window.", least=1, most=10**6
@@ -350,13 +354,7 @@ class ValidationConfig:
     selectors: list[str] = key(
         list(ALL_SELECTORS),
         f"Selectors to validate, of {', '.join(ALL_SELECTORS)}.",
-        flag=Flag(
-            "Selector to measure; repeat the option for several. Default: those of the configuration.",
-            ("validate",),
-            name="selector",
-            choices=(*ALL_SELECTORS, ALL),
-            parse=lambda names: {"selectors": selectors_named(names)},
-        ),
+        flag=_selector_flag("validate", ALL_SELECTORS),
     )
     needle_copies: list[int] = key(
         [1, 2], "Numbers of copies of the needle among the long-range tokens.", least=1, most=LARGEST_LENGTH

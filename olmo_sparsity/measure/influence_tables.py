@@ -131,7 +131,7 @@ class InfluenceTables:
         is_group_WS = groups_WS != NO_GROUP
         first_WS = np.take_along_axis(groups.first_WI, groups_WS, axis=1)
         tokens_WS = groups.num_tokens(np.arange(num_windows), groups_WS)
-        positions_P, tokens_W = _positions(first_WS, tokens_WS), tokens_WS.sum(axis=1)
+        positions_P, tokens_W = groups.positions(np.arange(num_windows), groups_WS), tokens_WS.sum(axis=1)
         num_groups_W = groups.num_groups_W
         cost = {n: num_evaluations(name, n, settings=settings) for n in np.unique(num_groups_W).tolist()}
 
@@ -275,17 +275,6 @@ def _choices(part: PartInfluence, selector: str) -> list[_Choice]:
         groups = part.contexts["null"].groups
         choices.append(_Choice(selector, "mimicry", 0, part.loss_short_W, part.mimicry[selector], groups))
     return choices
-
-
-def _positions(first_WS: np.ndarray, tokens_WS: np.ndarray) -> np.ndarray:
-    """Return the positions of all groups of all windows, int64, one group after the other.
-
-    Args:
-        first_WS: int64, the first position of each group.
-        tokens_WS: int64, the number of its tokens; 0 where there is no group.
-    """
-    tokens_G, begins_G = tokens_WS.ravel(), tokens_WS.cumsum() - tokens_WS.ravel()
-    return np.arange(tokens_G.sum()) + np.repeat(first_WS.ravel() - begins_G, tokens_G)
 
 
 def _lists(values: np.ndarray, lengths_W: np.ndarray) -> pa.ListArray:

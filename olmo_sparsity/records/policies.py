@@ -8,10 +8,10 @@ Shape letters: M long-range positions, E width of a head, P pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING
 
-from olmo_sparsity.records.selector import Look, Selector, by_window
+from olmo_sparsity.records.selector import Look, Selector, of_window
 from olmo_sparsity.records.window_input import WindowInput
 
 if TYPE_CHECKING:
@@ -98,29 +98,7 @@ def _quest(window: WindowInput) -> np.ndarray:
     return bounds.mean(axis=SUMMED_OVER_HEADS).repeat(PAGE)[: window.num_long_range]
 
 
-def _policy(
-    name: str,
-    function: Callable[[WindowInput], Any],
-    needs: tuple[str, ...],
-    *,
-    meaning: str,
-    definition: str,
-    look: Look,
-    num_passes: int = 1,
-) -> Selector:
-    return Selector(
-        name=name,
-        score=by_window(function, needs),
-        sees_target=False,
-        meaning=meaning,
-        definition=definition,
-        look=look,
-        num_evaluations=lambda size: num_passes,
-        cost=str(num_passes),
-        needs=frozenset(needs),
-        is_policy=True,
-        by_name_only=True,
-    )
+_policy = functools.partial(of_window, is_policy=True, num_passes=1)
 
 
 POLICIES: tuple[Selector, ...] = (
@@ -148,7 +126,7 @@ POLICIES: tuple[Selector, ...] = (
         meaning="sinks and recent: the first tokens, then the nearest {units}",
         definition="StreamingLLM: the first 4 tokens, the anchor included, then the nearest (Xiao et al. 2023, arXiv 2309.17453)",
         look=Look("#228833", "1", on_light="#1f7a2e", on_dark="#6fd183"),
-        num_passes=0,
+        num_passes=0,  # positions are known without the model
     ),
     _policy(
         "vatp",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, by_window
+from olmo_sparsity.records.selector import Look, ScoredWindows, Selector, of_window
 from olmo_sparsity.records.window_input import WindowInput
 
 if TYPE_CHECKING:
@@ -78,29 +78,21 @@ def _bm25(cache: ScoredWindows) -> np.ndarray:
 
 
 RULES: tuple[Selector, ...] = (
-    Selector(
-        name="same-token",
-        score=by_window(_same_token, ("token_ids",)),
-        sees_target=False,
+    of_window(
+        "same-token",
+        _same_token,
+        ("token_ids",),
         meaning="1 for tokens that are among the local tokens, too",
         definition="1 if the token is among the local tokens, too, else 0: the nearest such tokens, then the nearest others",
         look=Look("#44AA99", "<", on_light="#2b7f71", on_dark="#6fd0be"),
-        num_evaluations=lambda size: 0,
-        cost="0",
-        needs=frozenset({"token_ids"}),
-        by_name_only=True,
     ),
-    Selector(
-        name="rarest",
-        score=by_window(_rarest, ("frequencies",)),
-        sees_target=False,
+    of_window(
+        "rarest",
+        _rarest,
+        ("frequencies",),
         meaning="minus the number of times that the token occurs in the measured text",
         definition="minus the number of times that the token occurs in the measured text, all its documents",
         look=Look("#117733", ">", on_light="#117733", on_dark="#58c47c"),
-        num_evaluations=lambda size: 0,
-        cost="0",
-        needs=frozenset({"frequencies"}),
-        by_name_only=True,
     ),
     Selector(
         name="bm25",
@@ -114,16 +106,12 @@ RULES: tuple[Selector, ...] = (
         needs=frozenset({"token_ids"}),
         by_name_only=True,
     ),
-    Selector(
-        name="sentence-start",
-        score=by_window(_sentence_start, ("sentence_starts",)),
-        sees_target=False,
+    of_window(
+        "sentence-start",
+        _sentence_start,
+        ("sentence_starts",),
         meaning="1 for tokens that begin a sentence",
         definition="1 if the token begins a sentence, else 0: the nearest such tokens, then the nearest others",
         look=Look("#AA4499", "H", on_light="#93347f", on_dark="#e08dd0"),
-        num_evaluations=lambda size: 0,
-        cost="0",
-        needs=frozenset({"sentence_starts"}),
-        by_name_only=True,
     ),
 )

@@ -177,3 +177,41 @@ def by_window(function: ScoreOfWindow, needs: Iterable[str]) -> Callable[[Scored
         return cache.groups.sums(scores_WM.astype(np.float64))
 
     return score
+
+
+def of_window(
+    name: str,
+    function: ScoreOfWindow,
+    needs: tuple[str, ...],
+    *,
+    meaning: str,
+    definition: str,
+    look: Look,
+    num_passes: int = 0,
+    is_policy: bool = False,
+) -> Selector:
+    """Return a selector that asks a function about one window after the other (``by_window``), and is measured by name only.
+
+    Args:
+        name: of the selector.
+        function: returns a score for each long-range token, float [M].
+        needs: what it reads of a window.
+        meaning: as of ``Selector``, like the rest.
+        definition: of the score.
+        look: how it is drawn.
+        num_passes: of the model over the window, which all such selectors share.
+        is_policy: whether it chooses entries of a key-value cache.
+    """
+    return Selector(
+        name=name,
+        score=by_window(function, needs),
+        sees_target=False,
+        meaning=meaning,
+        definition=definition,
+        look=look,
+        num_evaluations=lambda size: num_passes,
+        cost=str(num_passes),
+        needs=frozenset(needs),
+        is_policy=is_policy,
+        by_name_only=True,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from html import escape
 from pathlib import Path
 from typing import Any, Optional
 
@@ -155,13 +154,10 @@ class Explanation:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        path = Path(out)
-        pages.write_page(path, self.to_html(), overwrite=overwrite)
-        return path
+        return pages.write_page(Path(out), self.to_html(), overwrite=overwrite)
 
     def _repr_html_(self) -> str:
-        page = escape(self.to_html(), quote=True)
-        return f'<iframe sandbox srcdoc="{page}" style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+        return pages.frame(self.to_html(), height=FRAME_HEIGHT, runs_scripts=False)
 
 
 def gains_of(window: ShownWindow) -> Iterator[Gains]:

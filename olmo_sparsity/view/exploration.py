@@ -6,7 +6,6 @@ Shape letters: W targets; M long-range positions; K measured k.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Optional
 
@@ -185,9 +184,7 @@ class Exploration:
         Raises:
             UserError: the file exists, and ``overwrite`` is False or this tool did not write it.
         """
-        path = Path(out)
-        pages.write_page(path, self.to_html(), overwrite=overwrite)
-        return path
+        return pages.write_page(Path(out), self.to_html(), overwrite=overwrite)
 
     def _facts(self) -> list[tuple[str, str]]:
         """Return what was measured, as names and values."""
@@ -205,11 +202,7 @@ class Exploration:
         return f"Exploration({self.record.num_targets:,} targets of {self.source}, selectors {names})"
 
     def _repr_html_(self) -> str:
-        page = escape(self.to_html(), quote=True)
-        return (
-            f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="width: 100%; height: {FRAME_HEIGHT}px; border: 0">'
-            "</iframe>"
-        )
+        return pages.frame(self.to_html(), height=FRAME_HEIGHT, runs_scripts=True)
 
 
 def record_of(

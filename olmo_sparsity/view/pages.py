@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Collection
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,14 @@ def check_free(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out}: the file exists; --overwrite replaces it, or choose another file")
 
 
-def write_page(out: Path, page: str, *, overwrite: bool) -> None:
-    """Write a page atomically, and make the folders above it.
+def frame(page: str, *, height: int, runs_scripts: bool) -> str:
+    """Return a page as a frame of a notebook, which may run the scripts of the page, and nothing else."""
+    sandbox = 'sandbox="allow-scripts"' if runs_scripts else "sandbox"
+    return f'<iframe {sandbox} srcdoc="{escape(page, quote=True)}" style="width: 100%; height: {height}px; border: 0"></iframe>'
+
+
+def write_page(out: Path, page: str, *, overwrite: bool) -> Path:
+    """Write a page atomically, and make the folders above it; return its path.
 
     Raises:
         UserError: what is there in the meantime must not be replaced.
@@ -142,3 +149,4 @@ def write_page(out: Path, page: str, *, overwrite: bool) -> None:
     make_folder(out.parent)
     check_free(out, overwrite)
     write_text(out, page)
+    return out

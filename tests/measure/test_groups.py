@@ -114,7 +114,9 @@ def test_groups_are_what_their_numbers_say() -> None:
         assert GROUPS.sizes_WI[w].tolist() == sizes + [0] * (6 - len(sizes))
         for number in range(1, len(sizes) + 1):
             for chosen in itertools.permutations(range(len(sizes)), number) if number < 4 else [range(number)]:
-                assert GROUPS.positions_of(w, np.array([*chosen, -1])).tolist() == positions_of(w, tuple(chosen))
+                assert GROUPS.positions(np.array([w]), np.array([[*chosen, -1]])).tolist() == positions_of(
+                    w, tuple(chosen)
+                )
     values_WM = np.random.default_rng(0).normal(size=(W, M)).astype(np.float32)
     sums_WI = GROUPS.sums(values_WM)
     for w, i in itertools.product(range(W), range(6)):

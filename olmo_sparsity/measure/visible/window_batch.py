@@ -101,22 +101,18 @@ class TokenGroups:
         """
         if self.is_single and (groups_RS != NO_GROUP).all():
             return [(np.arange(len(groups_RS)), groups_RS)]
-        tokens_RS = self.num_tokens(windows_R, groups_RS)
-        totals_R = tokens_RS.sum(axis=1)
+        totals_R = self.num_tokens(windows_R, groups_RS).sum(axis=1)
         by_size = []
         for total in np.unique(totals_R).tolist():
             rows_r = np.flatnonzero(totals_R == total)
-            tokens_rS, groups_rS = tokens_RS[rows_r], groups_RS[rows_r]
-            first_rS = np.where(tokens_rS > 0, self.first_WI[windows_R[rows_r, None], groups_rS], 0)
-            before_rS = np.cumsum(tokens_rS, axis=1) - tokens_rS
-            shifts = np.repeat((first_rS - before_rS).ravel(), tokens_rS.ravel())
-            by_size.append((rows_r, shifts.reshape(len(rows_r), total) + np.arange(total)))
+            by_size.append((rows_r, self.positions(windows_R[rows_r], groups_RS[rows_r]).reshape(len(rows_r), total)))
         return by_size
 
-    def positions_of(self, window: int, groups_S: np.ndarray) -> np.ndarray:
-        """Return the positions of some groups of one window, int64, group by group."""
-        ((_, positions_1S),) = self.rows_by_size(np.array([window]), groups_S[None])
-        return positions_1S[0]
+    def positions(self, windows_R: np.ndarray, groups_RS: np.ndarray) -> np.ndarray:
+        """Return the positions of all sets of groups, int64 [P], set by set and group by group; group -1 has none."""
+        tokens_G = self.num_tokens(windows_R, groups_RS).ravel()
+        first_G = self.first_WI[windows_R[:, None], groups_RS].ravel()
+        return np.arange(tokens_G.sum()) + np.repeat(first_G - (tokens_G.cumsum() - tokens_G), tokens_G)
 
     def subset(self, chosen_w: np.ndarray) -> TokenGroups:
         """Return the groups of some of the windows (int64 indices)."""
