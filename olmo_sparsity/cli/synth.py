@@ -116,7 +116,7 @@ def synth_bridge(
     from olmo_sparsity.wording.synthetic_tasks import bridge_lines
 
     loaded, folder = resolve_task(task, config, run, overrides=overrides)
-    check_bridge(loaded)
+    check_bridge(loaded.synthetic)
     tables = _measure(measure_bridge, task, loaded, folder, kind="bridge", out=out, shard=shard, overwrite=overwrite)
     if tables is not None:
         for line in bridge_lines(read_bridge([tables])):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from olmo_sparsity.config import Config, fingerprint
+from olmo_sparsity.config import Config, SyntheticConfig, fingerprint
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import is_measured, measure_parts
 from olmo_sparsity.measure.selection.predictions import Predictions
@@ -45,13 +45,12 @@ logger = logging.getLogger(__name__)
 LOCAL_LEN = 1  # the query
 
 
-def check_bridge(config: Config) -> None:
+def check_bridge(settings: SyntheticConfig) -> None:
     """Check that a task is one of which the bridge can be measured.
 
     Raises:
         UserError: it is not parity without a scratchpad.
     """
-    settings = config.synthetic
     if settings.task != "parity" or settings.scratchpad or settings.positions != "pose":
         raise UserError(
             f"synth bridge: synthetic.task = {settings.task}, synthetic.scratchpad = {settings.scratchpad}, "
@@ -74,8 +73,8 @@ def measure_bridge(
     Raises:
         UserError: the run or the folder is not usable, or the task is not parity without a scratchpad.
     """
-    check_bridge(config)
     settings = config.synthetic
+    check_bridge(settings)
     settings = dataclasses.replace(settings, test_rows=settings.bridge_rows, test_row_len=None)
     config = dataclasses.replace(config, synthetic=settings)
     opened = open_synthetic_run(config, run)
@@ -104,7 +103,15 @@ def measure_bridge(
         for cell, rows_w in cells_within(settings, window_ids_W):
             evaluator = make_evaluator(opened.model, hidden, full_len=cell.length + LOCAL_LEN, local_len=LOCAL_LEN)
             sequences = evaluated_sequences(config, cell.length, cell.k, background=opened.background).sequences
-            rows += bridge_rows(config, evaluator, device=opened.device, sequences=sequences, cell=cell, rows_w=rows_w)
+            rows += bridge_rows(
+                settings,
+                evaluator,
+                num_lasso_masks=config.influence.lasso_masks,
+                device=opened.device,
+                sequences=sequences,
+                cell=cell,
+                rows_w=rows_w,
+            )
         return {"parities": pa.Table.from_pylist(rows, schema=schema)}
 
     manifest = synthetic_manifest(config, run, opened=opened, kind="bridge", run_id=run_id, num_windows=num_windows)
@@ -120,9 +127,10 @@ def measure_bridge(
 
 
 def bridge_rows(
-    config: Config,
+    settings: SyntheticConfig,
     evaluator: Evaluator,
     *,
+    num_lasso_masks: int,
     device: torch.device,
     sequences: Sequences,
     cell: Cell,
@@ -131,8 +139,9 @@ def bridge_rows(
     """Return the rows of the table ``parities`` of some evaluated sequences of one length and sparsity.
 
     Args:
-        config: ``config.synthetic``, and ``influence.lasso_masks``.
+        settings: the selectors, and the seed.
         evaluator: the model.
+        num_lasso_masks: ``influence.lasso_masks``.
         device: where the model is.
         sequences: of the cell.
         cell: length and sparsity of the sequences, and the number of the first in the table.
@@ -144,17 +153,17 @@ def bridge_rows(
     planted_wk = np.stack([np.flatnonzero(row_T) for row_T in sequences.planted_BT[rows_w]])
     predictions = Predictions(
         evaluator,
-        WindowBatch(tokens_wT, targets_w, window_ids_W=first + rows_w, context="real", seed=config.synthetic.test_seed),
+        WindowBatch(tokens_wT, targets_w, window_ids_W=first + rows_w, context="real", seed=settings.test_seed),
         log_p_short_WV=short_log_probs(evaluator, tokens_wT),
-        num_lasso_masks=config.influence.lasso_masks,
+        num_lasso_masks=num_lasso_masks,
         with_kl=True,
-        with_attention=any_needs_attention(config.synthetic.bridge_selectors),
+        with_attention=any_needs_attention(settings.bridge_selectors),
     )
     scores = WindowScores(predictions, max_k=k)
     right_w = (predictions.log_p_long_WV.argmax(dim=-1) == targets_w).cpu().numpy()
     loss_planted_w = scores.losses(torch.from_numpy(planted_wk[:, None]).to(device))[:, 0]
     rows = []
-    for name in config.synthetic.bridge_selectors:
+    for name in settings.bridge_selectors:
         chosen_wk = rank(SELECTORS[name].score(scores))[:, :k]
         sets_wS = np.concatenate([np.arange(len(rows_w))[:, None], chosen_wk], axis=1)
         ((loss_w, kl_w),) = scores.evaluate_rows([sets_wS], with_kl=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from tokenizers import Tokenizer
 
-from olmo_sparsity.config import Config, fingerprint, to_dict
+from olmo_sparsity.config import Config, InfluenceConfig, ValidationConfig, fingerprint, to_dict
 from olmo_sparsity.config.keys import counted
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.measure.measurement import MeasurementPlan, PreparedMeasurement, run_measurement
@@ -51,14 +51,12 @@ class PlantedFindings:
     ranked_WM: dict[str, np.ndarray]  # of each selector: long-range positions, most influential first, int64
 
 
-def check_room(config: Config) -> None:
+def check_room(settings: ValidationConfig, num_long_range: int) -> None:
     """Check that there are as many long-range tokens as ``validation.k`` asks for.
 
     Raises:
         UserError: there are fewer.
     """
-    settings = config.validation
-    num_long_range = config.measured_lengths.num_long_range
     if max(settings.k) > num_long_range:
         raise UserError(
             f"validation.k = {list(settings.k)}: the planted windows have only {counted(num_long_range, 'long-range token')}"
@@ -86,7 +84,7 @@ def validate(
         UserError: the text, the model, the run or the folder is not usable, or there is no room to plant.
     """
     settings = config.validation
-    check_room(config)
+    check_room(settings, config.measured_lengths.num_long_range)
     opened = open_model(config, run)
     run_id = fingerprint(
         SCHEMA_VERSION,
@@ -103,18 +101,22 @@ def validate(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, folder=folder),
+        prepare=lambda: _prepare(settings, config.influence, opened, folder=folder),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMeasurement:
-    settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
-    natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
-    entries = fit_entries(opened, natural, drawn=config.influence)
+def _prepare(
+    settings: ValidationConfig, influence: InfluenceConfig, opened: OpenedModel, *, folder: Path
+) -> PreparedMeasurement:
+    lengths, num_windows = opened.lengths, settings.num_windows
+    # The windows that needles are planted into, fewer if the text has fewer.
+    num_natural = num_windows * len(_needle_kinds(settings))
+    natural = opened.windows(dataclasses.replace(influence, num_windows=num_natural))
+    entries = fit_entries(opened, natural, drawn=influence)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
-    evaluator = opened.evaluator(config.influence)
-    suites = _needle_suites(config, opened, natural)
+    evaluator = opened.evaluator(influence)
+    suites = _needle_suites(settings, opened, natural)
     logger.info(f"{folder}: {num_windows:,} windows of each of {len(suites)} suites, {', '.join(settings.selectors)}")
 
     def measure_part(window_ids_W: np.ndarray) -> dict[str, pa.Table]:
@@ -123,7 +125,14 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         for number in np.unique(suite_W).tolist():
             window_ids_w = window_ids_W[suite_W == number]
             windows = suites[number].subset(window_ids_w - number * num_windows)
-            findings = find_planted(evaluator, windows, window_ids_W=window_ids_w, config=config, device=opened.device)
+            findings = find_planted(
+                evaluator,
+                windows,
+                window_ids_W=window_ids_w,
+                settings=settings,
+                num_lasso_masks=influence.lasso_masks,
+                device=opened.device,
+            )
             planted_rows += _planted_rows(windows, window_ids_w, findings=findings, tokenizer=opened.tokenizer)
             found_rows += _found_rows(window_ids_w, findings)
         schema_of = schemas(lengths.num_long_range)
@@ -133,12 +142,12 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
         }
 
     of_validation = dataclasses.replace(
-        config.influence, selectors=settings.selectors, k=settings.k, screen=None, resampled_draws=0
+        influence, selectors=settings.selectors, k=settings.k, screen=None, resampled_draws=0
     )
     tokens_per_window = tokens_of_influence(of_validation, lengths)
     return PreparedMeasurement(
         num_windows=num_windows * len(suites),
-        part_size=part_size(config.influence.windows_per_part, tokens_per_window),
+        part_size=part_size(influence.windows_per_part, tokens_per_window),
         measure_part=measure_part,
         tokens_per_window=tokens_per_window,
         manifest_entries={
@@ -149,14 +158,14 @@ def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMe
     )
 
 
-def _needle_kinds(config: Config) -> list[tuple[str, int]]:
+def _needle_kinds(settings: ValidationConfig) -> list[tuple[str, int]]:
     """Return (suite, copies of the needle) of every suite of needles."""
-    return [(suite, copies) for suite in NEEDLES for copies in config.validation.needle_copies]
+    return [(suite, copies) for suite in NEEDLES for copies in settings.needle_copies]
 
 
-def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> list[PlantedWindows]:
+def _needle_suites(settings: ValidationConfig, opened: OpenedModel, natural: Windows) -> list[PlantedWindows]:
     """Plant each kind of needle, each number of times, into windows of its own; used repeatedly if there are too few."""
-    settings, kinds = config.validation, _needle_kinds(config)
+    kinds = _needle_kinds(settings)
     num_windows = settings.num_windows * len(kinds)
     if len(natural) < num_windows:
         logger.info(
@@ -173,7 +182,7 @@ def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> lis
                 copies,
                 rows_WT=rows_WT[own],
                 doc_ids=doc_ids[own],
-                num_long_range=config.measured_lengths.num_long_range,
+                num_long_range=opened.lengths.num_long_range,
                 tokenizer=opened.tokenizer,
                 seed=settings.seed,
             )
@@ -181,17 +190,13 @@ def _needle_suites(config: Config, opened: OpenedModel, natural: Windows) -> lis
     return suites
 
 
-def _natural_windows(config: Config, opened: OpenedModel, *, num_windows: int) -> Windows:
-    """Return the windows that needles are planted into, fewer if the text has fewer."""
-    return opened.windows(dataclasses.replace(config.influence, num_windows=num_windows))
-
-
 def find_planted(
     evaluator: Evaluator,
     planted: PlantedWindows,
     *,
     window_ids_W: np.ndarray,
-    config: Config,
+    settings: ValidationConfig,
+    num_lasso_masks: int,
     device: torch.device,
 ) -> PlantedFindings:
     """Return the losses of planted windows, and how every selector ranks their long-range positions.
@@ -200,10 +205,10 @@ def find_planted(
         evaluator: the model.
         planted: the windows.
         window_ids_W: int64, their numbers in the tables.
-        config: ``config.validation``, and ``influence.lasso_masks``.
+        settings: the selectors, and which k.
+        num_lasso_masks: ``influence.lasso_masks``.
         device: where the model is.
     """
-    settings = config.validation
     max_planted = planted.num_planted * MAX_NEEDLE_TOKENS
     rows_WT = torch.from_numpy(planted.rows_WT).to(device)
     tokens_WT, targets_W = rows_WT[:, :-1].contiguous(), rows_WT[:, -1].contiguous()
@@ -211,7 +216,7 @@ def find_planted(
         evaluator,
         WindowBatch(tokens_WT, targets_W, window_ids_W=window_ids_W, context="real", seed=settings.seed),
         log_p_short_WV=short_log_probs(evaluator, tokens_WT),
-        num_lasso_masks=config.influence.lasso_masks,
+        num_lasso_masks=num_lasso_masks,
         with_kl=any_asks_for_divergences(settings.selectors),
         with_attention=any_needs_attention(settings.selectors),
     )

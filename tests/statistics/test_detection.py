@@ -91,8 +91,12 @@ def planted_sums(num_terms: int) -> PlantedWindows:
 
 def test_selectors_find_everything_in_a_model_that_needs_exactly_what_was_planted(tiny_config: Config) -> None:
     selectors = ["unmask-one", "mask-one", "kl", "greedy", "lasso"]
-    config = dataclasses.replace(tiny_config, validation=ValidationConfig(selectors=selectors, k=[1, 2]))
-    options = {"window_ids_W": np.arange(40), "config": config, "device": torch.device("cpu")}
+    options = {
+        "window_ids_W": np.arange(40),
+        "settings": ValidationConfig(selectors=selectors, k=[1, 2]),
+        "num_lasso_masks": tiny_config.influence.lasso_masks,
+        "device": torch.device("cpu"),
+    }
     planted = planted_sums(1)
     findings = find_planted(Evaluator(Adder(1), 8, path="plain"), planted, **options)  # type: ignore[arg-type]
     where = planted.truth_WM.argmax(axis=1)
