@@ -19,7 +19,6 @@ from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRo
 from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
-from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from olmo_sparsity.wording.units import units_words
 
@@ -94,11 +93,7 @@ def _words(comparison: Comparison) -> str:
     warnings = "".join(
         f"{subject.label}: {words} "
         for subject in comparison.subjects
-        for words in (
-            optimism_warning(subject),
-            anchor_warning(subject.summary.setup),
-            earlier_words(subject.summary),
-        )
+        for words in (optimism_warning(subject), anchor_warning(subject.summary.setup))
         if words
     )
     units = units_words(comparison.subjects[0].summary)

@@ -25,7 +25,6 @@ from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
 from olmo_sparsity.storage.folders import make_folder
 from olmo_sparsity.wording.gates import failed_gates, gates_words
-from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -142,7 +141,7 @@ def caption(figure: Figure, summary: Summary, *, words: str, handles: Sequence[L
             write_above(figure, failed)
         return
     data = f"{measured_words(summary)}. {data_words(summary)}; {length_words(summary.lengths)} {gates_words(summary)}"
-    sentences = (words, units_words(summary), data, anchor_warning(summary.setup), earlier_words(summary))
+    sentences = (words, units_words(summary), data, anchor_warning(summary.setup))
     text = " ".join(filter(None, map(str.strip, sentences)))
     caption_text(figure, text, last=_measured_in_short(summary), handles=handles, columns=columns)
     if failed := failed_gates(summary):

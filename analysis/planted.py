@@ -28,8 +28,6 @@ THIRDS = ((0.2, "<"), (0.0, "o"), (-0.2, ">"))  # offset and marker of near, mid
 
 def _suite_title(suite: Suite) -> str:
     """Return the suite and its number of planted tokens."""
-    if suite.suite not in SUITES:  # finished tables may hold planted correlations, which are no longer measured
-        return f"{suite.suite}, {suite.num_planted} planted"
     return f"{SUITES[suite.suite]}, {suite.num_planted} {'copy' if suite.num_planted == 1 else 'copies'}"
 
 

@@ -288,7 +288,7 @@ def _selection_columns(windows: InventedWindows, rng: np.random.Generator) -> di
     common_WM = rng.integers(0, 64, (num_windows, num_long_range), dtype=np.int16)
     choices = []
     no_gain_W = np.zeros(num_windows, np.float32)
-    newest_rng = np.random.default_rng(len(windows.window_ids_W))  # for the rows that tables have since version 4
+    newest_rng = np.random.default_rng(len(windows.window_ids_W))  # of its own, so that the other rows stay as they are
     for selector, invented in SELECTORS.items():
         contexts = [("real", 0), ("null", 0)]
         has_draws = invented.sees_target or selector == "random"

@@ -62,11 +62,10 @@ def configuration_reference() -> str:
 
 def columns_reference() -> str:
     """Return every table with its columns, their types and meanings."""
-    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, columns_of
+    from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS
 
     blocks = []
-    for table in COLUMNS:
-        columns = columns_of(table)
+    for table, columns in COLUMNS.items():
         lines = [
             f"### {table}",
             "",

@@ -8,16 +8,12 @@ from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from olmo_sparsity.statistics.several.subjects import pairing_of
 from olmo_sparsity.statistics.single.measurement import Measurement
-from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
-from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import write_part
-from olmo_sparsity.tables.schemas import schemas, schemas_of
+from olmo_sparsity.tables.schemas import schemas
 from olmo_sparsity.wording.comparison import pairing_words
 
 LENGTHS = {"local_len": 8, "full_len": 20, "train_len": 8, "max_position": 20, "num_chunks": 2, "num_long_range": 12}
@@ -102,8 +98,8 @@ def made_up_tables(
     setup = setup or {}
     is_pretrained = "model" in setup
     rng = np.random.default_rng(seed)
-    added_rng = np.random.default_rng([seed, 1])  # for what tables have since version 3
-    newest_rng = np.random.default_rng([seed, 2])  # for what tables have since version 4
+    added_rng = np.random.default_rng([seed, 1])  # of its own, so that the other numbers stay as they are
+    newest_rng = np.random.default_rng([seed, 2])  # likewise
     gap_rng = np.random.default_rng([seed, 3])
     document = np.sort(np.r_[np.arange(num_documents), rng.integers(0, num_documents, num_documents // 2)])
     rng.shuffle(document)
@@ -239,26 +235,9 @@ def made_up_tables(
 
 
 def _is_new(row: dict[str, Any]) -> bool:
-    """Return True for rows that tables have since version 4."""
+    """Return True for rows whose numbers, and whose order, come from ``newest_rng``."""
     context = row.get("context")
     return context == "null-resampled" or (context == "resampled" and row["selector"] == "random")
-
-
-def as_version_3(folder: Path) -> Path:
-    """Turn tables into what version 3 wrote: other columns, and drawn labels for seeing selectors under the real context."""
-    manifest = read_json(folder / "manifest.json")
-    for table, schema in schemas_of(manifest, version="3").items():
-        for path in (folder / table).glob("*.parquet"):
-            part = pq.read_table(path)
-            if table == "selections":
-                is_drawn = pc.field("context").isin(["resampled", "null-resampled"])
-                was_measured = (pc.field("context") == "resampled") & pc.field("sees_target")
-                part = part.filter(~is_drawn | was_measured)
-            if table == "windows":
-                part = part.append_column("single_luck_nats", part["single_optimism_nats"])
-            metadata = {**part.schema.metadata, b"schema_version": b"3"}
-            write_parquet(part.select(schema.names).replace_schema_metadata(metadata), path)
-    return folder
 
 
 def kl_share(selector: str) -> np.ndarray:

@@ -55,6 +55,7 @@ def planted_length(
     windows = pd.DataFrame({"window_id": np.arange(len(document_W)), "doc_id": [f"{d:016x}" for d in document_W]})
     windows["weight"] = 1.0 + document_W % 3
     windows["gain_long_nats"] = long_gain + rng.normal(0, 0.1, len(windows))
+    windows["loss_short_nats"], windows["loss_short_no_gap_nats"] = 4.0, 4.0
     windows["kl_short_nats"], windows["null_kl_short_nats"] = 0.3, 0.7
     divergences = {}
     for line in (ATTENTION, NULL, RANDOM, LineKey("random", "null")):

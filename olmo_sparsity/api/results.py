@@ -23,8 +23,8 @@ from olmo_sparsity.statistics.single.spectrum import spectrum_frame
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary, summarize
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.tables.parts import missing_parts
-from olmo_sparsity.tables.reading import check_values, find_tables, folder_version, read_manifest, read_table
-from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, SCHEMA_VERSION, schemas_of, tables_of
+from olmo_sparsity.tables.reading import check_values, find_tables, read_manifest, read_table
+from olmo_sparsity.tables.schemas import COLUMNS, RESAMPLED, schemas_of, tables_of
 from olmo_sparsity.view.as_json import selection_json
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.gates import gates_words
@@ -121,12 +121,7 @@ class Results:
             raise UserError("windows: there are no windows")
         is_of_them = pc.field("window_id").isin(windows["window_id"].combine_chunks())
         tables = {"windows": windows, "selections": selections.filter(is_of_them)}
-        return gathered_from(
-            self.manifest,
-            lambda table, columns: [tables[table].select(columns)],
-            where="selections",
-            tables_version=self._version,
-        )
+        return gathered_from(self.manifest, lambda table, columns: [tables[table].select(columns)], where="selections")
 
     def spectrum(self) -> pd.DataFrame:
         """Return the dependency spectrum target by target: how many long-range tokens each needs.
@@ -177,11 +172,6 @@ class Results:
             tidy[shown] = tidy[shown].where(~is_null, tidy[name])
         tidy.loc[tidy["context"].isin(list(RESAMPLED.values())), LOSSES_OF_WINDOW] = np.nan
         return tidy.drop(columns=list(of_null))
-
-    @property
-    def _version(self) -> str:
-        """The schema version of the tables that were read."""
-        return (self.folder and folder_version(self.folder, "windows")) or SCHEMA_VERSION
 
     def _table(self, name: str, frame: pd.DataFrame) -> pa.Table:
         """Return a DataFrame as the table that it was.

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal, Optional
 
 from olmo_sparsity.config.flags import EVERY_MEASUREMENT, Flag
 from olmo_sparsity.config.keys import LARGEST_LENGTH, check_values, key, require
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.measured import plain_name, telling_name
 
-# Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
 RopeScaling = Literal["none", "linear", "dynamic", "yarn"]
 
 
@@ -108,7 +107,7 @@ class PretrainedConfig:
         """Name of the folder of results: that of the model, its revision and its scaling. The model must be given."""
         assert self.model is not None
         scaling = "" if self.scaling is None else f"-{self.rope_scaling}{self.rope_factor:g}"
-        return slug(self.model) + (f"-{_plain(self.revision)}" if self.revision else "") + scaling
+        return slug(self.model) + (f"-{plain_name(self.revision)}" if self.revision else "") + scaling
 
     def check_used(self) -> None:
         """Check that nothing is said about a pretrained model where there is none.
@@ -147,19 +146,5 @@ def slug(name: str) -> str:
     """Return a short name for folders: ``owner-model`` of a name on the hub, the last telling parts of a path."""
     path = Path(name).expanduser()
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not path.exists():
-        return _plain(name)
-    return _plain(telling_name(path.absolute().with_suffix("") if path.suffix == ".gguf" else path.absolute()))
-
-
-def telling_name(path: PurePath) -> str:
-    """Return the last part of a path; of a checkpoint or a snapshot, the last parts that tell of what."""
-    parts = [part for part in path.parts if _plain(part)] or [str(path)]
-    untelling: list[str] = []
-    while len(parts) > 1 and UNINFORMATIVE_NAMES.fullmatch(parts[-1]):
-        untelling.insert(0, parts.pop())
-    kept = [part[:12] if len(part) == 40 else part for part in untelling if part not in ("checkpoints", "snapshots")]
-    return "-".join([parts[-1], *kept])
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80]
+        return plain_name(name)
+    return plain_name(telling_name(path.absolute().with_suffix("") if path.suffix == ".gguf" else path.absolute()))

@@ -58,7 +58,7 @@ def different_keys(
 ) -> Iterator[DifferentKey]:
     """Yield the keys that a trained model depends on and in which two configurations differ.
 
-    A key that one of them lacks was added after it was written; it had its default value.
+    A key that one of them lacks has its default value.
 
     Args:
         first: a configuration as a manifest holds it (``to_dict``).

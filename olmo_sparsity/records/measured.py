@@ -1,16 +1,32 @@
-"""What was measured: the lengths of its windows, the pretrained model, and the token in front."""
+"""What was measured: the lengths of its windows, the pretrained model, and the token in front.
+
+The entries ``context``, ``model``, ``anchor`` and ``fit.anchor`` of manifests are written from these records and read into them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Optional
+import re
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Optional
+
+from msgspec import Meta
 
 # Words of manifests that numbers and sentences are looked up by.
 Visibility = Literal["hidden", "contextual"]
 PositionIDs = Literal["kept", "compact"]
 AnchorChoice = Literal["bos", "none"]
+ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
 Estimand = Literal["targets", "documents", "given"]
 NullContext = Literal["same-source", "any-source", "same-document", "shuffled"]
+
+# Last parts of a path that do not tell which model it holds: checkpoints, and snapshots of the hub's cache.
+UNINFORMATIVE_NAMES = re.compile(r"step\d+(-unsharded)?|latest|checkpoints|snapshots|main|[0-9a-f]{40}")
+# Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
+Length = Annotated[int, Meta(ge=1, le=10**8)]
+# Both keys are there.
+OfBothChoices = Annotated[dict[AnchorChoice, float], Meta(min_length=2)]
+OfBothLengths = Annotated[dict[ComparedLength, Optional[AnchorChoice]], Meta(min_length=2)]
 
 
 @dataclass(frozen=True)
@@ -33,8 +49,55 @@ class MeasuredLengths:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Lengths of the experiment in tokens, and the position IDs of training.
+
+    Attributes:
+        local_len: L, tokens that the model always sees.
+        full_len: Lbar, tokens of a window.
+        num_long_range: M, the long-range tokens of a window.
+        train_len: tokens of a training row; None: none is known, as of a pretrained model of which none is stated.
+        max_position: position IDs of training rows lie below this; None: not known.
+        pose_method: how a training row gets its position IDs; None: no training row is known.
+        num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
+        pose_contents: which text the chunks of a training row hold; None: no training row is known.
+        min_preceding: tokens that every target has before it, where that was set; None: those of a window.
+        train_len_is_stated: True where the user has stated ``train_len``, of a pretrained model; ``max_position`` is then its
+            own number of positions.
+    """
+
+    local_len: Length
+    full_len: Length
+    num_long_range: Length
+    train_len: Optional[int] = None
+    max_position: Optional[int] = None
+    pose_method: Optional[Literal["pose", "randpos"]] = None
+    num_chunks: Optional[int] = None
+    pose_contents: Optional[Literal["contiguous", "uniform", "matched"]] = None
+    min_preceding: Optional[int] = None
+    train_len_is_stated: Optional[bool] = None
+
+    @property
+    def is_ceiling(self) -> bool:
+        """True if training rows are at least as long as the full context, so that nothing lies beyond them."""
+        return self.train_len is not None and self.train_len >= self.full_len
+
+    @property
+    def len_before_gain(self) -> int:
+        """The number of recent tokens from which changes are counted: a training row, or where none is known the local ones."""
+        return self.local_len if self.train_len is None else self.train_len
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
+        """Read the lengths from the manifest of a folder of tables."""
+        settings = manifest.get("influence", manifest)  # a curve records some of them itself
+        recorded = {**manifest["context"], "min_preceding": settings.get("min_preceding")}
+        return cls(**{field.name: recorded[field.name] for field in fields(cls) if field.name in recorded})
+
+
+@dataclass(frozen=True)
 class ModelRecord:
-    """A pretrained model, as manifests hold it under ``model``.
+    """A pretrained model.
 
     Attributes:
         name: its folder, file or hub repository, as it was given.
@@ -58,6 +121,12 @@ class ModelRecord:
     tokenizer_sha256: str
     rope_scaling: Optional[str] = None
 
+    @property
+    def short_name(self) -> str:
+        """The name on the hub, or the last part of the path that tells which model it is, and how its positions are scaled."""
+        name = telling_name(PurePath(self.name)) if self.revision is None else self.name
+        return name if self.rope_scaling is None else f"{name} {self.rope_scaling}"
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -70,3 +139,59 @@ class Anchor:
 
     id: int
     text: str
+
+
+@dataclass(frozen=True)
+class AnchorCheck:
+    """Mean losses of the same windows with a BOS in front and without.
+
+    Attributes:
+        chosen: with which the model was measured.
+        text: the BOS, as the tokenizer writes it.
+        num_windows: how many windows.
+        loss_short_nats: with the local tokens alone, of each choice.
+        loss_long_nats: with all tokens, of each choice.
+        standard_error_short_nats: of the difference of the two means with the local tokens alone; None: it is not known.
+        standard_error_nats: the same with all tokens.
+        lower_with: the choice with which each mean is lower; None: these windows do not decide it.
+    """
+
+    chosen: AnchorChoice
+    text: str
+    num_windows: int
+    loss_short_nats: OfBothChoices
+    loss_long_nats: OfBothChoices
+    standard_error_short_nats: Optional[float]
+    standard_error_nats: Optional[float]
+    lower_with: OfBothLengths
+
+    @property
+    def other(self) -> AnchorChoice:
+        """The choice with which the model was not measured."""
+        return "none" if self.chosen == "bos" else "bos"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more windows would change nothing: a mean is lower with the other choice, or both with the chosen one."""
+        found = set(self.lower_with.values())
+        return self.other in found or None not in found
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether neither mean is known to be lower with either choice."""
+        return not any(self.lower_with.values())
+
+
+def telling_name(path: PurePath) -> str:
+    """Return the last part of a path; of a checkpoint or a snapshot, the last parts that tell of what."""
+    parts = [part for part in path.parts if plain_name(part)] or [str(path)]
+    untelling: list[str] = []
+    while len(parts) > 1 and UNINFORMATIVE_NAMES.fullmatch(parts[-1]):
+        untelling.insert(0, parts.pop())
+    kept = [part[:12] if len(part) == 40 else part for part in untelling if part not in ("checkpoints", "snapshots")]
+    return "-".join([parts[-1], *kept])
+
+
+def plain_name(name: str) -> str:
+    """Return a name that a folder can have."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80]

@@ -110,7 +110,7 @@ class BridgePoint:
 
 
 def setting_of(manifest: dict[str, Any], *, where: Path) -> Setting:
-    """Return the setting that the manifest of a measurement records; keys that were added since it was written have defaults.
+    """Return the setting that the manifest of a measurement records.
 
     Raises:
         UserError: a key of the manifest, in the file ``where``, is missing or wrong.

@@ -13,7 +13,17 @@ from olmo_sparsity.config import Config
 from olmo_sparsity.config.synthetic import Background, TaskName, TaskPositions
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.kinds import KINDS, is_kind
-from olmo_sparsity.records.measured import Anchor, AnchorChoice, Estimand, NullContext, PositionIDs, Visibility
+from olmo_sparsity.records.measured import (
+    Anchor,
+    AnchorCheck,
+    Estimand,
+    Length,
+    Lengths,
+    ModelRecord,
+    NullContext,
+    PositionIDs,
+    Visibility,
+)
 from olmo_sparsity.storage.files import (
     CHECKSUM,
     is_as_written,
@@ -27,14 +37,13 @@ from olmo_sparsity.storage.typed import check_type
 
 logger = logging.getLogger(__name__)
 
-# Larger numbers than any table has; what is larger still is no number of ours, and memory is allocated by some of them.
-Length = Annotated[int, Meta(ge=1, le=10**8)]
+# Larger numbers than any folder has.
 Parts = Annotated[int, Meta(ge=1, le=10**7)]
 Count = Annotated[int, Meta(ge=1, le=10**10)]
 Total = Annotated[int, Meta(ge=0)]
 Unit = Annotated[str, Meta(pattern="^(token|word|sentence|block:[1-9][0-9]*)$")]
 
-# A key with a default may be missing: in manifests of unfinished folders, or of earlier versions.
+# A key with a default may be missing: in unfinished folders, or of some kinds.
 
 
 class Checkpoint(Struct):
@@ -64,60 +73,6 @@ class Run(Struct):
     environment: dict[str, Any] = {}
 
 
-class Lengths(Struct):
-    """Entry ``context`` of a folder of tables."""
-
-    local_len: Length
-    full_len: Length
-    num_long_range: Length
-    train_len: Optional[int] = None
-    max_position: Optional[int] = None
-    num_chunks: Optional[int] = None
-    pose_method: Optional[Literal["pose", "randpos"]] = None
-    pose_contents: Optional[Literal["contiguous", "uniform", "matched"]] = None
-    train_len_is_stated: Optional[bool] = None
-
-
-class Model(Struct):
-    """A pretrained model."""
-
-    name: str
-    weights_sha256: str
-    num_parameters: int
-    dtype: str
-    revision: Optional[str] = None
-    tokenizer_sha256: str = ""
-    architecture: str = ""
-    max_position: int = 0
-    rope_scaling: Optional[str] = None
-
-
-class AnchorLosses(Struct):
-    """The mean losses with each choice of the first token."""
-
-    bos: float
-    none: float
-
-
-class AnchorsLowerWith(Struct):
-    """The choice of the first token with which each mean loss is lower; None: that is not decided."""
-
-    long: Optional[AnchorChoice]
-    short: Optional[AnchorChoice] = None
-
-
-class AnchorCheck(Struct):
-    """What another first token gives."""
-
-    loss_long_nats: AnchorLosses
-    text: str
-    num_windows: int
-    standard_error_nats: Optional[float] = None
-    loss_short_nats: AnchorLosses | UnsetType = UNSET
-    standard_error_short_nats: Optional[float] = None
-    lower_with: AnchorsLowerWith | UnsetType = UNSET
-
-
 class Fit(Struct):
     """What was checked of a pretrained model."""
 
@@ -127,7 +82,7 @@ class Fit(Struct):
 class Suite(Struct):
     """A suite of planted windows."""
 
-    suite: str
+    suite: Literal["needle-name", "needle-number"]
     num_planted: int
     full_len: int
     local_len: int
@@ -188,7 +143,7 @@ class Tables(AnyTables, kw_only=True):
     influence: Influence | UnsetType = UNSET
     validation: Validation | UnsetType = UNSET
     suites: list[Suite] = []
-    model: Optional[Model] = None
+    model: Optional[ModelRecord] = None
     anchor: Optional[Anchor] = None
     fit: Optional[Fit] = None
 
@@ -211,10 +166,9 @@ class SyntheticTables(AnyTables, kw_only=True):
     train_lengths: tuple[int, int]
     training_seed: int
     hide_tokens: bool
-    # Tables from before there were these keys have the defaults.
-    modulus: Annotated[int, Meta(ge=2)] = 2
-    background: Background = "noise"
-    num_chunks: Count = 2
+    modulus: Annotated[int, Meta(ge=2)]
+    background: Background
+    num_chunks: Count
     test_row_len: Optional[Count] = None
     training_seconds: Optional[float] = None
     selectors: list[str] = []
@@ -255,7 +209,7 @@ class Pretrained(Struct):
     """Of the results of a pretrained model."""
 
     status: str = ""
-    model: Model | UnsetType = UNSET
+    model: ModelRecord | UnsetType = UNSET
 
 
 class Exported(Struct):
@@ -327,7 +281,7 @@ def checked(manifest: dict[str, Any], *needed: str, where: Path) -> dict[str, An
 
 @cache  # one line for each folder, however often it is read
 def _warn_of_none(where: Path) -> None:
-    logger.warning(f"{where}: it has no {CHECKSUM}, as before this version, so a value that was changed is not noticed")
+    logger.warning(f"{where}: it has no {CHECKSUM}, so a value that was changed is not noticed")
 
 
 def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
@@ -338,11 +292,13 @@ def need(manifest: dict[str, Any], *keys: str, where: Path) -> None:
     """
     for key in keys:
         if manifest.get(key) is None:
-            raise UserError(f"{where}: key {key} is missing; the file is damaged, or was changed")
+            raise UserError(
+                f"{where}: key {key} is missing; the file is damaged, or of another version of olmo-sparsity"
+            )
 
 
 def read_config_of(run: Path) -> Config:
-    """Return the configuration that a run was made with. Keys that were added since have their defaults.
+    """Return the configuration that a run was made with. Keys that it lacks have their defaults.
 
     Raises:
         UserError: there is no manifest of a run, or a value in it is wrong.

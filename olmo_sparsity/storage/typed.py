@@ -61,9 +61,8 @@ def _explain(message: str) -> str:
     key = path.strip("`").removeprefix("$").removeprefix(".")
     missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
     if missing:
-        return (
-            f"key {f'{key}.' if key else ''}{missing[1]} is missing; the file is damaged, or no file of olmo-sparsity"
-        )
+        name = f"{key}." if key else ""
+        return f"key {name}{missing[1]} is missing; the file is damaged, or of another version of olmo-sparsity"
     reason = reason.replace("`", "")
     reason = reason[:1].lower() + reason[1:]
     return f"{f'key {key}: ' if key else ''}{reason}; the file is damaged, or was changed"

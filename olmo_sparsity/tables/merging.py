@@ -21,8 +21,8 @@ from olmo_sparsity.storage.folders import make_folder, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of, write_manifest
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import finalize, missing_parts, part_number, part_path
-from olmo_sparsity.tables.reading import DAMAGED, check_identity, check_values, folder_version, is_readable, version_of
-from olmo_sparsity.tables.schemas import SCHEMA_VERSION, tables_of
+from olmo_sparsity.tables.reading import DAMAGED, check_identity, check_schema, check_values
+from olmo_sparsity.tables.schemas import tables_of
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +100,7 @@ def read_verified_part(path: Path, table: str, *, part: Optional[int], manifest:
     except DAMAGED:
         raise UserError(f"{path}: damaged, or no Parquet file") from None
     check_identity(content.schema, path, manifest=manifest, table=table, part=part)
-    if not is_readable(content.schema, table, manifest=manifest):
-        raise UserError(
-            f"{path}: schema version {version_of(content.schema)}, or other columns than those of {table}, {SCHEMA_VERSION}"
-        )
+    check_schema(content.schema, path, manifest=manifest, table=table)
     check_values(content, table, where=path, manifest=manifest)
     return content
 
@@ -224,15 +221,6 @@ def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
     merged = manifest_of_kind(out, first["kind"])
     if merged is not None:
         manifests[out] = merged
-    versions = {folder: _any_version(folder, manifest) for folder, manifest in manifests.items()}
-    known = {folder: version for folder, version in versions.items() if version is not None}
-    for folder, version in known.items():
-        other = next(iter(known))
-        if version != known[other]:
-            raise UserError(
-                f"{folder}: tables of schema version {version}, and those of {other} are of version {known[other]}; parts of "
-                "different versions are not merged: measure the older ones again"
-            )
     for folder, manifest in manifests.items():
         for key in SAME_IN_MANIFESTS:
             if manifest.get(key) != first.get(key):
@@ -240,12 +228,6 @@ def _check_same_measurement(sources: list[Path], out: Path) -> dict[str, Any]:
                     f"{folder}: from another measurement than {sources[0]}: {key} is {manifest.get(key)}, not {first.get(key)}"
                 )
     return first
-
-
-def _any_version(folder: Path, manifest: dict[str, Any]) -> Optional[str]:
-    """Return the schema version of the parts of a folder; None: there are none."""
-    found = (folder_version(folder, table) for table in tables_of(manifest))
-    return next((version for version in found if version is not None), None)
 
 
 def _copy_parts(source: Path, out: Path, *, manifest: dict[str, Any]) -> int:

@@ -24,7 +24,7 @@ from olmo_sparsity.storage.folders import folder_name, manifest_of_kind
 from olmo_sparsity.storage.manifests import need, read_manifest_of
 from olmo_sparsity.tables.checksums import read_verified
 from olmo_sparsity.tables.parts import check_no_more_parts, part_path
-from olmo_sparsity.tables.schemas import COLUMNS, READABLE_VERSIONS, SCHEMA_VERSION, schemas_of
+from olmo_sparsity.tables.schemas import COLUMNS, SCHEMA_VERSION, schemas_of
 
 # What pyarrow raises for damaged files; names of columns that are no UTF-8 are found by Python.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -50,21 +50,6 @@ def read_manifest(folder: Path, kind: str = "influence") -> dict[str, Any]:
     return manifest
 
 
-def version_of(schema: pa.Schema) -> str:
-    """Return the schema version that the metadata of a file name."""
-    return (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
-
-
-def folder_version(folder: Path, table: str) -> Optional[str]:
-    """Return the schema version of the first part of a table; None: there is no part that can be read."""
-    for path in sorted((folder / table).glob("part-*.parquet")):
-        try:
-            return version_of(pq.read_schema(check_regular(path)))
-        except DAMAGED:
-            continue
-    return None
-
-
 def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -> pq.ParquetFile:
     """Open a part and check its schema and version. Only the file's footer is read.
 
@@ -82,29 +67,28 @@ def _open_part(path: Path, table: str, *, kind: str, manifest: dict[str, Any]) -
         ) from None
     except DAMAGED:
         raise UserError(f"{path}: not a Parquet file, or cut short; measure again with --overwrite") from None
-    version = version_of(schema)
-    if not is_readable(schema, table, manifest=manifest):
-        raise UserError(
-            f"{path}: schema version {version} and columns {', '.join(schema.names)}; this is olmo-sparsity's "
-            f"{table} table, version {SCHEMA_VERSION}, with {', '.join(schemas_of(manifest)[table].names)}; measure again"
-        )
+    check_schema(schema, path, manifest=manifest, table=table)
     return file
 
 
-def is_readable(schema: pa.Schema, table: str, *, manifest: dict[str, Any]) -> bool:
-    """Return True if a file has the columns of a table, of this version or of an older one that is read."""
-    version = version_of(schema)
-    return version in READABLE_VERSIONS and schema.equals(
-        schemas_of(manifest, version=version)[table], check_metadata=False
-    )
+def check_schema(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], table: str) -> None:
+    """Check that a file has the columns of a table.
 
-
-def _in_this_version(part: pa.Table, *, columns: Optional[list[str]], expected: pa.Schema) -> pa.Table:
-    """Return a part with the columns of this version; those that an older one lacks are null."""
-    for name in expected.names if columns is None else columns:
-        if name not in part.column_names:
-            part = part.append_column(name, pa.nulls(len(part), expected.field(name).type))
-    return part.select(expected.names if columns is None else columns)
+    Raises:
+        UserError: another version wrote it, or it has other columns.
+    """
+    version = (schema.metadata or {}).get(b"schema_version", b"none").decode(errors="replace")
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: schema version {version}, written by another version of olmo-sparsity, which this one, of schema version "
+            f"{SCHEMA_VERSION}, does not read; measure again with `olmo-sparsity {KINDS[manifest['kind']].command} --overwrite`"
+        )
+    expected = schemas_of(manifest)[table]
+    if not schema.equals(expected, check_metadata=False):
+        raise UserError(
+            f"{path}: columns {', '.join(schema.names)}; this is olmo-sparsity's {table} table, with "
+            f"{', '.join(expected.names)}; measure again with `olmo-sparsity {KINDS[manifest['kind']].command} --overwrite`"
+        )
 
 
 def check_identity(schema: pa.Schema, path: Path, *, manifest: dict[str, Any], table: str, part: Optional[int]) -> None:
@@ -194,10 +178,8 @@ def _parts(
     wanted = None if window_ids is None else set(window_ids)
     kind = next(kind.name for kind in KINDS.values() if table in kind.tables)
     manifest = read_manifest(folder, kind)
-    expected = schemas_of(manifest)[table]
     check_no_more_parts(folder, table, num_parts=manifest["num_parts"])
     num_rows = 0
-    versions: dict[str, Path] = {}
     same: dict[str, list[Any]] = {}
     for number in range(manifest["num_parts"]):
         if wanted is not None and not wanted:
@@ -205,12 +187,6 @@ def _parts(
         path = part_path(folder, table, part=number)
         with _open_part(path, table, kind=kind, manifest=manifest) as file:
             check_identity(file.schema_arrow, path, manifest=manifest, table=table, part=number)
-            versions.setdefault(version_of(file.schema_arrow), path)
-            if len(versions) > 1:
-                raise UserError(
-                    f"{path}: schema version {version_of(file.schema_arrow)}, and {next(iter(versions.values()))} has "
-                    f"version {next(iter(versions))}; measure again with --overwrite"
-                )
             try:
                 if wanted is not None:
                     ids = read_verified(file, path, columns=["window_id"])["window_id"]
@@ -218,15 +194,14 @@ def _parts(
                     if not in_part:
                         continue
                     wanted -= in_part
-                present = columns and [name for name in columns if name in file.schema_arrow.names]
-                part = read_verified(file, path, columns=present)
+                part = read_verified(file, path, columns=columns)
             except DAMAGED:
                 raise UserError(
                     f"{path}: damaged; measure again with `olmo-sparsity {KINDS[kind].command} --overwrite`"
                 ) from None
         check_values(part, table, where=path, manifest=manifest, same=same)
         num_rows += len(part)
-        yield _in_this_version(part.replace_schema_metadata(None), columns=columns, expected=expected)
+        yield part.replace_schema_metadata(None).select(columns or part.column_names)
     num_windows = manifest.get("num_windows")
     if table in ONE_ROW_PER_WINDOW and wanted is None and num_windows is not None and num_rows != num_windows:
         raise UserError(
@@ -238,11 +213,10 @@ def _parts(
 def read_parts(folder: Path, table: str, *, columns: Optional[list[str]] = None) -> Iterator[pa.Table]:
     """Yield the parts of a table of a finished folder, with all columns or some of them.
 
-    Only one part is in memory at a time. All rows of a window are in the same part. Of tables of an older version, columns that
-    they lack are null.
+    Only one part is in memory at a time. All rows of a window are in the same part.
 
     Raises:
-        UserError: raised at the first part that is missing, damaged, or of another schema than this version reads.
+        UserError: raised at the first part that is missing, damaged, or of another schema.
     """
     return _parts(folder, table, columns=columns)
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from olmo_sparsity.records.kinds import KINDS
 
 SCHEMA_VERSION = "4"
-READABLE_VERSIONS = ("3", SCHEMA_VERSION)  # the columns that an older version lacks are null when they are read
 RESAMPLED = {
     "real": "resampled",
     "null": "null-resampled",
@@ -30,8 +29,6 @@ class Column:
         one_per_position: lists of length M, one entry for each long-range position; of groups one for each of them.
         only_of_groups: is there where ``influence.unit`` is not token.
         only_of_places: is there where ``synthetic.test_row_len`` is given.
-        since: the first version whose tables have it.
-        last: the last one.
         least: the smallest number that it may hold.
         is_position: its numbers are long-range positions, 0 to M - 1.
         as_many_as: the column whose lists have as many entries, row by row.
@@ -44,8 +41,6 @@ class Column:
     one_per_position: bool = False
     only_of_groups: bool = False
     only_of_places: bool = False
-    since: str = "3"
-    last: str = SCHEMA_VERSION
     least: Optional[int] = None
     is_position: bool = False
     as_many_as: Optional[str] = None
@@ -149,7 +144,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             pa.float32(),
             "Loss with the local tokens directly behind the anchor, where a row of training begins (position IDs from 1 on; "
             "without an anchor from 0 on). In L_short they keep their positions at the end of the window, behind a gap.",
-            since="4",
         ),
         _LOSS_LONG,
         Column("gain_long_nats", pa.float32(), "Long gain: loss_short_nats - loss_long_nats."),
@@ -170,7 +164,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "loss_train_len_no_gap_nats",
             pa.float32(),
             "Loss with the last train_len tokens directly behind the anchor, as a row of training has them, or null.",
-            since="4",
         ),
         Column(
             "gain_beyond_nats",
@@ -198,13 +191,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "kl_short_to_long_nats",
             pa.float32(),
             "KL(p_{}, p_all): what showing all tokens costs on a token drawn from p_{}.",
-            since="4",
         ),
         Column(
             "entropy_short_nats",
             pa.float32(),
             "Entropy of p_{}; its mean is that of loss_short_nats if p_{} is calibrated.",
-            since="4",
         ),
         Column(
             "single_optimism_nats",
@@ -212,10 +203,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             "Optimism of `unmask-one` at k = 1: mean of log q_j(y) - log p_{}(y) + KL(p_{}, q_j) over tokens y drawn from p_{}, "
             "with q_j the prediction under the visible set {j}, and j the position that is chosen for y; null if `unmask-one` is "
             "not measured, or screened.",
-            since="4",
         ),
-        Column("null_single_optimism_nats", pa.float32(), "The same under the null context.", since="4"),
-        Column("single_luck_nats", pa.float32(), "Of version 3: the mean of log q_j(y) - log p_{}(y) alone.", last="3"),
+        Column("null_single_optimism_nats", pa.float32(), "The same under the null context."),
     ),
     "selections": (
         _WINDOW_ID,
@@ -298,7 +287,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             _FLOATS,
             "KL(p_{}, p_{J_k}) for each k, what showing J_k costs on a token drawn from p_{}; null in contexts without a drawn "
             "token.",
-            since="4",
             as_many_as="k",
         ),
     ),
@@ -423,21 +411,13 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 
 
-def columns_of(table: str, version: str = SCHEMA_VERSION) -> list[Column]:
-    """Return the columns that a table of a version has."""
-    return [column for column in COLUMNS[table] if int(column.since) <= int(version) <= int(column.last)]
-
-
-def schemas(
-    num_long_range: int, unit: str = "token", *, has_places: bool = False, version: str = SCHEMA_VERSION
-) -> dict[str, pa.Schema]:
+def schemas(num_long_range: int, unit: str = "token", *, has_places: bool = False) -> dict[str, pa.Schema]:
     """Return the Arrow schema of every table.
 
     Args:
         num_long_range: M.
         unit: of groups (``influence.unit``).
         has_places: whether planted tokens lie inside a row or beyond it (``synthetic.test_row_len``).
-        version: of the schema, one of ``READABLE_VERSIONS``.
     """
     has_groups = unit != "token"
 
@@ -449,19 +429,19 @@ def schemas(
         table: pa.schema(
             [
                 (column.name, arrow_type(column))
-                for column in columns_of(table, version)
+                for column in columns
                 if (has_groups or not column.only_of_groups) and (has_places or not column.only_of_places)
             ]
         )
-        for table in COLUMNS
+        for table, columns in COLUMNS.items()
     }
 
 
-def schemas_of(manifest: dict[str, Any], *, version: str = SCHEMA_VERSION) -> dict[str, pa.Schema]:
-    """Return the Arrow schema of every table of the folder of a manifest, in one of the ``READABLE_VERSIONS``."""
+def schemas_of(manifest: dict[str, Any]) -> dict[str, pa.Schema]:
+    """Return the Arrow schema of every table of the folder of a manifest."""
     unit = manifest.get("influence", {}).get("unit", "token")
     has_places = manifest.get("test_row_len") is not None
-    return schemas(manifest["context"]["num_long_range"], unit, has_places=has_places, version=version)
+    return schemas(manifest["context"]["num_long_range"], unit, has_places=has_places)
 
 
 def tables_of(manifest: dict[str, Any]) -> list[str]:

@@ -117,7 +117,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 def describe(folder: Path) -> list[str]:
     """Return lines about a finished preparation: what it holds, how fast it was, and what was skipped."""
-    manifest = read_manifest_of(folder, "splits", "speed", "documents", "tokens", "bytes", "skipped", "unclosed")
+    manifest = read_manifest_of(
+        folder, "splits", "speed", "documents", "tokens", "bytes", "skipped", "broken", "removed", "unclosed"
+    )
     lines = [
         f"{folder / split}: {entry['documents']:,} documents, {entry['tokens']:,} tokens"
         for split, entry in manifest["splits"].items()
@@ -128,14 +130,14 @@ def describe(folder: Path) -> list[str]:
         seconds = max(speed["seconds"] - speed["tokenizer_seconds"], 1e-3)
         total += f"; {speed['bytes'] / seconds / 1e6:,.1f} MB/s, {speed['tokens'] / seconds:,.0f} tokens/s"
     lines.append(total)
-    broken = manifest.get("broken", [])  # older ones have none
+    broken = manifest["broken"]
     for reason, count in manifest["skipped"].items():
         lines.append(f"skipped: {count:,} {reason} records")
         if reason == "broken" and broken:
             lines += broken if count <= len(broken) else [*broken, f"and {count - len(broken):,} more"]
     lines += [
         f"removed from {split}: {count:,} documents that share {NGRAM} consecutive tokens with the training split"
-        for split, count in manifest.get("removed", {}).items()
+        for split, count in manifest["removed"].items()
     ]
     lines += [f"{name}: its last document has no EOS; it is kept" for name in manifest["unclosed"]]
     return lines

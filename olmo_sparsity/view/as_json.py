@@ -17,9 +17,9 @@ from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
 from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
+from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.curves import model_labels
-from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import anchor_warning, overlap_words
 
 Json = dict[str, Any]
@@ -92,8 +92,7 @@ def summary_json(summary: Summary) -> Json:
         "overlap_percent": summary.overlap_percent,
         "overlap_words": overlap_words(summary),
         **{name: _plain(summary.of_windows(name)) for name in WINDOW_QUANTITIES},
-        "tables_version": summary.tables_version,
-        "earlier_tables": earlier_words(summary) or None,
+        "tables_version": SCHEMA_VERSION,
         **lengths_json(summary.lengths),
         "source": summary.source,
         "split": summary.split,

@@ -11,7 +11,6 @@ from olmo_sparsity.view.console import comparison_table
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.wording.comparison import comparison_words, optimism_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gap_words, gate_words
-from olmo_sparsity.wording.selection import earlier_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
 from olmo_sparsity.wording.units import units_words
 
@@ -42,7 +41,6 @@ def write_comparison(subjects: list[Subject], out: Path, *, overwrite: bool = Fa
         subjects=comparison.subjects,
         pairings=list(zip(comparison.pairings, pairings_words(comparison), strict=True)),
         optimism_warning=optimism_warning,
-        earlier_words=earlier_words,
         verdicts=comparison_words(comparison),
         gap_words=gap_words,
         gate_words=gate_words,

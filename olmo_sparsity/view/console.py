@@ -59,7 +59,7 @@ from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
 from olmo_sparsity.wording.evidence import harm_words, verdict_words
 from olmo_sparsity.wording.gates import gate_sentences, gates_words
 from olmo_sparsity.wording.numbers import verdict
-from olmo_sparsity.wording.selection import earlier_words, selection_words
+from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import (
     anchor_warning,
     data_words,
@@ -166,15 +166,13 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     gates = (
         anchor_warning(summary.setup),
         *gate_sentences(summary),
-        earlier_words(summary),
         harm_words(summary) if summary.blind_selectors else "",
     )
     items += [Sentence(sentence, is_bold=True) for sentence in gates if sentence]
     if summary.blind_selectors:
         items.append(blind_table(summary, pairs))
     if summary.seeing_selectors:
-        if not earlier_words(summary):
-            items.append(Sentence(selection_words(summary)))
+        items.append(Sentence(selection_words(summary)))
         items.append(selection_table(summary, pairs))
     items.append(spectrum_table(measured.spectra, summary))
     items += [Sentence(sentence) for sentence in spectrum_sentences(measured.spectra, summary)]
@@ -295,7 +293,6 @@ def print_comparison(subjects: list[Subject], *, every: bool = False, as_json: b
             overlap_words(summary),
             anchor_warning(summary.setup),
             optimism_warning(subject),
-            earlier_words(summary),
         )
         items += [Sentence(f"  {sentence}", is_bold=True) for sentence in warnings if sentence]
     first, *later = comparison.labels

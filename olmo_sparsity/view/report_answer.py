@@ -9,7 +9,7 @@ from olmo_sparsity.view.result_table import ResultTable
 from olmo_sparsity.view.summary_tables import blind_table, selection_table
 from olmo_sparsity.wording.evidence import evidence_sentences, verdict_words
 from olmo_sparsity.wording.gates import beyond_gate_words, fragile_words, gate_words
-from olmo_sparsity.wording.selection import earlier_words, selection_words
+from olmo_sparsity.wording.selection import selection_words
 from olmo_sparsity.wording.setup import anchor_warning, data_words, length_words, measured_words, overlap_words
 from olmo_sparsity.wording.units import all_tokens_words, units_words
 
@@ -54,7 +54,7 @@ def answer(summary: Summary, first: str) -> Answer:
     tables = [blind_table(summary)]
     if summary.seeing_selectors:
         tables.append(selection_table(summary))
-        notes.append(earlier_words(summary) or selection_words(summary))
+        notes.append(selection_words(summary))
     return Answer(
         verdict=verdict_words(summary, first),
         gates=[

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Optional, Union
 
+from olmo_sparsity.records.measured import ModelRecord
 from olmo_sparsity.statistics.several.comparison import ComparedSubject, Comparison, ComparisonRow, main_rows
 from olmo_sparsity.statistics.several.subjects import CHOSEN, Pairing
 from olmo_sparsity.statistics.single.measurement import Estimand, Measurement
-from olmo_sparsity.statistics.single.model_setup import MeasuredModel, ModelSetup
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.evidence import harm_words
 from olmo_sparsity.wording.gates import gates_of_models_words
@@ -113,7 +114,7 @@ def setup_differences(first: ModelSetup, second: ModelSetup) -> list[str]:
     return words
 
 
-def _short_model(model: MeasuredModel) -> str:
+def _short_model(model: ModelRecord) -> str:
     return f"{model.short_name}, {model.dtype}, weights {model.weights_sha256[:DIGITS]}"
 
 

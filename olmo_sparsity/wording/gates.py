@@ -58,25 +58,25 @@ def gate_words(summary: Summary, *, short: bool = False) -> str:
     if short:
         return f"GATE FAILED: {gate_reason(summary)}."
     number = f" ({_signed(gain)})" if gain.has_interval else ""
-    if summary.may_be_gap and at_gate is not None and at_gate.has_interval:
+    if summary.may_be_gap and at_gate.has_interval:
         number = f": it is {_signed(gain)} in place, and {_signed(at_gate)} from the local tokens {WITHOUT_GAP}"
     return f"GATE FAILED: {gate_reason(summary)}{number}, so no recovered fraction is shown."
 
 
 def _without_gap_words(summary: Summary) -> str:
     """Return what is left of a long gain without the cost of the gap, as the end of a sentence; empty where the gap costs
-    nothing that is seen, or is not known to cost anything."""
+    nothing that is seen."""
     at_gate = summary.gate_gain_nats
-    if at_gate is None or not at_gate.has_interval or _signed(at_gate) == _signed(summary.long_gain_nats):
+    if not at_gate.has_interval or _signed(at_gate) == _signed(summary.long_gain_nats):
         return ""
     return f", and from the local tokens {WITHOUT_GAP} {_signed(at_gate)}"
 
 
 def gap_words(summary: Summary) -> str:
     """Return what the gap in front of the local tokens costs, and of a clear long gain the share, in one sentence; empty where
-    it was not measured."""
+    there is no gap."""
     cost, gain = summary.gap_cost_nats, summary.long_gain_nats
-    if cost is None or summary.setup.positions == "compact":  # then there is no gap
+    if summary.setup.positions == "compact":
         return ""
     share = f", {cost.mean / gain.mean:.0%} of the long gain" if gain.is_above_zero and cost.mean > 0 else ""
     return f"The gap in the position IDs in front of the local tokens costs {interval(cost, 3)} nats{share}."

@@ -6,7 +6,6 @@ from olmo_sparsity.statistics.single.measurement import SelectionKey
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.wording.numbers import interval
 
-NAMES = "optimism and corrected gain"
 ALL_TOKENS = "all tokens"
 RANDOM = "random"  # the selector that is the check
 SELECTION_CAPTION = (
@@ -16,29 +15,15 @@ SELECTION_CAPTION = (
 )
 
 
-def earlier_words(summary: Summary) -> str:
-    """Return that the tables are of a version without optimism, and what to do; else nothing."""
-    if summary.has_optimism:
-        return ""
-    return (
-        f"These tables are of an earlier version ({summary.tables_version}): their gains on resampled targets, there called "
-        f"luck, lack the cost of showing a set, so they are no optimism, and {NAMES} are not shown; measuring again "
-        "(`olmo-sparsity influence --overwrite`) gives them."
-    )
-
-
 def selection_words(summary: Summary) -> str:
     """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
     words = [
         "What selection does: a selector that sees the target gains by choosing for this target alone, and optimism is how much; "
         "read the corrected gain.",
         *_checks(summary),
+        "The short-context prediction, from which labels are drawn, need not be calibrated: its entropy minus its loss is "
+        f"{interval(summary.calibration_nats, 3)} nats.",
     ]
-    if summary.calibration_nats is not None:
-        words.append(
-            "The short-context prediction, from which labels are drawn, need not be calibrated: its entropy minus its loss is "
-            f"{interval(summary.calibration_nats, 3)} nats."
-        )
     return " ".join(words)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import subprocess
 import sys
@@ -169,23 +168,6 @@ def test_what_is_missing_or_cannot_be_compared(
     measure(with_windows_of_many_documents(tiny_config, k=[2]), other)
     with pytest.raises(UserError, match="different k"):
         figures_of(scale.draw([runs[0], other]))
-
-
-def test_finished_tables_of_planted_correlations_are_drawn(runs: list[Path], tmp_path: Path) -> None:
-    run = Path(shutil.copytree(runs[0], tmp_path / "run", symlinks=True))
-    folder = list_finished(run, "validation")[-1]
-    text = (folder / "manifest.json").read_text()
-    write_manifest(folder, json.loads(text.replace("needle-number", "planted-sum")))
-    for path in sorted((folder / "planted").iterdir()):
-        table = pq.read_table(path)
-        suites = pa.array([suite.replace("needle-number", "planted-sum") for suite in table["suite"].to_pylist()])
-        write_parquet(
-            table.set_column(table.schema.get_field_index("suite"), table.schema.field("suite"), suites), path
-        )
-    titles = [axis.get_title() for axis in drawn(planted, [run]).axes]
-    assert [title.split("\n")[0] for title in titles] == [
-        "needle: name, 1 copy", "needle: name, 2 copies", "planted-sum, 1 planted", "planted-sum, 2 planted",
-    ]  # fmt: skip
 
 
 def test_too_few_windows_and_no_gain_get_different_words(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_an_export_has_the_numbers_of_its_run_with_no_option(
 def test_an_export_that_lost_its_bos_is_warned_about(
     measurement: Callable[[Config, Path], Path], bos_run: Path, tiny_config: Config, other_text: Path, tmp_path: Path
 ) -> None:
-    """As earlier versions wrote it. It takes more windows than are measured, and these stay the first ones."""
+    """It takes more windows than are measured, and these stay the first ones."""
     export = export_hf(bos_run, tmp_path / "hf").folder
     (export / "manifest.json").unlink()  # it has hashes of what changes here
     content = json.loads((export / "config.json").read_text())

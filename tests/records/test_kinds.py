@@ -20,6 +20,7 @@ OF_TEXT = {**WHOLE, "context": LENGTHS, "run": "demo", "source": "builtin", "spl
 OF_TASK = {
     **WHOLE, "context": {"max_position": 12, "num_long_range": 8}, "task": "parity", "scratchpad": False,
     "positions": "pose", "max_sparsity": 2, "train_lengths": [4, 8], "training_seed": 0, "hide_tokens": False,
+    "modulus": 2, "background": "noise", "num_chunks": 2,
 }  # fmt: skip
 MANIFESTS: dict[str, dict[str, Any]] = {
     "influence": OF_TEXT,

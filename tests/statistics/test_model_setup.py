@@ -11,9 +11,9 @@ import pytest
 from made_up import ANCHOR_CHECK, CONTEXTUAL, MODEL, PRETRAINED, made_up_tables
 from planted_gains import made_up, mean
 
-from olmo_sparsity.records.measured import Anchor
+from olmo_sparsity.records.measured import Anchor, ModelRecord
 from olmo_sparsity.statistics.single.measurement import OF_ROW, Lengths, load
-from olmo_sparsity.statistics.single.model_setup import MeasuredModel, ModelSetup, subject_name, subject_names
+from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name, subject_names
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, Summary, summarize
 from olmo_sparsity.view.as_json import setup_json, summary_json
 from olmo_sparsity.wording.comparison import setup_differences
@@ -46,12 +46,8 @@ def checked(chosen: str, **changes: Any) -> ModelSetup:
     """Return the setup of a measurement with or without the anchor, whose check of the first token found this."""
     manifest: dict[str, Any] = copy.deepcopy(CONTEXTUAL)
     manifest["anchor"] = CONTEXTUAL["anchor"] if chosen == "bos" else None
-    check = {**ANCHOR_CHECK, "chosen": chosen, **changes}
-    manifest["fit"]["anchor"] = {key: value for key, value in check.items() if value != "left out"}
+    manifest["fit"]["anchor"] = {**ANCHOR_CHECK, "chosen": chosen, **changes}
     return ModelSetup.from_manifest(manifest)
-
-
-EARLIER = {"lower_with": "left out", "standard_error_short_nats": "left out"}  # in manifests of earlier versions
 
 
 def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor() -> None:
@@ -63,9 +59,7 @@ def test_a_manifest_without_a_setup_is_of_a_run_with_hidden_tokens_and_no_anchor
 
 def test_the_setup_of_a_pretrained_model_is_read_to_its_place(pretrained: Summary) -> None:
     setup = pretrained.setup
-    assert setup.model == MeasuredModel(
-        "someone/Made-Up-2M", "main-commit", MODEL["weights_sha256"], 2_345_678, "bfloat16"
-    )
+    assert setup.model == ModelRecord(**MODEL)
     assert (setup.visibility, setup.anchor) == ("contextual", Anchor(7, "<bos>"))
     assert setup.anchor_check is not None and setup.anchor_check.loss_long_nats == {"bos": 3.2912, "none": 2.5493}
     shown = setup_json(setup)
@@ -158,22 +152,10 @@ def test_that_nothing_was_decided_is_said_with_the_number_of_windows(chosen: str
     assert setup_json(setup)["anchor_warning"] == words
 
 
-@pytest.mark.parametrize(
-    ("standard_error", "begins"),
-    [(0.0, "WARNING"), (0.049, "WARNING"), (0.051, "Whether"), (None, ""), ("left out", "")],
-)
-def test_in_earlier_manifests_two_standard_errors_of_the_loss_with_all_tokens_decide(
-    standard_error: Any, begins: str
-) -> None:
-    """They looked once, and at that loss alone. Where the error is not known, as of one window, nothing is said."""
-    losses = {"bos": 3.1, "none": 3.0}
-    setup = checked("bos", loss_long_nats=losses, standard_error_nats=standard_error, **EARLIER)
-    words = anchor_warning(setup)
-    assert bool(words) == bool(begins) and words.startswith(begins)
-    assert "local tokens alone" not in words
-    better = checked("none", loss_long_nats=losses, standard_error_nats=standard_error, **EARLIER)
-    assert anchor_warning(better).startswith("Whether" if begins == "Whether" else "")
-    assert not anchor_warning(better).startswith("WARNING")
+def test_of_one_document_nothing_is_said_about_the_anchor() -> None:
+    """Without the error of a mean nothing is decided, however far apart the losses are."""
+    unknown = {"standard_error_nats": None, "standard_error_short_nats": None}
+    assert anchor_warning(checked("bos", lower_with={"short": None, "long": None}, **unknown)) == ""
 
 
 def test_without_a_check_there_is_no_warning() -> None:

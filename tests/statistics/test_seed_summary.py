@@ -193,7 +193,6 @@ def test_seeds_whose_candidates_were_ranked_in_different_precisions_are_refused(
 
 
 def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
-    """Measurements of earlier versions, which do not say the positions, are pooled with kept ones."""
     runs = [made_up_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2)]
     first, second = (made_up_measurement(run, 0.2) for run in runs)
 
@@ -202,6 +201,7 @@ def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
         influence = {**manifest["influence"], "positions": name}
         write_manifest(folder, {**manifest, "positions": name, "influence": influence})
 
+    positions(first, "kept")
     positions(second, "kept")
     assert len(read_seeds(runs).of_seeds) == 2
     positions(second, "compact")

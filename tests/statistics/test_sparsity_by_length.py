@@ -135,8 +135,14 @@ def test_measurements_that_differ_in_more_than_length_are_refused(other: dict[st
 
 def test_a_length_at_which_candidates_were_screened_is_refused() -> None:
     """Only where they are those of the selector; ``attention`` has none."""
-    settings = {"null_context": "same-source", "sampling": "documents", "selectors": ["kl", "attention"], "screen": 32}
-    measured = [planted_length(128), planted_length(256, influence=settings)]
+    settings = {
+        "null_context": "same-source",
+        "sampling": "documents",
+        "selectors": ["kl", "attention"],
+        "screen": 32,
+        "screen_by": "gradient",
+    }
+    measured = [planted_length(128), planted_length(256, influence=settings, screen_precision="fp32")]
     sparsity_by_length(measured, selector="attention")
     for one in measured:
         one.measurement.selectors["kl"] = SelectorInfo(False, 1)
@@ -161,7 +167,6 @@ def test_the_gate_of_a_length_judges_what_is_left_without_the_gap() -> None:
     """The gap costs 0.6 nats in the longer window, more than the long gain; without it the loss is lower."""
     measured = [planted_length(128), planted_length(256)]
     for one, cost in zip(measured, (-0.1, 0.6), strict=True):
-        one.measurement.windows["loss_short_nats"] = 4.0
         one.measurement.windows["loss_short_no_gap_nats"] = 4.0 - cost
     (model,) = sparsity_by_length(measured, selector="attention").models
     gains = {n: gain.mean for n, gain in model.long_gains_nats.items()}

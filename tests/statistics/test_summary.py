@@ -25,7 +25,6 @@ from olmo_sparsity.statistics.single.measurement import (
     CLASS_COLUMNS,
     NUMBERS,
     OF_ROW,
-    OF_SHORT,
     Lengths,
     SelectionKey,
     SelectorInfo,
@@ -58,14 +57,12 @@ def test_load_reads_every_number_to_its_place(tmp_path: Path) -> None:
     assert set(measurement.keys) == expected | {SelectionKey(s, "mimicry", k) for s in MIMICRY for k in KS}
     with_optimism = [s for s, sees_target in SEES_TARGET.items() if sees_target or s == "random"]
     assert set(measurement.optimisms) == {(s, c, k) for s in with_optimism for c in ("real", "null") for k in KS}
-    assert measurement.tables_version == "4"
     assert measurement.divergences.columns.equals(measurement.gains.columns)
     assert measurement.lengths == Lengths(**LENGTHS)
     for row in read_table(tables, "windows").to_pylist():
         ours = measurement.windows.iloc[row["window_id"]]
         for name in ("doc_id", *CLASS_COLUMNS, *NUMBERS):
             assert ours[name] == row[name]
-        assert ours["entropy_short_nats"] == row["entropy_short_nats"]
         gains = np.subtract(row["resampled_loss_short_nats"], row["resampled_loss_long_nats"])
         assert ours["optimism_all_nats"] == pytest.approx(gains.mean() + row["kl_short_to_long_nats"], abs=1e-5)
         for context, name in (("real", "single_optimism_nats"), ("null", "null_single_optimism_nats")):
@@ -115,7 +112,7 @@ def test_a_measurement_is_held_in_few_bytes(tmp_path: Path) -> None:
     assert {str(kind) for kind in measurement.gains.dtypes} == {"float32"}
     assert str(measurement.windows["target_class"].dtype) == "category"
     bytes_a_window = measurement.windows.drop(columns=list(CLASS_COLUMNS)).memory_usage(index=False).sum() / 90
-    assert bytes_a_window <= 8 + 24.2 + 4 * (len(NUMBERS) + len(OF_SHORT) + 1) + 8 + 1
+    assert bytes_a_window <= 8 + 24.2 + 4 * (len(NUMBERS) + 1) + 8 + 1
     gains = measurement.gains["kl", "real", 8].to_numpy()
     assert gains.flags.c_contiguous
     assert np.shares_memory(gains, measurement.restrict(slice(10)).gains["kl", "real", 8].to_numpy())
@@ -361,7 +358,7 @@ def test_a_summary_is_valid_json(long_gain: float) -> None:
     shown = json.loads(json.dumps(summary_json(summary), allow_nan=False))
     assert list(shown) == [
         "gate", "beyond_gate", "is_fragile", "estimand", "null_context", "unit", "num_windows", "num_documents",
-        "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", "earlier_tables", *LENGTHS,
+        "overlap_percent", "overlap_words", *WINDOW_QUANTITIES, "tables_version", *LENGTHS,
         "source", "split", "run", "run_id", "model", "visibility", "positions", "anchor", "anchor_warning", "selections",
         "effective_sparsity",
     ]  # fmt: skip

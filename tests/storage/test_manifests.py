@@ -13,7 +13,10 @@ from olmo_sparsity.storage.files import read_json, write_json
 from olmo_sparsity.storage.folders import manifest_of_kind
 from olmo_sparsity.storage.manifests import checked
 
-CHECK = {"loss_long_nats": {"bos": 2.0, "none": 2.1}, "text": "<s>", "num_windows": 64, "standard_error_nats": 0.1}
+CHECK = {
+    "chosen": "bos", "text": "<s>", "num_windows": 64, "loss_short_nats": {"bos": 3.0, "none": 3.1},
+    "loss_long_nats": {"bos": 2.0, "none": 2.1}, "standard_error_short_nats": None, "standard_error_nats": 0.1,
+}  # fmt: skip
 WHOLE: dict[str, dict[str, Any]] = {
     "influence": {
         "run_id": "a",
@@ -30,6 +33,9 @@ WHOLE: dict[str, dict[str, Any]] = {
         "scratchpad": False,
         "positions": "pose",
         "max_sparsity": 4,
+        "modulus": 2,
+        "background": "noise",
+        "num_chunks": 2,
         "train_lengths": [8, 20],
         "training_seed": 0,
     },
@@ -67,9 +73,12 @@ def test_a_whole_manifest_is_returned_with_all_of_its_keys(kind: str, tmp_path: 
         ("influence", "context.full_len", "20", "key context.full_len: expected int, got str"),
         ("influence", "num_parts", 0, "key num_parts: expected int >= 1"),
         ("influence", "finished", None, "key finished: expected str, got null"),
-        ("influence", "fit.anchor.lower_with", {"long": "eos"}, "key fit.anchor.lower_with.long: invalid enum value 'eos'"),
-        ("influence", "fit.anchor.lower_with", {}, "key fit.anchor.lower_with.long is missing"),
-        ("influence", "fit.anchor.loss_long_nats", {"bos": 2.0}, "key fit.anchor.loss_long_nats.none is missing"),
+        (
+            "influence", "fit.anchor.lower_with", {"short": None, "long": "eos"},
+            "key fit.anchor.lower_with[...]: invalid enum value 'eos'",
+        ),
+        ("influence", "fit.anchor.lower_with", {}, "key fit.anchor.lower_with: expected object of length >= 2"),
+        ("influence", "fit.anchor.loss_long_nats", {"bos": 2.0}, "key fit.anchor.loss_long_nats: expected object of length >= 2"),
         ("synthetic", "task", 3, "key task: expected str, got int"),
         ("synthetic", "task", "sums", "key task: invalid enum value 'sums'"),
         ("bridge", "positions", "nope", "key positions: invalid enum value 'nope'"),

@@ -202,13 +202,13 @@ MANIFESTS: list[tuple[str | None, Any, str]] = [
         {"num_long_range": 2**40, "local_len": 8, "full_len": 20},
         "key context.num_long_range: expected int <= ",
     ),
-    ("context", {"num_long_range": 11, "local_len": 8, "full_len": 20}, "schema version"),
+    ("context", {"num_long_range": 11, "local_len": 8, "full_len": 20}, "this is olmo-sparsity's selections table"),
     ("influence", {"sampling": "x"}, "key influence.sampling: invalid enum value 'x'"),
     ("influence", {"null_context": "y"}, "key influence.null_context: invalid enum value 'y'"),
     ("influence", {"unit": "block:0"}, "key influence.unit: expected str matching regex"),
     ("visibility", "seen", "key visibility: invalid enum value 'seen'"),
     ("sampling", "z", "key sampling: invalid enum value 'z'"),
-    ("model", {"name": "m"}, "key model.weights_sha256 is missing"),
+    ("model", {"name": "m"}, "key model.revision is missing"),
     ("anchor", {"id": "7", "text": "x"}, "key anchor.id: expected int, got str"),
     (
         "fit",
@@ -273,13 +273,13 @@ def test_layout_and_order_of_a_manifest_do_not_count(tables: Path) -> None:
     assert read_manifest_of(tables) == whole
 
 
-def test_a_manifest_of_before_is_read_and_that_is_said_once(tables: Path, messages: Messages) -> None:
+def test_a_manifest_without_its_checksum_is_read_and_that_is_said_once(tables: Path, messages: Messages) -> None:
     path = tables / "manifest.json"
     path.write_text(json.dumps(read_manifest_of(tables)))
     load(tables)
     load(tables)
     assert [line for line in messages if "content_sha256" in line] == [
-        f"{path}: it has no content_sha256, as before this version, so a value that was changed is not noticed"
+        f"{path}: it has no content_sha256, so a value that was changed is not noticed"
     ]
 
 

@@ -20,7 +20,7 @@ from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.parts import part_path
 from olmo_sparsity.tables.reading import list_rows, read_parts, read_table, read_window, read_windows, rows_by_choice
-from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, columns_of, schemas
+from olmo_sparsity.tables.schemas import COLUMNS, ROW_MEANINGS, SCHEMA_VERSION, schemas
 
 
 @pytest.fixture
@@ -82,8 +82,7 @@ def test_missing_cut_and_unfinished_tables_are_refused(copy: Path, tmp_path: Pat
 
 def test_every_table_and_column_is_explained_and_no_explanation_is_written(tiny_tables: Path) -> None:
     assert set(COLUMNS) == set(ROW_MEANINGS) == {table for kind in KINDS.values() for table in kind.tables}
-    for table in COLUMNS:
-        columns = columns_of(table)
+    for table, columns in COLUMNS.items():
         assert [column.name for column in columns] == schemas(12, "word", has_places=True)[table].names
         of_tokens = [column.name for column in columns if not (column.only_of_groups or column.only_of_places)]
         assert of_tokens == schemas(12)[table].names

@@ -7,25 +7,21 @@ import dataclasses
 import io
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any, Optional
 
 import pandas as pd
 import pytest
-from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, as_version_3, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, SEES_TARGET, made_up_tables
 from made_up_runs import pretrained_curve
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
-from olmo_sparsity.statistics.several.subjects import read_subjects
 from olmo_sparsity.statistics.single import measured
 from olmo_sparsity.statistics.single.breakdowns import by_class
-from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
 from olmo_sparsity.statistics.single.summary import Summary, summarize
-from olmo_sparsity.view.console import Form, print_comparison, print_curve, print_summary
-from olmo_sparsity.view.report import write_report
+from olmo_sparsity.view.console import Form, print_curve, print_summary
 from olmo_sparsity.view.table_formats import in_tex
 from olmo_sparsity.wording.gates import SELECTION_ONLY, beyond_gate_words, gate_words
 from olmo_sparsity.wording.numbers import interval
@@ -221,29 +217,6 @@ def test_optimism_is_taken_off_selectors_that_see_the_target(
     said = " ".join(shown.split())
     assert "Random and all tokens select nothing, and the intervals of their optimism hold 0, as they must." in said
     assert f"its entropy minus its loss is {interval(summary.calibration_nats, 3)} nats" in said
-
-
-def test_tables_of_version_3_are_shown_without_optimism_and_with_what_is_missing(
-    folders: dict[str, Path], summaries: dict[str, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old = as_version_3(Path(shutil.copytree(folders["passed"], tmp_path / "old")))
-    summary, newest = Measured.read(old).summary, summaries["passed"]
-    assert summary.tables_version == "3" and not summary.has_optimism
-    assert summary.optimism_all_nats is summary.corrected_gain_all_nats is summary.calibration_nats is None
-    for entry in summary.selections:
-        assert entry.optimism_nats is entry.corrected_gain_nats is None
-        same = dataclasses.replace(newest.at(*entry.key), optimism_nats=None, corrected_gain_nats=None)
-        assert entry == same
-    said = "lack the cost of showing a set, so they are no optimism"
-    assert " ".join(printed(old, capsys).split()).count(said) == 1
-    print_summary(old, form=Form.json)
-    as_json = json.loads(capsys.readouterr().out)
-    assert as_json["tables_version"] == "3" and said in as_json["earlier_tables"]
-    print_comparison(read_subjects([str(old), str(folders["passed"])]))
-    assert " ".join(capsys.readouterr().out.split()).count(said) == 1
-    page = write_report(old, tmp_path / "old.html")
-    assert page.read_text(encoding="utf-8").count(said) == 1
-    assert said not in printed(folders["passed"], capsys)
 
 
 def test_where_the_gate_failed_there_is_no_recovered_fraction_anywhere(

@@ -19,8 +19,7 @@ from olmo_sparsity.measure.visible.evaluator import Evaluator
 from olmo_sparsity.measure.visible.losses import short_log_probs, surprisal
 from olmo_sparsity.measure.visible.visibility import PositionIDs
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.records.measured import Anchor
-from olmo_sparsity.statistics.single.model_setup import AnchorCheck, AnchorChoice, ComparedLength
+from olmo_sparsity.records.measured import Anchor, AnchorCheck, AnchorChoice, ComparedLength
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from olmo_sparsity.measure.visible.visibility import (
     with_anchor,
 )
 from olmo_sparsity.model.causal_model import CausalModel
-from olmo_sparsity.statistics.single.model_setup import AnchorCheck
+from olmo_sparsity.records.measured import AnchorCheck
 from olmo_sparsity.text.windows import Windows
 
 logger = logging.getLogger(__name__)

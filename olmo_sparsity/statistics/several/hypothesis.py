@@ -479,7 +479,7 @@ def hypothesis_of(tables: Path, *, selector: str = "kl") -> Optional[Hypothesis]
         return None
     try:
         found = read_hypothesis([run], selector=selector, every=False, folders={run: tables})
-    except UserError:  # too few targets, or tables of a version without what it needs: the report has all the rest
+    except UserError:  # too few targets: the report has all the rest
         return None
     return replace(found, row_len=row_len)  # that of this measurement; a newer one of the model may state another
 

@@ -15,12 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.single.measurement import CONTEXTS, window_rows
-from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, rows_by_choice
+from olmo_sparsity.tables.reading import list_rows, padded_rows, read_parts, read_table, rows_by_choice
 
 # Below this divergence, in nats, rounding decides what share of a reaction a token reproduces.
 LEAST_REACTION_NATS = 1e-6
@@ -106,10 +104,7 @@ def read_reactions(folder: Path, selectors: Sequence[str]) -> Reactions:
 
 
 def _windows(folder: Path) -> pd.DataFrame:
-    parts = list(read_parts(folder, "windows", columns=WINDOW_COLUMNS))
-    if any(part["loss_short_no_gap_nats"].null_count or part["entropy_short_nats"].null_count for part in parts):
-        raise UserError(f"{folder}: tables of an earlier version lack what this needs; measure again with --overwrite")
-    frame: pd.DataFrame = pa.concat_tables(parts).to_pandas(strings_to_categorical=False)
+    frame: pd.DataFrame = read_table(folder, "windows", columns=WINDOW_COLUMNS).to_pandas(strings_to_categorical=False)
     return frame.sort_values("window_id", ignore_index=True)
 
 

@@ -181,12 +181,10 @@ def read_seeds(runs: Sequence[Path]) -> SeedSummary:
 def _settings(tables: Path) -> Any:
     """Return what must be equal for measurements of several seeds to be one: text, windows, settings, training steps."""
     manifest = read_manifest(tables)
-    left_out = (*EXECUTION_KEYS, "positions")
-    influence = {key: value for key, value in manifest["influence"].items() if key not in left_out}
+    influence = {key: value for key, value in manifest["influence"].items() if key not in EXECUTION_KEYS}
     return (
         influence,
-        [manifest.get(key) for key in ("visibility", "anchor", "screen_precision")],
-        manifest.get("positions", "kept"),  # older manifests do not say it, neither here nor under ``influence``
+        [manifest.get(key) for key in ("visibility", "positions", "anchor", "screen_precision")],
         manifest["checkpoint"]["step"],
         [manifest[key] for key in (*SAME_WINDOWS, "context")],
     )

@@ -248,20 +248,15 @@ def _of_model(measured: list[MeasuredLength], *, name: str, lines: Sequence[Line
 
 
 def _sums(measurements: Mapping[int, Measurement], *, lines: Sequence[LineKey]) -> dict[Any, np.ndarray]:
-    """Return weights, long gains, costs of the gap and divergences of every length, summed over each document.
-
-    Where the loss without the gap was not measured, the cost counts as 0, so that the gate judges the long gain.
-    """
+    """Return weights, long gains, costs of the gap and divergences of every length, summed over each document."""
     first = next(iter(measurements.values()))
     units = document_units(first.windows["doc_id"])
     sums: dict[Any, np.ndarray] = {"weight": units.sums(first.weights_W)}
     for length, measurement in measurements.items():
         windows, weights_W = measurement.windows, measurement.weights_W
         sums["long gain", length] = units.sums(weights_W * windows["gain_long_nats"].to_numpy(np.float64))
-        sums["gap cost", length] = units.zeros()
-        if "loss_short_no_gap_nats" in windows:
-            cost_W = windows["loss_short_nats"].to_numpy(np.float64) - windows["loss_short_no_gap_nats"]
-            sums["gap cost", length] = units.sums(weights_W * cost_W.to_numpy())
+        cost_W = windows["loss_short_nats"].to_numpy(np.float64) - windows["loss_short_no_gap_nats"]
+        sums["gap cost", length] = units.sums(weights_W * cost_W.to_numpy())
         for line in lines:
             short_W = windows[SHORT_DIVERGENCE[line.context]].to_numpy(np.float64)
             sums["short", line.context, length] = units.sums(weights_W * short_W)

@@ -190,17 +190,5 @@ def _some_texts(folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
-    """Return True if the manifests of two measurements are of different tokens, as far as hashes tell.
-
-    Older tables of runs have no hash of the tokenizer, which a run shares with no pretrained model.
-    """
-    if first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"):
-        return False
-    models = [measurement.manifest.get("model") or {} for measurement in (first, second)]
-    hashes = [
-        measurement.manifest.get("tokenizer_sha256", model.get("tokenizer_sha256"))
-        for measurement, model in zip((first, second), models, strict=True)
-    ]
-    if None in hashes:
-        return bool(models[0]) is not bool(models[1])
-    return hashes[0] != hashes[1]
+    """Return True if the manifests of two measurements are of different tokens, as far as hashes tell."""
+    return all(first.manifest.get(key) != second.manifest.get(key) for key in ("tokens_sha256", "tokenizer_sha256"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.measured import Estimand as Estimand
+from olmo_sparsity.records.measured import Lengths as Lengths
 from olmo_sparsity.records.measured import NullContext as NullContext
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
-from olmo_sparsity.tables.reading import folder_version, list_rows, read_manifest, read_parts, rows_by_choice
-from olmo_sparsity.tables.schemas import RESAMPLED, SCHEMA_VERSION
+from olmo_sparsity.tables.reading import list_rows, read_manifest, read_parts, rows_by_choice
+from olmo_sparsity.tables.schemas import RESAMPLED
 
 CONTEXTS = ("real", "null")
 SAME_WINDOWS = ("tokens_sha256", "windows_sha256")  # keys of the manifest, equal where the windows are the same
@@ -27,17 +28,15 @@ MIMICRY = "mimicry"  # the context of choices among foreign tokens that imitate 
 LONG_GAIN = {"real": "gain_long_nats", "null": "null_gain_long_nats"}
 SHORT_DIVERGENCE = {"real": "kl_short_nats", "null": "null_kl_short_nats", MIMICRY: "kl_short_nats"}
 OF_ROW = ("loss_train_len_nats", "loss_train_len_no_gap_nats")  # null where no training row is known
-OPTIONAL = ("loss_short_no_gap_nats", *OF_ROW)  # columns that are null in some measurements
-NUMBERS = ("loss_short_nats", "loss_long_nats", *OPTIONAL, *LONG_GAIN.values(), "kl_short_nats", "null_kl_short_nats")
+NUMBERS = (
+    *("loss_short_nats", "loss_long_nats", "loss_short_no_gap_nats", *OF_ROW, *LONG_GAIN.values()),
+    *("kl_short_nats", "null_kl_short_nats", "entropy_short_nats"),
+)
 CLASS_COLUMNS = ("target_class", "null_target_class")
-OF_SHORT = ("entropy_short_nats",)  # null in tables before version 4
 OF_ALL_TOKENS = ("resampled_loss_short_nats", "resampled_loss_long_nats", "kl_short_to_long_nats")
 SINGLE_OPTIMISM = {"real": "single_optimism_nats", "null": "null_single_optimism_nats"}  # of `unmask-one` at k = 1
 AT_EVERY_K = ("gain_sparse_nats", "kl_sparse_nats")
-AT_EVERY_K_OF_DRAW = (
-    "gain_sparse_nats",
-    "kl_short_to_sparse_nats",
-)  # their sum is optimism; the second null before version 4
+AT_EVERY_K_OF_DRAW = ("gain_sparse_nats", "kl_short_to_sparse_nats")  # their sum is optimism
 SELECTION_COLUMNS = [
     *("window_id", "selector", "context", "draw", "sees_target", "num_evaluations", "k"),
     *dict.fromkeys((*AT_EVERY_K, *AT_EVERY_K_OF_DRAW)),
@@ -74,72 +73,23 @@ class SelectorInfo:
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Lengths of the experiment in tokens, and the position IDs of training, as the manifest records them under ``context``.
-
-    Attributes:
-        local_len: L, tokens that the model always sees.
-        full_len: Lbar, tokens of a window.
-        num_long_range: M, the long-range tokens of a window.
-        train_len: tokens of a training row; None: none is known, as of a pretrained model of which none is stated.
-        max_position: position IDs of training rows lie below this; None: not known.
-        pose_method: ``pose`` or ``randpos``; None: the manifest is older than this setting.
-        num_chunks: chunks of a training row; 1: no PoSE; None: no training row is known.
-        pose_contents: which text the chunks of a training row hold; None: the manifest is older than this setting.
-        min_preceding: tokens that every target has before it, where that was set; None: those of a window.
-        train_len_is_stated: True where the user has stated ``train_len``, of a pretrained model; ``max_position`` is then its
-            own number of positions.
-    """
-
-    local_len: int
-    full_len: int
-    num_long_range: int
-    train_len: Optional[int] = None
-    max_position: Optional[int] = None
-    pose_method: Optional[str] = None
-    num_chunks: Optional[int] = None
-    pose_contents: Optional[str] = None
-    min_preceding: Optional[int] = None
-    train_len_is_stated: Optional[bool] = None
-
-    @property
-    def is_ceiling(self) -> bool:
-        """True if training rows are at least as long as the full context, so that nothing lies beyond them."""
-        return self.train_len is not None and self.train_len >= self.full_len
-
-    @property
-    def len_before_gain(self) -> int:
-        """The number of recent tokens from which changes are counted: a training row, or where none is known the local ones."""
-        return self.local_len if self.train_len is None else self.train_len
-
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Lengths:
-        """Read the lengths from the manifest of a folder of tables."""
-        settings = manifest.get("influence", manifest)  # a curve records some of them itself
-        recorded = {**manifest["context"], "min_preceding": settings.get("min_preceding")}
-        return cls(**{field.name: recorded[field.name] for field in fields(cls) if field.name in recorded})
-
-
-@dataclass(frozen=True)
 class Measurement:
     """What statistics and figures read from one influence folder.
 
     Attributes:
         windows: one row a window, by rising ``window_id``; columns window_id, doc_id, target_class, null_target_class, losses,
             gains and divergences in nats, ``weight`` in every mean, and ``train_overlap`` where it is known. The columns
-            ``OPTIONAL`` are there where they were measured, those of ``OF_ROW`` where a training row is known, and
-            optimism_all_nats, of showing all tokens, where labels were drawn.
+            ``OF_ROW`` are there where a training row is known, and optimism_all_nats, of showing all tokens, where labels were
+            drawn.
         gains: sparse gains in nats, float32; rows as in ``windows``, columns (selector, context, k).
         divergences: KL(p_all, p_{J_k}) in nats, float32; rows and columns as in ``gains``.
         optimisms: optimism in nats, float32; rows as in ``windows``, columns as in ``gains``, of the selectors that see the
             target and of `random`, in the real and the null context. It is the sparse gain on resampled targets plus KL(p_{},
-            p_{J_k}), mean over the draws; of `unmask-one` at k = 1 its expectation. Empty where it was not measured, and in
-            tables before version 4.
+            p_{J_k}), mean over the draws; of `unmask-one` at k = 1 its expectation. Empty where it was not measured.
         selectors: the measured selectors, by name.
         manifest: the manifest of the folder.
         num_tokens: number of tokens of J_k, float32; rows and columns as in ``gains``. None where the unit is a token: it is k.
             ``windows`` then has the columns num_groups and null_num_groups.
-        tables_version: of the schema of the tables.
     """
 
     windows: pd.DataFrame
@@ -149,7 +99,6 @@ class Measurement:
     selectors: dict[str, SelectorInfo]
     manifest: dict[str, Any]
     num_tokens: Optional[pd.DataFrame] = None
-    tables_version: str = SCHEMA_VERSION
 
     @cached_property
     def keys(self) -> list[SelectionKey]:
@@ -215,7 +164,7 @@ class Measurement:
 
     @property
     def null_context(self) -> NullContext:
-        """What the null context is; older manifests do not say it."""
+        """What the null context is."""
         kind: NullContext = self.manifest.get("influence", {}).get("null_context", "any-source")
         return kind
 
@@ -253,7 +202,7 @@ class Measurement:
 
 
 def unit_of(manifest: dict[str, Any]) -> str:
-    """Return the unit that a manifest names; older ones do not, and are of tokens."""
+    """Return the unit of a measurement; of kinds that have none it is a token."""
     unit: str = manifest.get("influence", {}).get("unit", "token")
     return unit
 
@@ -283,29 +232,23 @@ def load(folder: Path, *, has_selections: bool = True) -> Measurement:
     def parts_of(table: str, columns: list[str]) -> Iterable[pa.Table]:
         return read_parts(folder, table, columns=columns) if has_selections or table != "selections" else ()
 
-    return gathered_from(
-        read_manifest(folder),
-        parts_of,
-        where=str(folder),
-        tables_version=folder_version(folder, "windows") or SCHEMA_VERSION,
-    )
+    return gathered_from(read_manifest(folder), parts_of, where=str(folder))
 
 
-def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str, tables_version: str) -> Measurement:
+def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str) -> Measurement:
     """Return the numbers of a measurement from its tables, wherever these are. See ``load``.
 
     Args:
         manifest: of the measurement.
         parts_of: gives the parts of a table with some of its columns.
         where: what the tables are called in errors.
-        tables_version: of their schema.
 
     Raises:
         UserError: some window lacks a selection, or has one that others have not.
     """
     has_groups = unit_of(manifest) != "token"
     windows = _load_windows(parts_of, has_groups=has_groups)
-    windows = windows.drop(columns=[name for name in OPTIONAL if windows[name].isna().all()])
+    windows = windows.drop(columns=[name for name in OF_ROW if windows[name].isna().all()])
     exact = {context: windows.pop(name) for context, name in SINGLE_OPTIMISM.items()}
     of_groups = ("num_tokens",) if has_groups else ()
     gathered = _Gathered(len(windows), columns=(*AT_EVERY_K, *of_groups))
@@ -317,9 +260,7 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str, ta
         try:
             gathered.add(measured, windows=windows)
             for context, of_context in drawn.items():
-                resampled = part.filter(pc.field("context") == context)
-                if resampled["kl_short_to_sparse_nats"].null_count == 0:
-                    of_context.add(resampled, windows=windows)
+                of_context.add(part.filter(pc.field("context") == context), windows=windows)
         except KeyError:
             raise UserError(
                 f"{where}: its parts belong to different measurements; measure again with --overwrite"
@@ -342,7 +283,6 @@ def gathered_from(manifest: dict[str, Any], parts_of: PartsOf, *, where: str, ta
         {name: SelectorInfo(sees, round(float(np.mean(costs[name])))) for name, sees in sees_target.items()},
         manifest,
         gathered.frame("num_tokens", windows["window_id"]) if has_groups else None,
-        tables_version=tables_version,
     )
 
 
@@ -422,8 +362,7 @@ def _load_windows(parts_of: PartsOf, *, has_groups: bool) -> pd.DataFrame:
     window_id int64, rising; doc_id as Arrow strings; classes categorical; weight float64; train_overlap bool, missing
     where it is not known; others float32.
     """
-    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, *OF_SHORT, *SINGLE_OPTIMISM.values()]
-    names.append("train_overlap")
+    names = ["window_id", "doc_id", "weight", *CLASS_COLUMNS, *NUMBERS, *SINGLE_OPTIMISM.values(), "train_overlap"]
     chunks_of: dict[str, list[Any]] = {name: [] for name in names}
     groups = {"num_groups": "group_first", "null_num_groups": "null_group_first"} if has_groups else {}
     numbers_of: dict[str, list[np.ndarray]] = {name: [] for name in groups}
@@ -446,7 +385,7 @@ def _load_windows(parts_of: PartsOf, *, has_groups: bool) -> pd.DataFrame:
             columns[name] = pa.chunked_array(chunks).dictionary_encode().to_pandas()
         else:
             columns[name] = np.concatenate(chunks)
-    for name in ("train_overlap", "optimism_all_nats", *OF_SHORT):
+    for name in ("train_overlap", "optimism_all_nats"):
         if pd.isna(columns[name]).any():
             del columns[name]
     windows = pd.DataFrame(columns, copy=False)

@@ -4,91 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import msgspec
 
-from olmo_sparsity.config.pretrained import telling_name
-from olmo_sparsity.records.measured import Anchor
+from olmo_sparsity.records.measured import Anchor, AnchorCheck, ModelRecord
 from olmo_sparsity.records.measured import AnchorChoice as AnchorChoice
 from olmo_sparsity.records.measured import PositionIDs as PositionIDs
 from olmo_sparsity.records.measured import Visibility as Visibility
 from olmo_sparsity.records.selectors import SCREENED
-
-ComparedLength = Literal["short", "long"]  # the local tokens alone, or all tokens
-# Standard errors by which the loss with all tokens visible must be lower. Earlier versions looked once, at that loss alone, and
-# their manifests do not say what this decides.
-CLEARLY = 2
-
-
-@dataclass(frozen=True)
-class MeasuredModel:
-    """A pretrained model, as the manifest records it under ``model``.
-
-    Attributes:
-        name: its folder, file or hub repository, as it was given.
-        revision: resolved commit on the hub; None for files of this machine.
-        weights_sha256: fingerprint of the weights.
-        num_parameters: number of parameters.
-        dtype: of the weights in memory, such as ``bfloat16``.
-        rope_scaling: how its rotary positions were scaled, such as ``yarn:4``; None: as it has them.
-    """
-
-    name: str
-    revision: Optional[str]
-    weights_sha256: str
-    num_parameters: int
-    dtype: str
-    rope_scaling: Optional[str] = None
-
-    @property
-    def short_name(self) -> str:
-        """The name on the hub, or the last part of the path that tells which model it is, and how its positions are scaled."""
-        name = telling_name(PurePath(self.name)) if self.revision is None else self.name
-        return name if self.rope_scaling is None else f"{name} {self.rope_scaling}"
-
-
-@dataclass(frozen=True)
-class AnchorCheck:
-    """Mean losses of the same windows with a BOS in front and without.
-
-    Attributes:
-        chosen: with which the model was measured.
-        text: the BOS, as the tokenizer writes it.
-        num_windows: how many windows.
-        loss_short_nats: with the local tokens alone, of each choice.
-        loss_long_nats: with all tokens, of each choice.
-        standard_error_short_nats: of the difference of the two means with the local tokens alone; None: it is not known.
-        standard_error_nats: the same with all tokens.
-        lower_with: the choice with which each mean is lower; None: these windows do not decide it. Without ``short``: earlier
-            versions did not ask.
-    """
-
-    chosen: AnchorChoice
-    text: str
-    num_windows: int
-    loss_short_nats: dict[AnchorChoice, float]
-    loss_long_nats: dict[AnchorChoice, float]
-    standard_error_short_nats: Optional[float]
-    standard_error_nats: Optional[float]
-    lower_with: dict[ComparedLength, Optional[AnchorChoice]]
-
-    @property
-    def other(self) -> AnchorChoice:
-        """The choice with which the model was not measured."""
-        return "none" if self.chosen == "bos" else "bos"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether more windows would change nothing: a mean is lower with the other choice, or both with the chosen one."""
-        found = set(self.lower_with.values())
-        return self.other in found or None not in found
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether neither mean is known to be lower with either choice."""
-        return not any(self.lower_with.values())
 
 
 @dataclass(frozen=True)
@@ -99,14 +23,14 @@ class Screening:
         num_candidates: how many, in each window.
         ranking: what ranked them.
         selectors: whose scores these are.
-        precision: of the ranking; older manifests do not say it.
+        precision: of the ranking.
         proxy_sha256: fingerprint of the weights of the model that ranked; None: it was the measured model.
     """
 
     num_candidates: int
     ranking: str
     selectors: tuple[str, ...]
-    precision: Optional[str]
+    precision: str
     proxy_sha256: Optional[str]
 
 
@@ -116,14 +40,14 @@ class ModelSetup:
 
     Attributes:
         model: the pretrained model; None: the model of a run that was trained here.
-        visibility: who sees what, ``hidden`` or ``contextual``; manifests that do not say it are ``hidden``.
+        visibility: who sees what, ``hidden`` or ``contextual``.
         anchor: the always visible first token; None: there is none.
         anchor_check: what the other choice of the first token gives; None: it was not tried.
         screening: how candidates were screened; None: all of them were scored.
-        positions: of the visible tokens, ``kept`` or ``compact``; manifests that do not say it are ``kept``.
+        positions: of the visible tokens, ``kept`` or ``compact``.
     """
 
-    model: Optional[MeasuredModel]
+    model: Optional[ModelRecord]
     visibility: Visibility
     anchor: Optional[Anchor]
     anchor_check: Optional[AnchorCheck]
@@ -148,36 +72,15 @@ class ModelSetup:
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> ModelSetup:
         """Read the setup from the manifest of a folder of tables."""
-        model, anchor = manifest.get("model"), manifest.get("anchor")
+        model, anchor, check = (manifest.get(key) for key in ("model", "anchor", "fit"))
         return cls(
-            model=model and msgspec.convert(model, MeasuredModel),
+            model=model and msgspec.convert(model, ModelRecord),
             visibility=manifest.get("visibility", "hidden"),
-            anchor=anchor and Anchor(anchor["id"], anchor["text"]),
-            anchor_check=_anchor_check((manifest.get("fit") or {}).get("anchor"), "bos" if anchor else "none"),
+            anchor=anchor and msgspec.convert(anchor, Anchor),
+            anchor_check=check and check["anchor"] and msgspec.convert(check["anchor"], AnchorCheck),
             screening=_screening(manifest),
             positions=manifest.get("positions", "kept"),
         )
-
-
-def _anchor_check(entry: Optional[dict[str, Any]], chosen: AnchorChoice) -> Optional[AnchorCheck]:
-    if entry is None:
-        return None
-    error, losses = entry.get("standard_error_nats"), entry["loss_long_nats"]
-    lower_with = entry.get("lower_with")
-    if lower_with is None:
-        difference = losses["bos"] - losses["none"]
-        is_clear = error is not None and abs(difference) > CLEARLY * error
-        lower_with = {"long": ("bos" if difference < 0 else "none") if is_clear else None}
-    return AnchorCheck(
-        chosen=chosen,
-        text=entry["text"],
-        num_windows=entry["num_windows"],
-        loss_short_nats=entry.get("loss_short_nats", {}),
-        loss_long_nats=losses,
-        standard_error_short_nats=entry.get("standard_error_short_nats"),
-        standard_error_nats=error,
-        lower_with=lower_with,
-    )
 
 
 def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
@@ -187,9 +90,9 @@ def _screening(manifest: dict[str, Any]) -> Optional[Screening]:
         return None
     return Screening(
         num_candidates=settings["screen"],
-        ranking=settings.get("screen_by", "gradient"),
+        ranking=settings["screen_by"],
         selectors=screened,
-        precision=manifest.get("screen_precision"),
+        precision=manifest["screen_precision"],
         proxy_sha256=manifest.get("screen_proxy", {}).get("weights_sha256"),
     )
 

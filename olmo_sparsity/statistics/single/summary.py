@@ -177,8 +177,7 @@ class Summary:
         num_windows, num_documents: number of windows, and of documents that they come from.
         overlap_percent: share of the windows, in percent, that hold a run of tokens that training saw; None where unknown.
         loss_short_nats: mean loss with the local tokens alone.
-        loss_short_no_gap_nats: mean loss with the local tokens directly behind the anchor, where a training row begins; None
-            where tables are too old to have it, and so are the next two.
+        loss_short_no_gap_nats: mean loss with the local tokens directly behind the anchor, where a training row begins.
         gap_cost_nats: ``loss_short_nats`` minus ``loss_short_no_gap_nats``: what the gap of position IDs in front of the local
             tokens costs.
         gate_gain_nats: the lower of these two losses minus ``loss_long_nats``: what the first gate judges. A long gain that is
@@ -199,8 +198,7 @@ class Summary:
         optimism_all_nats: optimism of showing all tokens, which selects nothing: it must be 0. None where no labels were drawn.
         corrected_gain_all_nats: ``long_gain_nats`` minus ``optimism_all_nats``.
         calibration_nats: mean entropy of the short-context prediction minus ``loss_short_nats``; 0 if it is calibrated, above 0
-            if it is underconfident. None in tables before version 4.
-        tables_version: of the schema of the tables; before version 4 there is no optimism.
+            if it is underconfident.
         lengths: lengths and positions of the experiment.
         setup: the model, the definition of visible and the first token.
         source, split: the text that was measured, and the part of it.
@@ -221,11 +219,9 @@ class Summary:
     num_documents: int
     overlap_percent: Optional[float]
     loss_short_nats: Annotated[Estimate, Quantity("L_short", is_loss=True)]
-    loss_short_no_gap_nats: Annotated[
-        Optional[Estimate], Quantity("L_short without the gap", is_compared=False, is_loss=True)
-    ]
+    loss_short_no_gap_nats: Annotated[Estimate, Quantity("L_short without the gap", is_compared=False, is_loss=True)]
     gap_cost_nats: Annotated[
-        Optional[Estimate],
+        Estimate,
         Quantity("cost of the gap", is_compared=False, is_loss=True, definition="L_short - L_short without the gap"),
     ]
     loss_train_len_nats: Annotated[
@@ -238,7 +234,7 @@ class Summary:
     loss_long_nats: Annotated[Estimate, Quantity("L_long", is_loss=True)]
     long_gain_nats: Annotated[Estimate, Quantity("long gain", is_loss=True, definition="L_short - L_long")]
     gate_gain_nats: Annotated[
-        Optional[Estimate],
+        Estimate,
         Quantity(
             "gain at the gate",
             is_compared=False,
@@ -272,9 +268,8 @@ class Summary:
     optimism_all_nats: Annotated[Optional[Estimate], Quantity("optimism of all tokens", is_compared=False)]
     corrected_gain_all_nats: Annotated[Optional[Estimate], Quantity("corrected gain of all tokens", is_compared=False)]
     calibration_nats: Annotated[
-        Optional[Estimate], Quantity("calibration", is_compared=False, definition="entropy of p_short - L_short")
+        Estimate, Quantity("calibration", is_compared=False, definition="entropy of p_short - L_short")
     ]
-    tables_version: str
     lengths: Lengths
     setup: ModelSetup
     source: str
@@ -330,11 +325,6 @@ class Summary:
             selections=tuple(selection.without_recovered_fraction() for selection in self.selections),
             effective_sparsity=tuple(replace(entry, smallest_k=None) for entry in self.effective_sparsity),
         )
-
-    @property
-    def has_optimism(self) -> bool:
-        """True if the tables hold optimism: those before version 4 hold gains on resampled targets alone."""
-        return int(self.tables_version) >= 4
 
     @property
     def may_be_gap(self) -> bool:
@@ -453,9 +443,9 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         numbers: estimates of all that ``quantities_of`` returns.
     """
 
-    long_gain = numbers["long_gain_nats"]
-    assert long_gain is not None  # a mean over one window or more
-    gate = gate_of(numbers.get("gate_gain_nats") or long_gain)
+    long_gain, at_gate = numbers["long_gain_nats"], numbers["gate_gain_nats"]
+    assert long_gain is not None and at_gate is not None  # means over one window or more
+    gate = gate_of(at_gate)
     selections = [_selection_summary(key, measurement, numbers=numbers) for key in measurement.keys]
     if gate == "failed":
         selections = [selection.without_recovered_fraction() for selection in selections]
@@ -474,7 +464,6 @@ def summary_of_numbers(measurement: Measurement, numbers: Mapping[Key, Optional[
         num_documents=measurement.num_documents,
         overlap_percent=_overlap_percent(measurement),
         **of_windows,
-        tables_version=measurement.tables_version,
         lengths=measurement.lengths,
         setup=measurement.setup,
         source=manifest["source"],

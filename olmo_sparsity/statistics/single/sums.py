@@ -19,8 +19,6 @@ from olmo_sparsity.statistics.single.measurement import (
     LONG_GAIN,
     NUMBERS,
     OF_ROW,
-    OF_SHORT,
-    OPTIONAL,
     SHORT_DIVERGENCE,
     Measurement,
     SelectionKey,
@@ -37,12 +35,7 @@ class SelectionNumber:
 
 
 Key = Union[str, SelectionNumber]
-OF_WINDOWS = (
-    *NUMBERS,
-    *OF_SHORT,
-    "optimism_all_nats",
-    "train_overlap",
-)  # columns of ``Measurement.windows`` that are summed
+OF_WINDOWS = (*NUMBERS, "optimism_all_nats", "train_overlap")  # columns of ``Measurement.windows`` that are summed
 
 
 def _squared(name: str) -> str:
@@ -106,31 +99,30 @@ def window_quantities(totals: Mapping[Any, np.ndarray]) -> dict[Key, Value]:
     both baselines' lower ends do. A gate that must pass twice passes by chance no more often than once.
     """
     weight, long_gain = totals["weight"], totals["gain_long_nats"]
+    gap_cost = totals["loss_short_nats"] - totals["loss_short_no_gap_nats"]
     values: dict[Key, Value] = {
         "loss_short_nats": totals["loss_short_nats"] / weight,
+        "loss_short_no_gap_nats": totals["loss_short_no_gap_nats"] / weight,
         "loss_long_nats": totals["loss_long_nats"] / weight,
         "long_gain_nats": long_gain / weight,
         "null_long_gain_nats": totals["null_gain_long_nats"] / weight,
         "content_gain_nats": (long_gain - totals["null_gain_long_nats"]) / weight,
         "kl_short_nats": totals["kl_short_nats"] / weight,
         "null_kl_short_nats": totals["null_kl_short_nats"] / weight,
+        "gap_cost_nats": gap_cost / weight,
+        "gate_gain_nats": gate_gain(long_gain, gap_cost) / weight,
+        "calibration_nats": (totals["entropy_short_nats"] - totals["loss_short_nats"]) / weight,
         **{
             name: totals[name] / weight
-            for name in (*OPTIONAL, "optimism_all_nats", *NONE_NEEDED.values())
+            for name in (*OF_ROW, "optimism_all_nats", *NONE_NEEDED.values())
             if name in totals
         },
     }
-    if "loss_short_no_gap_nats" in totals:
-        gap_cost = totals["loss_short_nats"] - totals["loss_short_no_gap_nats"]
-        values["gap_cost_nats"] = gap_cost / weight
-        values["gate_gain_nats"] = gate_gain(long_gain, gap_cost) / weight
     rows = [totals[name] for name in OF_ROW if name in totals]
     if rows:
         values["gain_beyond_nats"] = (np.min(rows, axis=0) - totals["loss_long_nats"]) / weight
     if "optimism_all_nats" in totals:
         values["corrected_gain_all_nats"] = (long_gain - totals["optimism_all_nats"]) / weight
-    if "entropy_short_nats" in totals:
-        values["calibration_nats"] = (totals["entropy_short_nats"] - totals["loss_short_nats"]) / weight
     return values
 
 
