@@ -109,7 +109,7 @@ class InfluenceConfig:
     )
     selectors: list[str] = key(
         names_where(lambda selector: not selector.on_request, ALL_SELECTORS),
-        f"Selectors to measure, of {', '.join(SELECTORS)}.",
+        "Selectors to measure; `olmo-sparsity influence --help` lists them.",
         flag=_selector_flag("influence", SELECTORS, also=is_own),
     )
     lasso_masks: int = key(
