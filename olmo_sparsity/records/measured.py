@@ -31,7 +31,7 @@ OfBothLengths = Annotated[dict[ComparedLength, Optional[AnchorChoice]], Meta(min
 
 @dataclass(frozen=True)
 class MeasuredLengths:
-    """The lengths that a measurement has, in tokens.
+    """The lengths that a measurement has, in tokens, as its fingerprint holds them; manifests hold ``Lengths``.
 
     Attributes:
         local_len: L, the number of local tokens.
