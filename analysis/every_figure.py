@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def draw_run(run: Path, tables: Optional[Path] = None, *, width: str = "screen")
     of_runs = [figure for figure in figures_of(FigureOfRuns) if figure.is_of(run)]
     with drawn_for(Width(width)), progress_bar("drawing", " figures", total=len(of_measurement) + len(of_runs)) as bar:
         measured = Measured.read(shown)
+        gc.freeze()  # matplotlib makes so many objects that garbage is often looked for, each time in all modules and tables
         for one in of_measurement:
             yield from saved(one.draw(measured), figures_folder(run, shown))
             bar.update()

@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from made_up import CONTEXTUAL, made_up_tables
-from matplotlib.figure import Figure
 from quick_pictures import QUICK
 
 from analysis import on_page
@@ -42,8 +41,8 @@ def figures_are_closed() -> Iterator[None]:
 @pytest.fixture
 def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write files of figures that are neither laid out nor rendered."""
-    for name, quick in QUICK.items():
-        monkeypatch.setattr(Figure, name, quick)
+    for (of, name), quick in QUICK.items():
+        monkeypatch.setattr(of, name, quick)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from matplotlib import rcParams
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 from PIL import Image, PngImagePlugin
 
@@ -26,17 +27,18 @@ def _savefig(_: Figure, file: BinaryIO, *, format: str, metadata: dict[str, Any]
         file.write(f"/Producer (Matplotlib 0)\n/Subject ({metadata['Subject']})\n".encode())
 
 
-QUICK = {
-    "draw_without_rendering": lambda _: None,
-    "get_tightbbox": lambda _: Bbox.unit(),
-    "savefig": _savefig,
+QUICK: dict[tuple[type, str], Any] = {
+    (ConstrainedLayoutEngine, "execute"): lambda *_: None,
+    (Figure, "draw_without_rendering"): lambda _: None,
+    (Figure, "get_tightbbox"): lambda _: Bbox.unit(),
+    (Figure, "savefig"): _savefig,
 }
 
 
 def draw_quickly() -> None:
     """Draw all figures of this process so."""
-    for name, quick in QUICK.items():
-        setattr(Figure, name, quick)
+    for (of, name), quick in QUICK.items():
+        setattr(of, name, quick)
 
 
 def style_of(picture: Path) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TINY_YAML, made_up_text, write_corpus
-from matplotlib.figure import Figure
 from quick_pictures import QUICK
 from shown_commands import PAGES, ROOT, first_block, shown_commands
 from tiny_gguf import save_gguf
@@ -107,8 +106,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(config_files, "config_folder", lambda: configs)
-        for name, quick in QUICK.items():  # tests of the figures look at their files
-            patch.setattr(Figure, name, quick)
+        for (of, name), quick in QUICK.items():  # tests of the figures look at their files
+            patch.setattr(of, name, quick)
         for run in ("runs/demo", "runs/demo-no-pose"):  # what the first page leaves behind
             must_run(f"influence --config configs/{Path(run).name}.yaml")
         yield folder

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import beta, norm
+from scipy.special import betainccinv, betaincinv, ndtr, ndtri
 
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, NUM_RESAMPLES, resample
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -56,11 +56,10 @@ def share_bands(
         for key in batch:
             rows = slice(begin, begin + len(parts[key]))
             begin = rows.stop
-            if resampled.result is None:
+            if resampled.resampled_QX is None:
                 bands[key] = tuple(Estimate(float(value)) for value in resampled.values_Q[rows])
             else:
-                distribution_PX = resampled.result.bootstrap_distribution[rows]
-                bands[key] = _band(resampled.values_Q[rows], distribution_PX, weight_U=weight_U)
+                bands[key] = _band(resampled.values_Q[rows], resampled.resampled_QX[rows], weight_U=weight_U)
     return bands
 
 
@@ -82,7 +81,7 @@ def _band(share_P: np.ndarray, distribution_PX: np.ndarray, *, weight_U: np.ndar
     """Return the estimates of one band from its shares and those of every resample."""
     error_P = distribution_PX.std(axis=1, ddof=1)
     varies_P = error_P > 1e-12  # else no document differs from another
-    size = float(norm.ppf((1 + CONFIDENCE) / 2))  # at least that of one interval alone
+    size = float(ndtri((1 + CONFIDENCE) / 2))  # at least that of one interval alone
     if varies_P.any():
         away_PX = np.abs(distribution_PX - share_P[:, None])[varies_P] / error_P[varies_P, None]
         size = max(size, float(np.quantile(away_PX.max(axis=0), CONFIDENCE)))
@@ -100,7 +99,7 @@ def _band(share_P: np.ndarray, distribution_PX: np.ndarray, *, weight_U: np.ndar
 def _exact_interval(share_P: np.ndarray, documents_P: np.ndarray, *, size: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of Clopper-Pearson intervals of shares of so many independent documents, each with the confidence that a
     normal variable lies within ``size`` standard errors."""
-    tail, at_P = norm.sf(size), share_P * documents_P
+    tail, at_P = ndtr(-size), share_P * documents_P
     with np.errstate(divide="ignore", invalid="ignore"):
-        low_P, high_P = beta.ppf(tail, at_P, documents_P - at_P + 1), beta.isf(tail, at_P + 1, documents_P - at_P)
+        low_P, high_P = betaincinv(at_P, documents_P - at_P + 1, tail), betainccinv(at_P + 1, documents_P - at_P, tail)
     return np.where(share_P <= 0, 0.0, low_P), np.where(share_P >= 1, 1.0, high_P)

@@ -21,15 +21,15 @@ Letters of shapes: W windows, U bootstrap units, X bootstrap resamples; Q quanti
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, Literal, Optional, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy.stats import DegenerateDataWarning, bootstrap, norm
+from scipy.special import ndtr, ndtri  # scipy.stats takes half a second to import
 
 from olmo_sparsity.statistics.intervals.estimate import Estimate, WholeEstimate
 from olmo_sparsity.statistics.intervals.ratios import Ratios, StudentizedRatios, Value, value_of
@@ -102,8 +102,8 @@ class Resampled(Generic[QuantityKey]):
         values_of_totals: returns the quantities [Q, ...] of totals [sums, ...]; NaN where they are undefined.
         sums_VU: the sums of every unit, [sums, U].
         ratios: by the place of the quantity, those that are ``Ratios``.
-        result: of scipy's bootstrap, with a distribution [Q + H, X]: the quantities, then the size of Student's t of the
-            ``ratios``; None with fewer than ``MIN_DOCUMENTS`` units.
+        resampled_QX: the quantities of every resample; None with fewer than ``MIN_DOCUMENTS`` units.
+        sizes_HX: the size of Student's t of the ``ratios`` in every resample; None where ``resampled_QX`` is.
     """
 
     keys: list[QuantityKey]
@@ -111,26 +111,39 @@ class Resampled(Generic[QuantityKey]):
     values_of_totals: Callable[[np.ndarray], np.ndarray]
     sums_VU: np.ndarray
     ratios: dict[int, StudentizedRatios]
-    result: Optional[Any]
+    resampled_QX: Optional[np.ndarray]
+    sizes_HX: Optional[np.ndarray]
 
     def intervals(self, method: IntervalMethod) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the lower and the upper ends of the intervals, and the standard errors, [Q] each."""
-        num = len(self.keys)
-        if self.result is None:
-            undefined_Q = np.full(num, np.nan)
+        if self.resampled_QX is None or self.sizes_HX is None:
+            undefined_Q = np.full(len(self.keys), np.nan)
             return undefined_Q, undefined_Q, undefined_Q
         if method == "percentile":
-            low_Q, high_Q = (end[:num].copy() for end in self.result.confidence_interval)
+            low_Q, high_Q = _percentile_bounds(self.resampled_QX)
         else:
             totals_V1 = self.sums_VU.sum(axis=1, keepdims=True)
             without_one_QU = self.values_of_totals(totals_V1 - self.sums_VU)
-            resampled_QX = self.result.bootstrap_distribution[:num]
-            low_Q, high_Q = _bca_bounds(resampled_QX, self.values_Q, without_one_QU=without_one_QU)
-        error_Q = self.result.standard_error[:num].copy()
-        for (at, ratios), size_X in zip(self.ratios.items(), self.result.bootstrap_distribution[num:], strict=True):
+            low_Q, high_Q = _bca_bounds(self.resampled_QX, self.values_Q, without_one_QU=without_one_QU)
+        error_Q = self.resampled_QX.std(axis=1, ddof=1)
+        for (at, ratios), size_X in zip(self.ratios.items(), self.sizes_HX, strict=True):
             low_Q[at], high_Q[at] = ratios.bounds(np.quantile(size_X, CONFIDENCE))
-            error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * norm.ppf((1 + CONFIDENCE) / 2))
+            error_Q[at] = (high_Q[at] - low_Q[at]) / (2 * ndtri((1 + CONFIDENCE) / 2))
         return low_Q, high_Q, error_Q
+
+
+def _percentile_bounds(resampled_QX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of percentile intervals, [Q] each; NaN where a resample is undefined."""
+    num = resampled_QX.shape[1]
+    ordered_QX = np.sort(resampled_QX, axis=1)  # NaN last
+
+    def end(tail: float) -> np.ndarray:
+        before, part = divmod(tail * num + (1 - tail) - 1, 1)
+        end_Q = (1 - part) * ordered_QX[:, int(before)] + part * ordered_QX[:, int(before) + 1]
+        return np.where(np.isnan(ordered_QX[:, -1]), np.nan, end_Q)
+
+    tail = (1 - CONFIDENCE) / 2
+    return end(tail), end(1 - tail)
 
 
 def _bca_bounds(
@@ -150,13 +163,13 @@ def _bca_bounds(
     value_Q1 = values_Q[:, None]
     share_Q = ((resampled_QX < value_Q1).mean(axis=1) + (resampled_QX <= value_Q1).mean(axis=1)) / 2
     smallest = 0.5 / resampled_QX.shape[1]
-    bias_Q = norm.ppf(share_Q.clip(smallest, 1 - smallest))
+    bias_Q = ndtri(share_Q.clip(smallest, 1 - smallest))
     ordered_QX, last = np.sort(resampled_QX, axis=1), resampled_QX.shape[1] - 1
     rows_Q, is_defined_Q = np.arange(len(values_Q)), np.isfinite(resampled_QX).all(axis=1)
 
     def end(tail: float) -> np.ndarray:
-        shifted_Q = bias_Q + norm.ppf(tail)
-        place_Q = norm.cdf(bias_Q + shifted_Q / (1 - acceleration_Q * shifted_Q)) * last
+        shifted_Q = bias_Q + ndtri(tail)
+        place_Q = ndtr(bias_Q + shifted_Q / (1 - acceleration_Q * shifted_Q)) * last
         is_known_Q = is_defined_Q & np.isfinite(place_Q)
         before_Q = np.where(is_known_Q, place_Q, 0).astype(int)
         step_Q = ordered_QX[rows_Q, np.minimum(before_Q + 1, last)] - ordered_QX[rows_Q, before_Q]
@@ -190,35 +203,31 @@ def resample(
     products_PU = [product_U for of in ratios.values() for product_U in of.products()]
     all_sums_VU = np.concatenate([sums_VU, np.array(products_PU).reshape(-1, num_units)])
 
-    def of_drawn(drawn_XU: np.ndarray, axis: int) -> np.ndarray:
-        """Return the quantities [Q + H, X] of some resamples. Each unit's sums are weighted by how often it was drawn."""
-        offsets = np.arange(len(drawn_XU))[:, None] * num_units
-        drawn = (drawn_XU.astype(np.int64) + offsets).ravel()
-        counts_XU = np.bincount(drawn, minlength=drawn_XU.size).reshape(drawn_XU.shape)
-        totals_VX = all_sums_VU @ counts_XU.T.astype(np.float64)
-        values_QX = values_of_totals(totals_VX[: len(keys)])
-        products, sizes = iter(totals_VX[len(keys) :]), []
-        for of in ratios.values():
-            sizes.append(of.size_of_t(list(islice(products, of.num_products))))
-        return np.concatenate([values_QX, np.array(sizes).reshape(-1, len(drawn_XU))])
-
-    result = None
+    resampled_QX, sizes_HX = None, None
     if num_units >= MIN_DOCUMENTS:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DegenerateDataWarning)  # such quantities have no interval
-            result = bootstrap(
-                (np.arange(num_units),),
-                of_drawn,
-                axis=-1,
-                vectorized=True,
-                n_resamples=num_resamples,
-                batch=max(1, BATCH_ELEMENTS // num_units),
-                confidence_level=CONFIDENCE,
-                method="percentile",
-                rng=np.random.default_rng(SEED),
-            )
+        of_batches, sizes_of_batches = [], []
+        for counts_XU in _drawn_counts(num_units, num_resamples):
+            totals_VX = all_sums_VU @ counts_XU.T.astype(np.float64)
+            of_batches.append(values_of_totals(totals_VX[: len(keys)]))
+            products = iter(totals_VX[len(keys) :])
+            sizes = [of.size_of_t(list(islice(products, of.num_products))) for of in ratios.values()]
+            sizes_of_batches.append(np.array(sizes).reshape(-1, len(counts_XU)))
+        resampled_QX, sizes_HX = np.concatenate(of_batches, axis=1), np.concatenate(sizes_of_batches, axis=1)
     values_Q = np.array([float(value_of(value)) for value in values.values()])
-    return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, result)
+    return Resampled(list(values), values_Q, values_of_totals, sums_VU, ratios, resampled_QX, sizes_HX)
+
+
+@lru_cache(maxsize=4)  # of the whole measurement and of some of its parts; up to 40 MB each
+def _drawn_counts(num_units: int, num_resamples: int) -> list[np.ndarray]:
+    """Return how often each unit was drawn in each resample, uint16 [X, U], in batches of resamples."""
+    rng, batch = np.random.default_rng(SEED), max(1, BATCH_ELEMENTS // num_units)
+    batches = []
+    for begin in range(0, num_resamples, batch):
+        drawn_XU = rng.integers(0, num_units, (min(batch, num_resamples - begin), num_units))
+        drawn_XU += np.arange(len(drawn_XU))[:, None] * num_units
+        counts = np.bincount(drawn_XU.ravel(), minlength=drawn_XU.size)
+        batches.append(counts.reshape(drawn_XU.shape).astype(np.uint16))
+    return batches
 
 
 def _estimate(mean: float, *, low: float, high: float, standard_error: float) -> Optional[Estimate]:
@@ -278,10 +287,10 @@ def attained_estimates(
     numbers between two of them."""
     resampled = resample(sums, quantities, num_resamples=num_resamples)
     keys, values_Q = resampled.keys, resampled.values_Q
-    if resampled.result is None:
+    if resampled.resampled_QX is None:
         return {key: WholeEstimate(int(value)) for key, value in zip(keys, values_Q, strict=True)}
     tails = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low_Q, high_Q = np.quantile(resampled.result.bootstrap_distribution, tails, axis=-1, method="inverted_cdf")
+    low_Q, high_Q = np.quantile(resampled.resampled_QX, tails, axis=-1, method="inverted_cdf")
     return {
         key: WholeEstimate(int(value), int(low), int(high))
         for key, value, low, high in zip(keys, values_Q, low_Q, high_Q, strict=True)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, QuantityKey, SumKey, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -65,7 +65,7 @@ def half_width(parts: Sequence[VariancePart]) -> np.ndarray:
     squares = np.sum([part.variance**2 / part.degrees_of_freedom for part in parts], axis=0)
     # Without any variance the interval is a point, whatever the degrees of freedom.
     degrees_of_freedom = np.divide(variance**2, squares, out=np.ones_like(variance), where=squares > 0)
-    return np.asarray(student_t.ppf((1 + CONFIDENCE) / 2, degrees_of_freedom) * np.sqrt(variance))
+    return np.asarray(stdtrit(degrees_of_freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance))
 
 
 def estimates_over_seeds(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.stats import rankdata
 
 from olmo_sparsity.statistics.intervals.bootstrap import document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -85,7 +85,7 @@ def _standard_ranks(scores_WI: np.ndarray, num_groups_W: np.ndarray) -> np.ndarr
     ranks_WI = np.zeros(scores_WI.shape)
     for num_groups in np.unique(num_groups_W).tolist():
         rows_w = np.flatnonzero(num_groups_W == num_groups)
-        ranks_wI = rankdata(scores_WI[rows_w, :num_groups], axis=1)
+        ranks_wI = pd.DataFrame(scores_WI[rows_w, :num_groups]).rank(axis=1).to_numpy()
         ranks_wI -= ranks_wI.mean(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
             ranks_WI[rows_w, :num_groups] = ranks_wI / np.linalg.norm(ranks_wI, axis=1, keepdims=True)
