@@ -103,15 +103,17 @@ def validate(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(config, opened, folder=folder),
+        prepare=lambda begun: _prepare(config, opened, folder=folder, begun=begun),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
-def _prepare(config: Config, opened: OpenedModel, *, folder: Path) -> PreparedMeasurement:
+def _prepare(
+    config: Config, opened: OpenedModel, *, folder: Path, begun: Optional[dict[str, Any]]
+) -> PreparedMeasurement:
     settings, lengths, num_windows = config.validation, config.measured_lengths, config.validation.num_windows
     natural = _natural_windows(config, opened, num_windows=num_windows * len(_needle_kinds(config)))
-    entries = fit_entries(opened, natural, drawn=config.influence)
+    entries = fit_entries(opened, natural, drawn=config.influence, begun=begun)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(config.influence)
     suites = _needle_suites(config, opened, natural)
