@@ -49,7 +49,7 @@ class Pairing:
 
     Attributes:
         paired: True if they are the same windows, so that differences are taken window by window.
-        same_tokens: False if the tokenizers are known to differ: nats of different tokens are not compared.
+        same_tokenizer: whether both have the same tokens of a text; None: not known, as of older tables.
         same_text: False if the token files are not the same.
         same_lengths: True if the local and the full context are as long.
         num_windows: number of windows of the first subject and of the later one.
@@ -57,11 +57,16 @@ class Pairing:
     """
 
     paired: bool
-    same_tokens: bool
+    same_tokenizer: Optional[bool]
     same_text: bool
     same_lengths: bool
     num_windows: tuple[int, int]
     num_shared_documents: int
+
+    @property
+    def same_tokens(self) -> bool:
+        """False if the tokenizers are known to differ: nats of different tokens are not compared."""
+        return self.same_tokenizer is not False
 
 
 def read_subjects(texts: list[str]) -> list[Subject]:
@@ -163,9 +168,12 @@ def pairing_of(first: Measurement, second: Measurement, *, folders: Optional[tup
         second: the other.
         folders: their influence folders. Beside these are the tokenizers, of which the manifests have only hashes.
     """
+    same_tokenizer = _have_same_tokenizer(first, second)
+    if same_tokenizer is not True and folders is not None and _encode_alike(*folders):
+        same_tokenizer = True
     return Pairing(
         paired=same_windows(first, second),
-        same_tokens=not _have_other_tokenizers(first, second) or (folders is not None and _encode_alike(*folders)),
+        same_tokenizer=same_tokenizer,
         same_text=first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"),
         same_lengths=_same_lengths(first, second),
         num_windows=(len(first.windows), len(second.windows)),
@@ -189,18 +197,18 @@ def _some_texts(folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
         yield str(tokenizer.decode(ids_T, skip_special_tokens=False))
 
 
-def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
-    """Return True if the manifests of two measurements are of different tokens, as far as hashes tell.
+def _have_same_tokenizer(first: Measurement, second: Measurement) -> Optional[bool]:
+    """Return whether the manifests of two measurements are of the same tokens, as far as hashes tell; None: they do not.
 
     Older tables of runs have no hash of the tokenizer, which a run shares with no pretrained model.
     """
     if first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"):
-        return False
+        return True
     models = [measurement.manifest.get("model") or {} for measurement in (first, second)]
     hashes = [
         measurement.manifest.get("tokenizer_sha256", model.get("tokenizer_sha256"))
         for measurement, model in zip((first, second), models, strict=True)
     ]
     if None in hashes:
-        return bool(models[0]) is not bool(models[1])
-    return hashes[0] != hashes[1]
+        return None if bool(models[0]) is bool(models[1]) else False
+    return bool(hashes[0] == hashes[1])
