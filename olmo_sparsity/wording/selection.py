@@ -10,9 +10,9 @@ NAMES = "optimism and corrected gain"
 ALL_TOKENS = "all tokens"
 RANDOM = "random"  # the selector that is the check
 SELECTION_CAPTION = (
-    "optimism: the mean gain of the choice for a label drawn from the short-context prediction, minus what the same choice gains "
-    "on another such label. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected gain with the "
-    "long-range tokens of the null context; it must not be above 0 (of all tokens: their gain, since they select nothing)."
+    "optimism: what a choice gains on the label that it was made for, minus what it gains on another one; both labels are drawn "
+    "from the short-context prediction. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected "
+    "gain under the null context; it must not be above 0. The placebo of all tokens, which select nothing, is their gain."
 )
 
 
@@ -30,8 +30,7 @@ def earlier_words(summary: Summary) -> str:
 def selection_words(summary: Summary) -> str:
     """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
     words = [
-        "What selection does: a selector that sees the target gains by choosing for this target alone, and optimism is how much; "
-        "read the corrected gain.",
+        "A selector that sees the target gains by choosing for this target alone. Optimism is how much; read the corrected gain.",
         *_checks(summary),
     ]
     if summary.calibration_nats is not None:
