@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from olmo_sparsity.statistics.single.agreement import Agreement, agreement
 from olmo_sparsity.statistics.single.measured import Measured
+from olmo_sparsity.wording.findings import agreement_finding
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
@@ -95,7 +96,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     _heatmap(figure, axes[1], names=names, values=correlation, low=-1.0, cmap="RdBu_r")
     axes[1].set_title("rank correlation of the scores\n(Spearman; two random rankings: 0)")
     caption(figure, measured.summary, words=_words(pairs, names, k=k, screened=measurement.setup.screening is not None))
-    yield Drawn(figure, "agreement", one_column=1)
+    yield Drawn(figure, "agreement", agreement_finding(pairs, k=k, what=what), one_column=1)
 
 
 FIGURE = FigureOfMeasurement(draw)

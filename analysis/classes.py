@@ -15,6 +15,7 @@ from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
+from olmo_sparsity.wording.findings import classes_finding
 from olmo_sparsity.wording.gates import multiplicity_words, no_fraction_words
 from olmo_sparsity.wording.numbers import FRAGILE
 
@@ -152,7 +153,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if any(entry.contrast is not None for entry in classes):
         words += f" {CONTRAST_WORDS}"
     caption(figure, measured.summary, words=words, handles=_handles(measured, classes, selectors=selectors))
-    yield Drawn(figure, "classes", page_inches=1.6)
+    yield Drawn(figure, "classes", classes_finding(classes, measured.summary), page_inches=1.6)
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.several.comparison import Comparison, ComparisonRow, compare, main_rows
 from olmo_sparsity.statistics.several.subjects import read_subjects
-from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
+from olmo_sparsity.wording.comparison import differences_sentences, optimism_warning, pairings_words
 from olmo_sparsity.wording.gates import beyond_gate_words, failed_gates
 from olmo_sparsity.wording.setup import anchor_warning, measured_words
 from olmo_sparsity.wording.units import units_words
@@ -141,7 +141,7 @@ def drawn_of(comparison: Comparison) -> Drawn:
     caption_text(figure, WORDS if width_in_force() is None else _words(comparison), handles=handles)
     if above := _lines_above(comparison):
         write_above(figure, above)
-    return Drawn(figure, "compare", one_column=1, page_inches=2.3)
+    return Drawn(figure, "compare", " ".join(differences_sentences(comparison)), one_column=1, page_inches=2.3)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -159,6 +159,20 @@ def _words(compared: ComparedCurves) -> str:
     )
 
 
+def _finding(compared: ComparedCurves) -> str:
+    """Return what each model gains beyond the training row, or without a row from the first to the last point."""
+    gains = gain_beyond_lines(compared)
+    if gains:
+        return f"{gains[0].capitalize()} {'; '.join(gains[1:])}."
+    points = [(label, model.curve.points) for label, model in zip(model_labels(compared), compared.models, strict=True)]
+    losses = (
+        f"{label} {of[0].loss_nats.mean:.3f} nats with {of[0].num_visible_tokens} visible tokens, {of[-1].loss_nats.mean:.3f} "
+        f"with {of[-1].num_visible_tokens}"
+        for label, of in points
+    )
+    return f"Mean loss: {'; '.join(losses)}."
+
+
 def _anchor_warnings(compared: ComparedCurves, words_of: Callable[[ModelSetup], str]) -> str:
     """Return the warning of each model that another first token is the better one; of several, with its name before it."""
     labels = [f"{label}: " if len(compared.models) > 1 else "" for label in model_labels(compared)]
@@ -179,7 +193,7 @@ def draw_compared(compared: ComparedCurves) -> Drawn:
     _label_ends(right, compared, change=True)
     caption_text(figure, _words(compared), last=_anchor_warnings(compared, short_anchor_warning).strip())
     numbers = (".json", to_json(compared_curves_json(compared)))
-    return Drawn(figure, "context-curve", one_column=1, numbers=numbers)
+    return Drawn(figure, "context-curve", _finding(compared), one_column=1, numbers=numbers)
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -12,6 +12,7 @@ from olmo_sparsity.records.selectors import CONTROLS
 from olmo_sparsity.statistics.single.breakdowns import DistanceBin, has_log_distances
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.wording.findings import distance_finding
 from olmo_sparsity.wording.units import unit_words
 
 from .drawing import FigureOfMeasurement
@@ -89,8 +90,9 @@ def draw(measured: Measured) -> Iterator[Drawn]:
         words += (
             " Of what a selector that sees the target chooses, part is chosen for this target alone, and lies anywhere."
         )
+    finding = distance_finding(measured.distances, measured.summary, selector=selectors[0], k=k)
     caption(figure, measured.summary, words=words, handles=handles)
-    yield Drawn(figure, "distance")
+    yield Drawn(figure, "distance", finding)
 
 
 FIGURE = FigureOfMeasurement(draw)

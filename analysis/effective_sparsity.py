@@ -234,6 +234,23 @@ def table(found: SparsityByLength) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _finding(found: SparsityByLength) -> str:
+    """Return the smallest k of the first line that reaches the middle share, at the shortest and at the longest context."""
+    line, share = found.lines[0], SHARES[len(SHARES) // 2]
+    clauses = []
+    for model in found.models:
+        lengths = dict.fromkeys((min(model.measurements), max(model.measurements)))
+        ks = [f"{_k_words(model.points[PointKey(line, share, length)])} at {length:,} tokens" for length in lengths]
+        clauses.append(f"{model.name} {', '.join(ks)}")
+    return f"Smallest k, chosen by {_line_words(line)}, of which D(k) reaches {share:.0%}: {'; '.join(clauses)}."
+
+
+def _k_words(point: ReachingK) -> str:
+    values = [point.value, *((point.low, point.high) if point.has_interval else ())]
+    value, *ends = (f"> {point.max_k}" if number is None else f"{number:.1f}" for number in values)
+    return f"{value} [{', '.join(ends)}]" if ends else value
+
+
 def draw_found(found: SparsityByLength) -> Drawn:
     """Draw ``effective-sparsity``, with its numbers as CSV."""
     figure, axes = plt.subplots(2, len(SHARES), figsize=(10.6, 6.2), sharex=True, sharey="row", layout="constrained")
@@ -256,7 +273,7 @@ def draw_found(found: SparsityByLength) -> Drawn:
     ]
     if above:
         write_above(figure, above)
-    return Drawn(figure, NAME, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
+    return Drawn(figure, NAME, _finding(found), numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 
 def draw(tables: list[Path], *, selector: str = "attention") -> Iterator[Drawn]:

@@ -4,12 +4,12 @@ Below the real context of a selector that sees the target stands the resampled t
 of selection, and of what showing a set costs. The null context stands below that.
 
 Both axes of all panels have the same range and scale. With more than ``MAX_POINTS`` points, they would hide one another. Each
-panel then shows how many windows lie in each hexagon. The numbers stand above the panels, where they cover no point.
+panel then shows how many windows lie in each hexagon. Above each panel stands the one number to read; the caption has the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -18,15 +18,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from olmo_sparsity.statistics.intervals.lines import LineFit
 from olmo_sparsity.statistics.single.measured import Measured
-from olmo_sparsity.statistics.single.measurement import LONG_GAIN, Measurement
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, LONG_GAIN, Measurement
 from olmo_sparsity.statistics.single.shown_ks import few_ks
 from olmo_sparsity.statistics.single.summary import SelectionSummary, Summary
+from olmo_sparsity.wording.findings import cloud_finding
 from olmo_sparsity.wording.gates import no_fraction_words
 from olmo_sparsity.wording.numbers import interval, recovered_words
 
@@ -36,6 +37,8 @@ from .output import Drawn, caption
 from .paper import Width, width_in_force
 from .style import CONTEXT_WORDS, LOOKS, ordered
 
+# The colours of a density, from one window to the most: the light end of viridis, which is lost on white, is left out.
+DENSITY = LinearSegmentedColormap.from_list("density", plt.get_cmap("viridis_r")(np.linspace(0.42, 1, 64)))
 FRAME_PERCENTILES = (0.2, 99.8)
 MAX_POINTS = 500
 HEXAGONS: dict[Optional[Width], int] = {Width.screen: 40, Width.one: 24, Width.two: 24}  # across a panel
@@ -45,24 +48,30 @@ POINT_AREA: dict[Optional[Width], float] = {
     Width.two: 2.0,
 }  # of a window of weight 1, in square points
 ROW_HEIGHT: dict[Optional[Width], float] = {
-    Width.screen: 3.6,
-    Width.one: 4.4,
-    Width.two: 3.6,
+    Width.screen: 2.95,
+    Width.one: 3.7,
+    Width.two: 3.1,
 }  # inches, before ``fit``: a square panel and its title
-TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.0, Width.one: 6.5, Width.two: 6.5}
+TITLE_SIZE: dict[Optional[Width], float] = {Width.screen: 8.5, Width.one: 6.5, Width.two: 6.5}
 WORDS = (
-    "Dashed: sparse gain equals long gain; cross: the means. Above the panels: correlation r, and slope of long gain on sparse "
-    "gain by ordinary and by total least squares, with 95% intervals over documents. {controls}In the row of the null context "
-    "other tokens take the place of the long-range ones: it shows whether their content matters."
+    "Dashed: sparse gain equals long gain; cross: the means. {controls}In the row of the null context other tokens take the "
+    "place of the long-range ones: it shows whether their content matters. Further numbers, with 95% intervals over documents, "
+    "are r: correlation; OLS and TLS: slope of long gain on sparse gain by ordinary and by total least squares. {numbers}"
 )
-SEEING_WORDS = "This selector sees the target: R(k) holds its optimism, and the number to read is the corrected gain. "
+SEEING_WORDS = (
+    "This selector sees the target, so R(k) holds its optimism; above the panels stands the corrected gain, in nats, which under "
+    "the null context is the placebo and must not be above 0. "
+)
 RESAMPLED_WORDS = (
     "In the row of the resampled target the label is drawn from the short-context prediction ({draws} draws of each window), so "
     "that no token informs about it: the cloud shows what selection gains on such a label, less what showing any set costs on "
     "it. Optimism, above it, is the mean of this gain plus that cost, KL(p_short, p_J); of unmask-one at k = 1 it is exact, over "
     "all labels, unless candidates were screened. "
 )
-BLIND_WORDS = "This selector does not see the target: its gain over random holds no optimism. "
+BLIND_WORDS = (
+    "This selector does not see the target: its gain over random holds no optimism. Above the panels stands R(k), under the null "
+    "context its sparse gain there over the long gain of the real one. "
+)
 
 
 @dataclass(frozen=True)
@@ -85,13 +94,17 @@ class Cloud:
         x: sparse gains in nats, [N].
         y: long gains in nats, [N].
         weight: weight of each point in a mean, [N].
-        title: what the panel shows, the numbers to read, and the fitted lines.
+        where: what the panel shows: k and the context.
+        number: the number to read, above the panel.
+        others: the numbers of the caption.
     """
 
     x: np.ndarray
     y: np.ndarray
     weight: np.ndarray
-    title: str
+    where: str
+    number: str
+    others: str
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -100,7 +113,7 @@ class Cloud:
 
 
 def _lines_of(fit: LineFit) -> str:
-    return f"r {interval(fit.correlation)}\nOLS {interval(fit.ols_slope)}\nTLS {interval(fit.tls_slope)}"
+    return f"r {interval(fit.correlation)}, OLS {interval(fit.ols_slope)}, TLS {interval(fit.tls_slope)}"
 
 
 def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
@@ -112,21 +125,21 @@ def _fraction_of(selection: SelectionSummary, summary: Summary) -> str:
 
 def _cloud_of_context(measurement: Measurement, selection: SelectionSummary, *, summary: Summary) -> Cloud:
     """Return the windows of one selection under the real or the null context."""
-    title = [f"k = {selection.k}, {selection.context} context"]
-    if selection.context == "null":
-        title.append(f"sparse gain {interval(selection.gain_sparse_nats)}")
-    elif selection.info.sees_target:
-        title += [f"corrected gain {interval(selection.corrected_gain_nats)}", _fraction_of(selection, summary)]
-    else:
-        title.append(_fraction_of(selection, summary))
-        if selection.gain_over_random_nats is not None:
-            title.append(f"over random {interval(selection.gain_over_random_nats)}")
+    number, others = _fraction_of(selection, summary), [f"sparse gain {interval(selection.gain_sparse_nats)}"]
+    if selection.info.sees_target:
+        if selection.context == "real":
+            others.append(number)
+        number = f"corrected gain {interval(selection.corrected_gain_nats)}"
+    elif selection.gain_over_random_nats is not None:
+        others.append(f"over random {interval(selection.gain_over_random_nats)}")
     windows = measurement.windows
     return Cloud(
         measurement.gains[selection.key].to_numpy(np.float64),
         windows[LONG_GAIN[selection.context]].to_numpy(np.float64),
         measurement.weights_W,
-        "\n".join([*title, _lines_of(selection.figure4)]),
+        f"k = {selection.k}, {selection.context} context",
+        number,
+        ", ".join([*others, _lines_of(selection.figure4)]),
     )
 
 
@@ -137,8 +150,9 @@ def _cloud_of_draws(measurement: Measurement, selection: SelectionSummary, *, dr
         x_WD.ravel().astype(np.float64),
         drawn.long_gain_WD.ravel().astype(np.float64),
         np.repeat(measurement.weights_W, x_WD.shape[1]),
-        f"k = {selection.k}, resampled target\noptimism {interval(selection.optimism_nats)}\n"
-        f"{_lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD))}",
+        f"k = {selection.k}, resampled target",
+        f"optimism {interval(selection.optimism_nats)}",
+        _lines_of(fit_of_draws(measurement, x_WD=x_WD, y_WD=drawn.long_gain_WD)),
     )
 
 
@@ -187,7 +201,7 @@ def _colour_densities(figure: Figure, axes: np.ndarray, *, densities: list[PolyC
     """Give all panels the same logarithmic scale, and draw its colour bar."""
     most = max(np.asarray(density.get_array()).max() for density in densities)
     for density in densities:
-        density.set(norm=LogNorm(1, max(2, most)), cmap="viridis_r")
+        density.set(norm=LogNorm(1, max(2, most)), cmap=DENSITY)
     figure.colorbar(
         densities[0], ax=axes, location="bottom", label="weight in a hexagon", format="{x:.0f}", shrink=0.6, aspect=40
     )
@@ -207,9 +221,7 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
     axis.axvline(0, color="grey", linewidth=0.5)
     edge = [withStroke(linewidth=3.5, foreground="white")]
     axis.plot(*cloud.mean, marker="+", color="black", markersize=9, markeredgewidth=1.8, path_effects=edge)
-    num_outside = int((~inside).sum())
-    outside = f"\n{num_outside} outside" if num_outside else ""
-    axis.set_title(f"{cloud.title}{outside}", fontsize=TITLE_SIZE[width_in_force()], linespacing=1.05)
+    axis.set_title(f"{cloud.where}\n{cloud.number}", fontsize=TITLE_SIZE[width_in_force()], linespacing=1.1)
     axis.set_aspect("equal")
     axis.set_anchor(
         "N"
@@ -217,7 +229,17 @@ def _panel(axis: Axes, cloud: Cloud, *, frame: Frame, color: str, is_dense: bool
     return density
 
 
-def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: bool) -> str:
+def _numbers_words(clouds: Sequence[Cloud], *, frame: Frame) -> str:
+    """Return the numbers of each panel that do not stand above it, and how many points lie outside its frame."""
+    panels = []
+    for cloud in clouds:
+        num_outside = int((~frame.contains(cloud.x, cloud.y)).sum())
+        outside = f", {num_outside} outside the frame" if num_outside else ""
+        panels.append(f"{cloud.where}: {cloud.others}{outside}")
+    return f"{'; '.join(panels)}."
+
+
+def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: bool, numbers: str) -> str:
     weighted = bool((measured.measurement.weights_W != 1).any())
     if is_dense:
         mark = "Colour: weight of the windows in a hexagon, on a logarithmic scale"
@@ -226,7 +248,7 @@ def _words(measured: Measured, selector: str, *, drawn: DrawnTargets, is_dense: 
     controls = SEEING_WORDS if measured.measurement.selectors[selector].sees_target else BLIND_WORDS
     if selector in drawn.sparse_gain_KWD:
         controls += RESAMPLED_WORDS.format(draws=drawn.long_gain_WD.shape[1])
-    return f"Selector {selector}. {mark}. {WORDS.format(controls=controls)}"
+    return f"Selector {selector}. {mark}. {WORDS.format(controls=controls, numbers=numbers)}"
 
 
 def figure_of(tables: Path, selector: str) -> Figure:
@@ -265,7 +287,8 @@ def _draw_selector(measured: Measured, selector: str, *, drawn: DrawnTargets) ->
     axes[0, 0].set(xlim=(frame.low, frame.high), ylim=(frame.low, frame.high))
     if densities:
         _colour_densities(figure, axes, densities=densities)
-    caption(figure, measured.summary, words=_words(measured, selector, drawn=drawn, is_dense=is_dense))
+    numbers = _numbers_words([cloud for clouds in rows.values() for cloud in clouds], frame=frame)
+    caption(figure, measured.summary, words=_words(measured, selector, drawn=drawn, is_dense=is_dense, numbers=numbers))
     return figure
 
 
@@ -274,7 +297,10 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     drawn = read_drawn_targets(measured.tables, measured.measurement)
     selectors = ordered(measured.measurement)
     for name in selectors:
-        yield Drawn(_draw_selector(measured, name, drawn=drawn), f"figure4-{name}")
+        k = measured.summary.end_ks[-1]
+        of_contexts = {context: measured.summary.at(name, context, k) for context in CONTEXTS}
+        finding = cloud_finding(name, of_contexts, measured.summary)
+        yield Drawn(_draw_selector(measured, name, drawn=drawn), f"figure4-{name}", finding)
 
 
 FIGURE = FigureOfMeasurement(draw)

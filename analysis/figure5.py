@@ -15,7 +15,8 @@ from olmo_sparsity.statistics.single.measured_tokenizer import tokenizer_of, win
 from olmo_sparsity.statistics.single.measurement import Measurement
 from olmo_sparsity.statistics.single.shown_ks import quarter_ks
 from olmo_sparsity.tables.reading import read_window
-from olmo_sparsity.wording.units import unit_words
+from olmo_sparsity.wording.findings import window_finding
+from olmo_sparsity.wording.units import counted_words, unit_words
 
 from .drawing import FigureOfMeasurement
 from .output import Drawn, caption
@@ -194,7 +195,12 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if measurement.selectors[selector].sees_target:
         text += f" {selector} sees the target: in a single window, choices that fit this target by chance look like the others."
     caption(figure, measured.summary, words=text)
-    yield Drawn(figure, "figure5", one_column=None)
+    chosen = (
+        f"{counted_words(measurement.unit, measurement.setup.visibility, len(panels[-1].ranks))} chosen by {selector}"
+    )
+    short, long, sparse = (panel.loss_nats for panel in panels)
+    finding = window_finding(words.target, short_nats=short, long_nats=long, sparse_nats=sparse, chosen=chosen)
+    yield Drawn(figure, "figure5", finding, one_column=None)
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -1,7 +1,7 @@
 """The pictures in docs/images/, from what the demo's runs hold: ``make gallery``.
 
-Copies the newest figures, and takes a picture of the report in Chromium, if that is installed. Pictures of figures that have
-not been drawn are not changed.
+Copies the newest figures, and prints what each shows, for the alternative text of the page that holds it. Takes a picture of the
+report in Chromium, if that is installed. Pictures of figures that have not been drawn are not changed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from matplotlib import image
+from PIL import Image
 
 from olmo_sparsity.tables.reading import figures_folder, newest_finished
 
@@ -40,6 +41,12 @@ def pictures_of(run: Path, figures: Path) -> dict[str, Path]:
         if not path.stem.startswith("figure4-"):  # one for each selector
             paths.setdefault(f"demo-{path.stem}", path)
     return paths
+
+
+def finding_in(picture: Path) -> str:
+    """Return the title in the metadata of a picture: what it shows, for the alternative text of the page that holds it."""
+    with Image.open(picture) as opened:
+        return str(opened.info.get("Title", ""))
 
 
 def picture_of_page(page: Path, out: Path) -> None:
@@ -72,7 +79,9 @@ def gallery(run: Annotated[Path, typer.Option(help="The demo's run.")] = Path("r
         for name, source in pictures_of(run, figures).items():
             if source.is_file():
                 shutil.copyfile(source, DOCS / f"{name}.png")
-            print(f"{DOCS / name}.png", "" if source.is_file() else f"not changed: there is no {source}")
+            print(
+                f"{DOCS / name}.png", finding_in(source) if source.is_file() else f"not changed: there is no {source}"
+            )
     page = figures / "report.html"
     if page.is_file() and shutil.which("chromium"):
         picture_of_page(page, DOCS / "report.png")

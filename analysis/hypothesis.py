@@ -74,7 +74,13 @@ def draw_hypothesis(found: Hypothesis) -> Drawn:
     sentences = " ".join(hypothesis_sentences(found))
     words = f"{sentences} {matched_words(of_own[0]).capitalize()}. {measured_words(found)}"
     caption_text(figure, words)
-    return Drawn(figure, "hypothesis", one_column=1, numbers=(".json", to_json(record_json(found))))
+    return Drawn(
+        figure,
+        "hypothesis",
+        next(hypothesis_sentences(found)),
+        one_column=1,
+        numbers=(".json", to_json(record_json(found))),
+    )
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

@@ -71,7 +71,7 @@ def draw_inside_and_beyond(twin: Twin) -> Drawn:
     words = f"Grey: numbers of values that training had. Small dots: seeds. {evaluated_words(twin)}"
     words = f"{words} {' '.join(twin_sentences(twin))}"
     caption_text(figure, words, handles=handles)
-    return Drawn(figure, "inside-and-beyond", numbers=(".json", to_json(record_json(twin))))
+    return Drawn(figure, "inside-and-beyond", next(twin_sentences(twin)), numbers=(".json", to_json(record_json(twin))))
 
 
 def draw(runs: list[Path]) -> Iterator[Drawn]:

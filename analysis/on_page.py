@@ -42,12 +42,14 @@ class PageFigure:
 
     Attributes:
         name: its name, unique on the page.
+        finding: what it shows, in a sentence with its main numbers.
         panels: its panels as SVG, and last the legend.
         words: its whole caption.
         above: what nobody may miss, such as gates that failed, a sentence each.
     """
 
     name: str
+    finding: str
     panels: list[str]
     words: str
     above: list[str]
@@ -96,7 +98,7 @@ def page_figure(drawn: Drawn) -> PageFigure:
         boxes["legend"] = legend.get_window_extent()
     root = _svg(figure, drawn.name)
     plt.close(figure)
-    return PageFigure(drawn.name, list(_parts(root, boxes)), str(figure.get_label()), above)
+    return PageFigure(drawn.name, drawn.finding, list(_parts(root, boxes)), str(figure.get_label()), above)
 
 
 def _label(axis: Axes) -> None:

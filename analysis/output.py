@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from olmo_sparsity.errors import printable_lines
+from olmo_sparsity.errors import printable, printable_lines
 from olmo_sparsity.statistics.single.model_setup import subject_name
 from olmo_sparsity.statistics.single.summary import Summary
 from olmo_sparsity.storage.files import check_replaceable, remove_leftovers, write_bytes, write_text
@@ -169,6 +169,7 @@ class Drawn:
     Attributes:
         figure: the figure.
         name: name of its files.
+        finding: what it shows, in a sentence with its main numbers, for those who do not see it.
         one_column: panels side by side in one column of a paper; None: the figure is not legible there and is left out.
         numbers: ending and text of a further file, with the numbers of the figure.
         page_inches: width of the frame of a panel on an HTML page.
@@ -176,6 +177,7 @@ class Drawn:
 
     figure: Figure
     name: str
+    finding: str
     one_column: Optional[int] = 2
     numbers: Optional[tuple[str, str]] = None
     page_inches: float = 2.5
@@ -184,7 +186,7 @@ class Drawn:
 def save(drawn: Drawn, out: Path) -> list[Path]:
     """Write ``NAME.png`` and ``NAME.pdf`` and close the figure. The whole caption goes into ``NAME.txt`` and into their metadata.
 
-    For a paper the figure is exactly as wide as the column.
+    Their title in the metadata is the finding. For a paper the figure is exactly as wide as the column.
 
     Returns:
         The paths of the pictures.
@@ -193,12 +195,14 @@ def save(drawn: Drawn, out: Path) -> list[Path]:
         UserError: a file that this tool did not write has one of the names.
     """
     figure, name = drawn.figure, drawn.name
-    for text in _texts_in(figure):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
-        text.set_text(printable_lines(text.get_text()))
-    words = printable_lines(str(figure.get_label()))
+    for drawn_text in _texts_in(
+        figure
+    ):  # names may hold anything, and matplotlib's warnings repeat what it cannot draw
+        drawn_text.set_text(printable_lines(drawn_text.get_text()))
+    words, title = printable_lines(str(figure.get_label())), printable(drawn.finding)
     metadata: dict[str, dict[str, Any]] = {
-        ".png": {"Description": words},
-        ".pdf": {"CreationDate": None, "Subject": words},
+        ".png": {"Description": words, "Title": title},
+        ".pdf": {"CreationDate": None, "Subject": words, "Title": title},
     }
     width = width_in_force()
     if width is Width.one and drawn.one_column is None:

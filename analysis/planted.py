@@ -13,6 +13,7 @@ from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.detection import Detection, SelectorDetection, Suite, detection
 from olmo_sparsity.statistics.intervals.bootstrap import MIN_DOCUMENTS
 from olmo_sparsity.tables.reading import list_finished, newest_finished
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.setup import anchor_warning, setup_words, short_anchor_warning
 
 from .drawing import FigureOfRuns
@@ -81,6 +82,18 @@ def _words(numbers: Detection) -> str:
     ).strip()
 
 
+def _finding(numbers: Detection) -> str:
+    """Return the highest and the lowest precision of each suite with their selectors."""
+    clauses = []
+    for suite in numbers.suites:
+        known = [(of.precision_at_truth, of.selector) for of in suite.selectors if of.precision_at_truth is not None]
+        if known:
+            known.sort(key=lambda entry: entry[0].mean)
+            (low, worst), (high, best) = known[0], known[-1]
+            clauses.append(f"{_suite_title(suite)}: {best} {interval(high)} at best, {worst} {interval(low)} at worst")
+    return f"Share of the planted tokens that the selectors find, {'; '.join(clauses)}."
+
+
 def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``planted``, of the newest validation of a run.
 
@@ -101,7 +114,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     for axis in axes[-1]:
         axis.set_xlabel("precision at truth")
     caption_text(figure, _words(numbers), last=short_anchor_warning(numbers.setup))
-    yield Drawn(figure, "planted")
+    yield Drawn(figure, "planted", _finding(numbers))
 
 
 FIGURE = FigureOfRuns(draw, is_of=lambda run: bool(list_finished(run, "validation")))

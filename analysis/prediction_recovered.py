@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.findings import reaction_finding
 from olmo_sparsity.wording.numbers import no_interval_words
 from olmo_sparsity.wording.units import units_of
 
@@ -109,7 +110,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     handles += [context_entry(context) for context in ("real", "null", "mimicry")]
     words = f"{WORDS.format(units=units_of(summary))} {no_interval_words('D(k)', summary.num_documents)}".rstrip()
     caption(figure, summary, words=words, handles=handles)
-    yield Drawn(figure, "prediction-recovered")
+    yield Drawn(figure, "prediction-recovered", reaction_finding(summary))
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.findings import gains_finding
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import k_words
 
@@ -207,7 +208,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1, label="1, or long gain"))
     groups = " ".join(words for *_, words in rows)
     caption(figure, summary, words=WORDS.format(groups=groups), handles=handles)
-    yield Drawn(figure, "recovered-fraction")
+    yield Drawn(figure, "recovered-fraction", gains_finding(summary))
 
 
 FIGURE = FigureOfMeasurement(draw)

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from olmo_sparsity.statistics.single.breakdowns import by_sample_size
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.summary import Summary
+from olmo_sparsity.wording.findings import sizes_finding
 from olmo_sparsity.wording.numbers import FRAGILE
 from olmo_sparsity.wording.units import unit_words
 
@@ -164,7 +165,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     handles = [legend_entry(name) for name in selectors]
     handles += [Line2D([], [], markersize=4, **look) for look in _gate_looks(summaries[-1]).values()]
     caption(figure, measured.summary, words=WORDS, handles=handles)
-    yield Drawn(figure, "sample-size", one_column=2)
+    yield Drawn(figure, "sample-size", sizes_finding(summaries), one_column=2)
 
 
 FIGURE = FigureOfMeasurement(draw)

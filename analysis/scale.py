@@ -227,6 +227,12 @@ def _differences_words(rungs: list[Rung]) -> str:
     return f"Largest minus smallest, paired, nats: {'; '.join(changes)}."
 
 
+def _finding(rungs: list[Rung]) -> str:
+    """Return the long gain of each size."""
+    gains = ", ".join(f"{rung.name} {interval(rung.numbers.mean.long_gain_nats, 3)}" for rung in rungs)
+    return f"Long gain in nats by the number of parameters: {gains}."
+
+
 def _words(rungs: list[Rung]) -> str:
     most = max(rung.numbers.num_seeds for rung in rungs)
     summary = rungs[0].numbers.mean
@@ -273,7 +279,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     caption_text(
         figure, _words(rungs), handles=_legend(selectors, ks=summary.end_ks, has_prediction=reacting is not None)
     )
-    yield Drawn(figure, "scale")
+    yield Drawn(figure, "scale", _finding(rungs))
 
 
 FIGURE = FigureOfRuns(draw)

@@ -22,6 +22,7 @@ from olmo_sparsity.statistics.synthetic import (
     read_bridge,
 )
 from olmo_sparsity.tables.reading import newest_finished
+from olmo_sparsity.wording.numbers import interval
 from olmo_sparsity.wording.synthetic_tasks import setting_words
 
 from .drawing import FigureOfRuns
@@ -74,6 +75,10 @@ def _by_chance(setting: Setting, *, length: int, k: int) -> float:
 def _draw_chance(axis: Axes, setting: Setting, lengths: Sequence[int], *, k: int) -> None:
     accuracies = [_by_chance(setting, length=length, k=k) for length in lengths]
     axis.plot(lengths, accuracies, color="grey", linestyle=":", linewidth=1)
+
+
+def _at_words(one: Accuracy) -> str:
+    return f"{interval(one.right)} at k = {one.k} in prompts of {one.length} tokens"
 
 
 def _seeds_words(accuracies: Sequence[Accuracy]) -> str:
@@ -131,7 +136,16 @@ def _draw_parity(accuracies: list[Accuracy]) -> Drawn:
         "predicts, not fitted; it gives none for larger k, nor for prompts longer than those of training.",
         handles=handles,
     )
-    return Drawn(figure, "synthetic-parity")
+    longest = [
+        max((one for one in accuracies if one.setting == of), key=lambda one: (one.k == of.max_sparsity, one.length))
+        for of in settings
+    ]
+    found = "; ".join(f"K_train = {one.setting.max_sparsity}: {_at_words(one)}" for one in longest)
+    return Drawn(
+        figure,
+        "synthetic-parity",
+        f"Accuracy in the longest prompts, {found}.",
+    )
 
 
 def _method(setting: Setting) -> str:
@@ -197,7 +211,12 @@ def _draw_methods(task: str, name: str) -> Callable[[list[Accuracy]], Drawn]:
             handles=handles,
             columns=2,
         )
-        return Drawn(figure, name)
+        hardest = [
+            max((one for one in accuracies if one.setting == of), key=lambda one: (one.k, one.length))
+            for of in settings
+        ]
+        found = "; ".join(f"{_method(one.setting)}: {_at_words(one)}" for one in hardest)
+        return Drawn(figure, name, f"Accuracy of the whole response by the way position IDs are given, {found}.")
 
     return draw
 
@@ -259,7 +278,13 @@ def _draw_bridge(points: list[BridgePoint]) -> Drawn:
         handles=handles,
         columns=7,
     )
-    return Drawn(figure, "synthetic-bridge", one_column=1)
+    hardest = [
+        max((point for point in points if point.selector == of), key=lambda point: (point.k, point.length))
+        for of in selectors
+    ]
+    found = ", ".join(f"{point.selector} {interval(point.found)}" for point in hardest)
+    finding = f"Share of {hardest[0].k} planted positions found in prompts of {hardest[0].length} tokens: {found}."
+    return Drawn(figure, "synthetic-bridge", finding, one_column=1)
 
 
 def _tables(runs: list[Path], kind: str) -> dict[Path, Path]:

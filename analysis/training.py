@@ -160,6 +160,18 @@ def _words(runs: list[TrainingRun]) -> str:
     )
 
 
+def _finding(runs: list[TrainingRun]) -> str:
+    """Return the newest losses of each run in words."""
+    words = []
+    for run in runs:
+        last, losses = run.lines.iloc[-1], [f"training {running_median(run.lines['loss_nats']).iloc[-1]:.2f}"]
+        for column, (label, _) in EVALUATED.items():
+            values = run.evaluations(column)[column]
+            losses += [f"{label} {values.iloc[-1]:.2f}"] if len(values) else []
+        words.append(f"{run.name} after {last['step']:,} steps: {', '.join(losses)}")
+    return f"Loss in nats of {'; '.join(words)}."
+
+
 def draw(runs: list[Path]) -> Iterator[Drawn]:
     """Draw ``training``: what the runs have logged so far.
 
@@ -196,7 +208,7 @@ def draw(runs: list[Path]) -> Iterator[Drawn]:
     if share.lines:
         share.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     caption_text(figure, _words(read), handles=[*_handles(read, looks), *by_position], columns=4)
-    yield Drawn(figure, "training")
+    yield Drawn(figure, "training", _finding(read))
 
 
 def _has_metrics(run: Path) -> bool:

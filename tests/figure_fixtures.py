@@ -50,7 +50,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write pages with charts that are empty: drawing them takes seconds."""
 
     def empty(*names: str) -> Callable[[object], dict[str, on_page.PageFigure]]:
-        return lambda shown: {name: on_page.PageFigure(name, [], "", []) for name in names}
+        return lambda shown: {name: on_page.PageFigure(name, "What it shows.", [], "", []) for name in names}
 
     monkeypatch.setattr(
         on_page, "of_report", empty("recovered-fraction", "prediction-recovered", "spectrum", "classes", "distance")

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys
+from olmo_sparsity.cli.flags import Keys, one_of, words_of
 from olmo_sparsity.cli.options import (
     ConfigOption,
     ModelOption,
     Overrides,
     RevisionOption,
     RunOption,
-    SelectorOption,
     TrainOption,
     resolve,
 )
 from olmo_sparsity.cli.steps import check_before_torch, interruptible, train_first
 from olmo_sparsity.config import Config, with_keys
-from olmo_sparsity.config.flags import parse_k, selectors_named
+from olmo_sparsity.config.flags import ALL, parse_k, selectors_named
+from olmo_sparsity.config.measuring import selector_help
 from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.own_selectors import is_own
+from olmo_sparsity.records.selectors import SELECTORS
 
 if TYPE_CHECKING:
     from olmo_sparsity.text.places import EncodedText, TargetPlace
@@ -50,7 +52,16 @@ def explain(
             help="What the target begins, in place of --at: the first token that begins this text and follows a full window.",
         ),
     ] = None,
-    selector: SelectorOption = None,
+    selector: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--selector",
+            metavar=words_of((*SELECTORS, ALL)),
+            parser=one_of((*SELECTORS, ALL), also=is_own),
+            help=selector_help(", ".join(SHOWN)),
+            show_default=False,
+        ),
+    ] = None,
     k: Annotated[
         Optional[str],
         typer.Option("--k", metavar="K", help="8 measures k = 1, 2, 4, 8; 1,3,5 only those. The largest is shown."),

@@ -9,12 +9,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from olmo_sparsity.cli.flags import Keys, one_of, words_of
+from olmo_sparsity.cli.flags import Keys
 from olmo_sparsity.config import Config, PretrainedConfig, with_keys
 from olmo_sparsity.config.files import load_config, pretrained_config_path
-from olmo_sparsity.config.flags import ALL
 from olmo_sparsity.errors import UserError
-from olmo_sparsity.records.own_selectors import is_own
 from olmo_sparsity.records.selectors import SELECTORS
 
 RUNS = Path("runs")
@@ -82,17 +80,6 @@ TrainOption = Annotated[
 ShardOption = Annotated[
     Optional[str],
     typer.Option("--shard", metavar="I/N", help="Measure only share I of N equal shares, I from 0 to N - 1."),
-]
-SelectorOption = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--selector",
-        metavar=words_of((*SELECTORS, ALL)),
-        parser=one_of((*SELECTORS, ALL), also=is_own),
-        help="Selector to measure, or FILE.py:NAME, one of one's own; repeat the option for several. Default: those of the "
-        "configuration.",
-        show_default=False,
-    ),
 ]
 # Of a finished measurement, which may have selectors of one's own.
 ShownSelectorOption = Annotated[

@@ -38,10 +38,15 @@ def parse_screen(text: str) -> dict[str, Any]:
     return {"screen": int(number)} | ({"screen_by": ranking} if ranking else {})
 
 
+def selector_help(default: str, *, also_own: bool = True) -> str:
+    """Return what ``--help`` says of ``--selector``; ``default``: what is measured without it."""
+    what = "Selector to measure, or FILE.py:NAME, one of one's own" if also_own else "Selector to measure"
+    return f"{what}; repeat the option for several. Default: {default}."
+
+
 def _selector_flag(command: str, known: Iterable[str], *, also: Optional[Callable[[str], bool]] = None) -> Flag:
-    what = "Selector to measure" if also is None else "Selector to measure, or FILE.py:NAME, one of one's own"
     return Flag(
-        f"{what}; repeat the option for several. Default: those of the configuration.",
+        selector_help("those of the configuration", also_own=also is not None),
         (command,),
         name="selector",
         choices=(*known, ALL),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -133,17 +133,22 @@ def measure_context_curve(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, opened, lengths=lengths, folder=folder),
+        prepare=lambda begun: _prepare(settings, opened, lengths=lengths, folder=folder, begun=begun),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
 def _prepare(
-    settings: InfluenceConfig, opened: OpenedModel, *, lengths: list[int], folder: Path
+    settings: InfluenceConfig,
+    opened: OpenedModel,
+    *,
+    lengths: list[int],
+    folder: Path,
+    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     windows = opened.windows(settings, full_len=lengths[-1])
     num_documents = windows.num_documents
-    fit = fit_entries(opened, windows, drawn=settings)
+    fit = fit_entries(opened, windows, drawn=settings, begun=begun)
     evaluator = opened.evaluator(settings, full_len=lengths[-1])
     schema = schemas(opened.lengths.num_long_range)["curve"]
     logger.info(

@@ -83,7 +83,7 @@ def measure(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, opened, ranking=ranking, folder=folder),
+        prepare=lambda begun: _prepare(settings, opened, ranking=ranking, folder=folder, begun=begun),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
@@ -145,7 +145,12 @@ def default_name(settings: InfluenceConfig, opened: OpenedModel, *, trained: Con
 
 
 def _prepare(
-    settings: InfluenceConfig, opened: OpenedModel, *, ranking: Optional[RankingModel], folder: Path
+    settings: InfluenceConfig,
+    opened: OpenedModel,
+    *,
+    ranking: Optional[RankingModel],
+    folder: Path,
+    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     windows = opened.windows(settings)
     num_documents = windows.num_documents
@@ -154,7 +159,7 @@ def _prepare(
             f"the text has only {len(windows):,} windows, from {num_documents:,} documents, not the {settings.num_windows:,} "
             "requested; a larger influence.max_windows_per_document allows more of each document"
         )
-    fit = fit_entries(opened, windows, drawn=settings)
+    fit = fit_entries(opened, windows, drawn=settings, begun=begun)
     if ranking is not None:
         check_proxy(settings, opened, ranking=ranking, windows=windows)
     evaluator = opened.evaluator(settings)

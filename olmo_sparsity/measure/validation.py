@@ -101,19 +101,24 @@ def validate(
         folder=folder,
         config=config,
         opened=opened,
-        prepare=lambda: _prepare(settings, config.influence, opened, folder=folder),
+        prepare=lambda begun: _prepare(settings, config.influence, opened, folder=folder, begun=begun),
     )
     return run_measurement(plan, overwrite=overwrite, share=share)
 
 
 def _prepare(
-    settings: ValidationConfig, influence: InfluenceConfig, opened: OpenedModel, *, folder: Path
+    settings: ValidationConfig,
+    influence: InfluenceConfig,
+    opened: OpenedModel,
+    *,
+    folder: Path,
+    begun: Optional[dict[str, Any]],
 ) -> PreparedMeasurement:
     lengths, num_windows = opened.lengths, settings.num_windows
     # The windows that needles are planted into, fewer if the text has fewer.
     num_natural = num_windows * len(_needle_kinds(settings))
     natural = opened.windows(dataclasses.replace(influence, num_windows=num_natural))
-    entries = fit_entries(opened, natural, drawn=influence)
+    entries = fit_entries(opened, natural, drawn=influence, begun=begun)
     # One evaluator, not one a suite: on a GPU each one searches for what its memory holds.
     evaluator = opened.evaluator(influence)
     suites = _needle_suites(settings, opened, natural)

@@ -20,6 +20,7 @@ from olmo_sparsity.view import pages
 from olmo_sparsity.view.as_json import setup_json
 from olmo_sparsity.view.excerpts import Excerpt
 from olmo_sparsity.view.one_window import SEES_TARGET, ShownWindow, print_choice, ranking, token_words
+from olmo_sparsity.view.table_printing import print_sentences
 from olmo_sparsity.wording.captions import gains_caption
 from olmo_sparsity.wording.gates import GATE_NOT_ASSESSED, GATE_WORDS
 from olmo_sparsity.wording.setup import NULL_WORDS, setup_words
@@ -175,14 +176,14 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
     """Print the place, and for each selector the window with its influential tokens marked, the losses and the gains."""
     console.print(Text(f"{explanation.source}, character {explanation.offset}", style="bold"))
     for name, words in _facts(explanation):
-        console.print(Text(f"{name}: {words}"))
-    console.print(Text(GATE_WORDS, style="bold"))
+        print_sentences(f"{name}: {words}", console)
+    print_sentences(GATE_WORDS, console, style="bold")
     for window in explanation.windows:
         console.print()
         print_choice(window, console)
         console.print()
         console.print(_gains_table(window))
-    console.print(Text(gains_caption(explanation.unit, explanation.setup.visibility), style="italic"))
+    print_sentences(gains_caption(explanation.unit, explanation.setup.visibility), console, style="italic")
 
 
 def _gains_table(window: ShownWindow) -> Table:

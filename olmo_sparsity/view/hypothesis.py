@@ -63,8 +63,8 @@ def thirds_table(entry: SparsityAndGain) -> ResultTable:
             row += [estimated(gain, GAIN_DIGITS), estimated(share, SHARE_DIGITS)]
     title = f"gain of {entry.gain_of} by how sparse the reaction of {entry.sparsity_from} is: {matched_words(entry)}"
     caption = (
-        "sparsity: the share of the reaction that one token reproduces, D(1). size: of the reactions of the runs whose gain it "
-        "is; a calibrated model would gain about as much. foreign text: thirds of the reactions to "
+        "sparsity: the share of the reaction that one token reproduces, D(1). size: how large the reactions of the runs that "
+        "gain are; a calibrated model would gain about as much. foreign text: thirds of the reactions to "
         "foreign text, and the gain from it."
     )
     return ResultTable(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Optional
 
@@ -241,20 +242,50 @@ def _split_space(text: str) -> tuple[str, str]:
 
 
 def _long_range_line(window: ShownWindow, *, coloured: bool) -> Text:
-    """Return the long-range tokens; visible ones carry their rank: in brackets, or behind the word that they colour."""
+    """Return the long-range tokens; visible ones carry their rank, and a colour where there is one."""
     return _coloured_line(window) if coloured else _bracketed_line(window)
 
 
-def _bracketed_line(window: ShownWindow) -> Text:
-    line, ranks = Text(), window.ranks
+@dataclass
+class _Word:
+    """A word of the text: the tokens between two spaces or signs, what stands in front of them, and the ranks of visible ones."""
+
+    space: str
+    text: str
+    ranks: list[int]
+
+
+def _words_of(window: ShownWindow) -> list[_Word]:
+    """Return the words of the long-range tokens; a rank stands once in each."""
+    words: list[_Word] = []
     for index, text in enumerate(window.long_range_texts):
-        space, word = _split_space(text)
-        line.append(space if index else "")
-        begins, ends = (ranks.get(index) != ranks.get(beside) for beside in (index - 1, index + 1))
-        if index in ranks:
-            line.append(f"[{ranks[index]}:" if begins else "").append(_marked(space, word)).append("]" if ends else "")
-        else:
-            line.append(word)
+        space, part = _split_space(text)
+        if not (words and _goes_on(words[-1].text, space, part)):
+            words.append(_Word(space if index else "", "", []))
+        rank = window.ranks.get(index)
+        words[-1].text += part if rank is None else _marked(space, part)
+        if rank is not None and rank not in words[-1].ranks:
+            words[-1].ranks.append(rank)
+    return words
+
+
+def _goes_on(before: str, space: str, part: str) -> bool:
+    """Return True if a token belongs to the word that the text before it ends with."""
+    return not space and (part == "" or all(map(IN_WORD.match, (before[-1:], part))))
+
+
+def _bracketed_line(window: ShownWindow) -> Text:
+    """Return the long-range tokens; ranks stand behind the word, ``focused[1]``, or in front of the words of one group."""
+    line = Text()
+    for ranks, words in groupby(_words_of(window), key=lambda word: word.ranks):
+        first, *others = words
+        if len(ranks) == 1 and others:
+            text = "".join(f"{word.space}{word.text}" for word in others)
+            line.append(f"{first.space}[{ranks[0]}:{first.text}{text}]")
+            continue
+        for word in (first, *others):
+            mark = f"[{','.join(map(str, ranks))}]" if ranks else ""
+            line.append(f"{word.space}{word.text}{mark}")
     return line
 
 
@@ -263,8 +294,7 @@ def _coloured_line(window: ShownWindow) -> Text:
     line, ranks, waiting = Text(), window.ranks, list[str]()
     for index, text in enumerate(window.long_range_texts):
         space, word = _split_space(text)
-        goes_on = not space and (word == "" or all(map(IN_WORD.match, (line.plain[-1:], word))))
-        if waiting and not goes_on:
+        if waiting and not _goes_on(line.plain, space, word):
             line.append(f"({','.join(waiting)})", style="bold")
             waiting.clear()
         line.append(space if index else "")

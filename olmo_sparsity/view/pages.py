@@ -68,7 +68,10 @@ def _environment() -> Environment:
 
 
 def _colours(shown: Collection[str]) -> str:
-    """Return a style sheet with the colours of pages and selectors, on light and on dark ones; ``shown``: those on the page."""
+    """Return a style sheet with the colours of pages and selectors, on light and on dark ones; ``shown``: those on the page.
+
+    A page is printed in the light ones: on paper the dark ones cannot be read.
+    """
     of_selectors = {
         name: (selector.look.on_light, selector.look.on_dark)
         for name, selector in SELECTORS.items()
@@ -81,8 +84,8 @@ def _colours(shown: Collection[str]) -> str:
     )
     return (
         f":root {{ {light} }}\n"
-        f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
-        f':root[data-theme="dark"] {{ {dark} }}\n'
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
+        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}\n'
     )
 
 

@@ -201,8 +201,8 @@ def screening_table(losses: list[ScreeningLoss], settings: dict[str, Any], *, sh
         if every or (loss.k == shown_k and loss.context == "real")
     ]
     caption = (
-        f"screened to {settings['screen']} candidates by {settings['screen_by']}; recall: share of the exact choice, measured on "
-        "a random sample of the windows; of a blind choice: what as many candidates at random would hold of it."
+        f"Screened to {settings['screen']} candidates by {settings['screen_by']}. recall: share of the exact choice, measured on "
+        "a random sample of the windows. of a blind choice: what as many candidates at random would hold of it."
     )
     return ResultTable("screening", columns, tuple(rows), "screening", caption)
 
@@ -279,7 +279,11 @@ def every_spectrum_table(spectra: Spectra, summary: Summary) -> ResultTable:
         cells = (needed(spectra, spectrum, share) for share in REACHED)
         rows.append((*names, estimated(spectrum.none_needed, 3), *cells))
     return ResultTable(
-        "every spectrum", columns, tuple(rows), "every dependency spectrum", spectrum_caption(spectra, summary)
+        "every spectrum",
+        columns,
+        tuple(rows),
+        "every dependency spectrum",
+        spectrum_caption(spectra, summary, every=True),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from olmo_sparsity.view.result_table import Column, Item, ResultTable
 from olmo_sparsity.view.safe_console import SafeConsole
 
+SENTENCE_END = re.compile(r"(?<=\.) +")
 BORDER = 3  # columns of the terminal that a column of a table takes beside its text
 HEADER_LINES = 3  # of a column's header, where its words allow it
 WIDEST_KEY = 22  # columns of the terminal; a longer key is wrapped where there is no room
@@ -29,7 +31,14 @@ def print_items(items: Sequence[Item], console: Console) -> None:
         if isinstance(item, ResultTable):
             print_table(item, console)
         else:
-            _print_words(item.text, console, style="bold" if item.is_bold else "")
+            print_sentences(item.text, console, style="bold" if item.is_bold else "")
+
+
+def print_sentences(text: str, console: Console, *, style: str = "") -> None:
+    """Print each sentence of a text from the beginning of a line on, indented as the text is."""
+    indent = text[: len(text) - len(text.lstrip())]
+    for number, sentence in enumerate(SENTENCE_END.split(text)):
+        _print_words(f"{indent if number else ''}{sentence}", console, style=style)
 
 
 def _print_words(text: str, console: Console, *, style: str) -> None:
@@ -53,7 +62,7 @@ def print_table(table: ResultTable, console: Console) -> None:
         for part in parts:
             console.print(_part_of(table, part))
     if table.caption:
-        _print_words(table.caption, console, style="italic")
+        print_sentences(table.caption, console, style="italic")
 
 
 def _texts(table: ResultTable, index: int) -> list[str]:

@@ -10,9 +10,9 @@ from olmo_sparsity.wording.numbers import interval, no_interval_words
 from olmo_sparsity.wording.units import all_tokens_words, entry_words, shown_ks_words, unit_words, units_of, units_words
 
 EVERY = (
-    "R(k), sparse gain and gain over random of a selector that sees the target include optimism, which corrected gain has not; "
-    "under the null context that is the placebo. excess: real minus null context. D(k) is no evidence that the context helps: "
-    "compare random, the null context and mimicry."
+    "Of a selector that sees the target, R(k), sparse gain and gain over random include optimism; corrected gain does not. "
+    "Corrected gain under the null context is the placebo. excess: real minus null context. D(k) is no evidence that the context "
+    "helps: compare random, the null context and mimicry."
 )
 
 
@@ -26,9 +26,9 @@ def blind_caption(summary: Summary) -> str:
     units, few = units_of(summary), no_interval_words("D(k)", summary.num_documents)
     notes = (few, units_words(summary), all_tokens_words(summary))
     return (
-        f"Means at {shown_ks_words(summary)} alike. These selectors choose without the target, so their gain over random has "
-        "no optimism; it is no proof of information, so compare the null context. D(k): share of the model's reaction to "
-        f"the long context that k {units} reproduce, useful or not; no evidence that the context helps. null "
+        f"Shown: {shown_ks_words(summary)}. These selectors choose without the target, so their gain over random has no "
+        "optimism. It is no proof of information: compare the null context. D(k): the share of the model's reaction to the long "
+        f"context that k {units} reproduce. A reaction need not be useful, so D(k) is no evidence that the context helps. null "
         f"context: D of the same selector there. mimicry: D of {units} of the null context that were chosen to "
         "imitate the real prediction. cost: evaluations of the model for the scores of one window."
         + "".join(f" {note}" for note in notes if note)
@@ -40,8 +40,8 @@ def classes_caption(whole: Summary, num_classes: int) -> str:
     no_fraction = "" if whole.gate_passed else " No class has an R(k), since the gate of all windows failed."
     return (
         f"{multiplicity_words(num_classes)}{no_fraction} The rules of {' and '.join(CONDITIONED_CLASSES)} look for the "
-        "target among the long-range tokens, so a model that merely repeats words gains there: compare the long gain under the "
-        "null context of the windows that the same rule picks there, and of the other windows. BCa intervals."
+        "target among the long-range tokens, so a model that merely repeats words gains there. Compare the long gain under the "
+        "null context: of the windows that the same rule picks there, and of the others. BCa intervals."
     )
 
 
@@ -62,8 +62,8 @@ def contrast_words(entry: ClassSummary) -> str:
 def gains_caption(unit: str, visibility: Visibility) -> str:
     """Return what the columns of gains are; ``unit`` and ``visibility`` say what k counts."""
     words = (
-        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, one draw of them. Optimism, "
-        "of selectors that see the target: how much more the choice for a target gains on it than on another one, measured on "
-        "resampled targets; corrected gain is sparse gain minus optimism."
+        f"Gain over random: sparse gain minus that of as many random {unit_words(unit, visibility)}, drawn once. Optimism, only "
+        "of selectors that see the target: how much more a choice gains on the target that it was made for than on another one, "
+        "measured on resampled targets. Corrected gain: sparse gain minus optimism."
     )
     return " ".join(filter(None, (words, entry_words(visibility))))

@@ -45,7 +45,7 @@ def pairing_words(first: Measured, second: Measured, pairing: Pairing) -> str:
         if not pairing.same_tokens:
             words.append("the tokenizers differ, so that nothing in nats is compared")
         elif not pairing.same_text:
-            words.append("text or tokenizer differ, and nats of different tokens are not comparable")
+            words.append("the texts differ, the tokenizer is the same, so a difference in nats may be one of the texts")
         if not pairing.same_lengths:
             words.append("the lengths differ, so long gains belong to different contexts")
         words += _different_means(first.estimand, second.estimand)
@@ -122,9 +122,16 @@ def comparison_words(comparison: Comparison) -> list[str]:
     """Return what a comparison shows, a sentence each: which gates passed, and what is higher or lower than in the first
     measurement, of the long gain, the gain beyond the training row, and the headline of one selector at the smallest and the
     largest shown k."""
+    summaries = {subject.label: subject.summary for subject in comparison.subjects}
+    harms = [f"{label}: {words}" for label, summary in summaries.items() if (words := harm_words(summary))]
+    return [gates_of_models_words(summaries), *differences_sentences(comparison), *harms]
+
+
+def differences_sentences(comparison: Comparison) -> list[str]:
+    """Return for each later measurement what is higher or lower than in the first, in a sentence."""
     first, *later = comparison.labels
     summaries = {subject.label: subject.summary for subject in comparison.subjects}
-    sentences = [gates_of_models_words(summaries)]
+    sentences = []
     rows = _rows_of_verdict(comparison)
     for index, label in enumerate(later):
         clauses = []
@@ -143,7 +150,7 @@ def comparison_words(comparison: Comparison) -> list[str]:
             sentences.append(f"{label} and {first} have different tokenizers, so nothing in nats is compared.")
         else:
             sentences.append(f"{label} and {first} have no quantity in common.")
-    return sentences + [f"{label}: {words}" for label, summary in summaries.items() if (words := harm_words(summary))]
+    return sentences
 
 
 def _rows_of_verdict(comparison: Comparison) -> list[ComparisonRow]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 DOCUMENT_GATE_WORDS = (
-    "Gate not assessed: one document is no sample. Its numbers say what the model does here, token by token; no mean is given, "
-    "and whether the long context is worth anything on average takes many windows of many documents (olmo-sparsity influence)."
+    "Gate not assessed: one document is no sample. Its numbers say what the model does here, token by token. No mean is given: "
+    "only many windows of many documents tell whether the long context is worth anything on average (olmo-sparsity influence)."
 )
 
 

@@ -30,8 +30,8 @@ BEYOND_GATE: dict[Gate, str] = {
 GATE_CHANCE = (1 - CONFIDENCE) / 2  # that a gate passes where there is no gain
 GATE_NOT_ASSESSED = "not assessed"
 GATE_WORDS = (
-    "Gate not assessed: one window is no sample. Its numbers say what the model does here; whether the long context is worth "
-    "anything on average takes many windows of many documents (olmo-sparsity influence)."
+    "Gate not assessed: one window is no sample. Its numbers say what the model does here. Only many windows of many documents "
+    "tell whether the long context is worth anything on average (olmo-sparsity influence)."
 )
 
 
@@ -99,8 +99,8 @@ def beyond_gate_words(summary: Summary, *, short: bool = False) -> str:
         follows = "" if summary.beyond_gate_passed else SELECTION_ONLY
     elif summary.beyond_gate_passed:
         worth = (
-            f"all {full} tokens instead of the last {row}, as many as {a_row} has ({EITHER_WAY}), are worth "
-            f"{_signed(gain)}"
+            f"the gain from all {full} tokens instead of the last {row}, as many as {a_row} has, is {_signed(gain)} "
+            f"({EITHER_WAY})"
         )
         stated = "stated " if lengths.train_len_is_stated else ""
         clear = f"the mean gain beyond the {stated}training row is clearly above 0"

@@ -9,17 +9,16 @@ from olmo_sparsity.wording.numbers import interval
 ALL_TOKENS = "all tokens"
 RANDOM = "random"  # the selector that is the check
 SELECTION_CAPTION = (
-    "optimism: the mean gain of the choice for a label drawn from the short-context prediction, minus what the same choice gains "
-    "on another such label. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected gain with the "
-    "long-range tokens of the null context; it must not be above 0 (of all tokens: their gain, since they select nothing)."
+    "optimism: what a choice gains on the label that it was made for, minus what it gains on another one; both labels are drawn "
+    "from the short-context prediction. corrected gain: sparse gain minus optimism, window by window. placebo: the corrected "
+    "gain under the null context; it must not be above 0. The placebo of all tokens, which select nothing, is their gain."
 )
 
 
 def selection_words(summary: Summary) -> str:
     """Return the sentences above the table of what selection does: how to read it, its checks, and calibration."""
     words = [
-        "What selection does: a selector that sees the target gains by choosing for this target alone, and optimism is how much; "
-        "read the corrected gain.",
+        "A selector that sees the target gains by choosing for this target alone. Optimism is how much; read the corrected gain.",
         *_checks(summary),
         "The short-context prediction, from which labels are drawn, need not be calibrated: its entropy minus its loss is "
         f"{interval(summary.calibration_nats, 3)} nats.",

@@ -51,6 +51,15 @@ def spectrum_sentences(spectra: Spectra, summary: Summary) -> list[str]:
     return [_none_words(spectra, summary), _needed_words(spectra, summary), _reaction_words(spectra, summary)]
 
 
+def spectrum_finding(spectra: Spectra, summary: Summary) -> str:
+    """Return in one sentence how many targets need no long-range token, and how many tokens most of them need."""
+    none = spectra.of(families_shown(spectra, summary)[0])
+    assert none is not None
+    needed = _needed_words(spectra, summary)
+    unit, share = units_of(summary, 1), percent(none.none_needed)
+    return f"{share} of the targets need no long-range {unit}; {needed[0].lower()}{needed[1:]}"
+
+
 def _none_words(spectra: Spectra, summary: Summary) -> str:
     family = families_shown(spectra, summary)[0]
     shares = [(of.none_needed if (of := spectra.of(family, context)) else None) for context in ("real", "null")]
@@ -63,8 +72,8 @@ def _none_words(spectra: Spectra, summary: Summary) -> str:
         return words
     row, of_null = summary.lengths.train_len, percent(spectra.beyond_row("null"))
     return (
-        f"{words} {percent(beyond)} need tokens beyond the training row: the last {row}, as many as a row has, do not suffice "
-        f"(null context: {of_null}); that they change the prediction is no gain."
+        f"{words} {percent(beyond)} need tokens beyond the training row, more than the last {row} (null context: {of_null}). "
+        "That these tokens change the prediction is no gain."
     )
 
 
@@ -152,13 +161,16 @@ def _worth_words(spectra: Spectra, summary: Summary) -> str:
     return f"In the real context {counted_of(summary, k)} chosen by {family} {verb} back R({k}) = {worth} of the long gain."
 
 
-def spectrum_caption(spectra: Spectra, summary: Summary) -> str:
-    """Return what a reader of a table of spectra must know."""
-    exact = f", the exact number up to k = {spectra.exact_k}" if spectra.exact_k else ""
+def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False) -> str:
+    """Return what a reader of a table of spectra must know; ``every``: of all tolerances, first passage and lasting."""
+    units = units_of(summary)
+    exact = f", exact up to k = {spectra.exact_k}" if spectra.exact_k else ""
+    within = "the tolerance" if every else f"{TOLERANCE:g} nats"
+    lasting = f"{LASTING}: every larger measured k is enough, too. " if every else ""
     return (
-        f"The smallest measured k that is enough for this share of the targets: KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} nats "
-        f"where no other tolerance is named; 0: the local tokens suffice; the largest measured k is {spectra.max_k}. {NEAREST}: "
-        f"a suffix, so how far; choices: how many, an upper bound; {FEWEST}: the fewest of all families{exact}. {LASTING}: every "
-        "larger measured k is enough, too. Intervals hold all k at which the simultaneous 95% band holds the share. No label "
-        "enters, and a reaction to foreign text has a spectrum, too: it is no evidence that the context helps."
+        f"k is enough where KL(p_all, p_{{J_k}}) is at most {within}. 0: the local tokens are enough. > {spectra.max_k}: more "
+        f"than the largest measured k. {NEAREST}: the last k long-range {units}, so how far a target reaches. Of a selector's "
+        f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{exact}. {lasting}Brackets: "
+        "all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, too: it "
+        "is no evidence that the context helps."
     )

@@ -92,32 +92,55 @@ def test_sparse_gain_across_and_long_gain_up(tables: Path) -> None:
     assert len(figures[1].axes) == 2 * len(KS)  # `random` does not see the target: it has no resampled target
 
 
-def test_the_numbers_to_read_are_in_the_titles(tables: Path) -> None:
+def test_one_number_stands_above_a_panel_and_the_others_in_the_caption(tables: Path) -> None:
     drawn = read(tables, "unmask-one", "kl", "random")
     figures = figures_of(figure4.draw(drawn))
     for name, figure in zip(("unmask-one", "kl", "random"), figures, strict=True):
-        titles = [axis.get_title().split("\n") for axis in figure.axes if axis.get_title()]
+        titles = [axis.get_title().split("\n") for axis in panels(figure)]
+        words = str(figure.get_label())
         for i, k in enumerate(KS):
-            real, null = (drawn.summary.at(name, context, k) for context in ("real", "null"))
-            fraction = f"R({k}) = {interval(real.recovered_fraction)}"
+            for context, title in (("real", titles[i]), ("null", titles[i - 3])):
+                entry = drawn.summary.at(name, context, k)
+                fraction = f"R({k}) = {interval(entry.recovered_fraction)}"
+                above = f"corrected gain {interval(entry.corrected_gain_nats)}" if name == "unmask-one" else fraction
+                assert title == [f"k = {k}, {context} context", above]
+                of_panel = words.partition(f"{title[0]}: ")[2].partition(";")[0]
+                others = [f"sparse gain {interval(entry.gain_sparse_nats)}"]
+                if name == "unmask-one" and context == "real":
+                    others.append(fraction)
+                if name == "kl":
+                    others.append(f"over random {interval(entry.gain_over_random_nats)}")
+                assert of_panel.startswith(", ".join([*others, *lines_of(entry.figure4)]))
             if name == "unmask-one":
-                lines = [f"corrected gain {interval(real.corrected_gain_nats)}", fraction]
-                assert titles[i + 3][:2] == [f"k = {k}, resampled target", f"optimism {interval(real.optimism_nats)}"]
-            elif name == "kl":
-                lines = [fraction, f"over random {interval(real.gain_over_random_nats)}"]
-            else:
-                lines = [fraction]
-            lines = [f"k = {k}, real context", *lines, *lines_of(real.figure4)]
-            assert titles[i][: len(lines)] == lines
-            lines = [
-                f"k = {k}, null context",
-                f"sparse gain {interval(null.gain_sparse_nats)}",
-                *lines_of(null.figure4),
-            ]
-            assert titles[i - 3][: len(lines)] == lines
-        words = words_on(figure)
+                optimism = drawn.summary.at(name, "real", k).optimism_nats
+                assert titles[i + 3] == [f"k = {k}, resampled target", f"optimism {interval(optimism)}"]
+                assert f"k = {k}, resampled target: r " in words
         assert ("what showing any set costs" in words) == ("corrected gain" in words) == (name == "unmask-one")
         assert ("holds no optimism" in words) == (name != "unmask-one")
+
+
+def test_what_lies_outside_the_frame_is_counted_in_the_caption(tables: Path) -> None:
+    (figure,) = figures_of(figure4.draw(read(tables, "kl")))
+    x, y = (
+        read(tables, "kl").measurement.gains["kl", "real", 8],
+        read(tables, "kl").measurement.windows["gain_long_nats"],
+    )
+    low, high = panels(figure)[2].get_xlim()
+    outside = int((((x < low) | (x > high)).to_numpy() | ((y < low) | (y > high)).to_numpy()).sum())
+    of_panel = str(figure.get_label()).partition("k = 8, real context: ")[2].partition(";")[0]
+    assert of_panel.endswith(f", {outside} outside the frame") if outside else "outside" not in of_panel
+
+
+def test_a_single_window_can_be_seen_on_white() -> None:
+    """The lightest colour of a density has a contrast of 3 to 1 with white, as graphics need."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    contrasts = [1.05 / (luminance(figure4.DENSITY(share)) + 0.05) for share in np.linspace(0, 1, 9)]
+    assert min(contrasts) == contrasts[0] >= 3
+    assert contrasts == sorted(contrasts)
 
 
 def test_no_recovered_fraction_where_the_gate_failed(folders: dict[str, Path]) -> None:

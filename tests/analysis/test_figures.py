@@ -69,6 +69,7 @@ def test_files_of_a_figure(tables: Path, tmp_path: Path, name: str, monkeypatch:
     assert picture.with_suffix(".txt").read_text(encoding="utf-8") == f"{label}\n"
     with Image.open(picture) as image:
         assert image.text["Description"] == label
+        assert image.text["Title"] == drawn.finding
 
 
 def test_a_script_is_found_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:

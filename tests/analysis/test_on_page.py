@@ -23,8 +23,13 @@ def test_panels_are_self_contained_and_text_stays_text() -> None:
         axes[0].set_ylabel("share of words")
         caption_text(figure, "What it shows. And more.", handles=[line])
         write_above(figure, ["GATE FAILED"])
-        page = on_page.page_figure(Drawn(figure, "gains"))
-    assert (page.name, page.words, page.above) == ("gains", "What it shows. And more.", ["GATE FAILED"])
+        page = on_page.page_figure(Drawn(figure, "gains", "Two lines rise."))
+    assert (page.name, page.finding, page.words, page.above) == (
+        "gains",
+        "Two lines rise.",
+        "What it shows. And more.",
+        ["GATE FAILED"],
+    )
     left, right, legend = map(ElementTree.fromstring, page.panels)
     for panel in (left, right):
         texts = [text.text for text in panel.iter("text")]

@@ -22,7 +22,7 @@ def figure_of(words: str) -> Figure:
 
 
 def save(folder: Path, words: str = CAPTION, table: str = "k,gain\n1,0.5\n", ending: str = ".csv") -> None:
-    output.save(output.Drawn(figure_of(words), "gains", numbers=(ending, table)), folder)
+    output.save(output.Drawn(figure_of(words), "gains", "A gain.", numbers=(ending, table)), folder)
 
 
 def test_an_earlier_figure_is_replaced(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_names_are_drawn_without_control_characters(tmp_path: Path) -> None:
     figure.suptitle(f"{hostile}\nbelow")
     figure.axes[0].plot([0, 1], label=hostile)
     figure.legend()
-    output.save(output.Drawn(figure, "named"), tmp_path)
+    output.save(output.Drawn(figure, "named", "A name."), tmp_path)
     shown = "a \ufffd[31mrun\ufffd \ufffd"
     assert (tmp_path / "named.txt").read_text() == f"{shown}\nsecond line\n"
     assert figure.axes[0].get_title() == figure.legends[0].get_texts()[0].get_text() == shown

@@ -191,3 +191,26 @@ def test_every_picture_of_the_site_opens_on_its_own() -> None:
     ]
     assert linked in found and found.count("<a ") == found.count("<img ") == 3
     assert re.sub(r'<a class="enlarged"[^>]*>(<img [^>]*>)</a>', r"\1", found) == plain + linked
+
+
+# Pictures whose numbers stand in no table of the pages: on the picture alone.
+ONLY_ON_THE_PICTURE = {"demo-agreement", "demo-figure5", "demo-training"}
+
+
+def test_every_number_of_an_alternative_text_stands_on_a_page() -> None:
+    """An alternative text says what was found; decimals that no page has would be those of another picture."""
+    pages = {page: page.read_text(encoding="utf-8") for page in {*PAGES, *ROOT_PAGES}}
+    image = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
+    text = " ".join(image.sub("", page) for page in pages.values())
+    said = [found for page in pages.values() for found in image.findall(page)]
+    assert len(said) > 30
+    for words, path in said:
+        name = Path(path).stem
+        assert len(words) > 40, path
+        decimals = re.findall(r"(?<![\d.])-?\d+\.\d+", words)
+        assert name in ONLY_ON_THE_PICTURE or all(
+            re.search(rf"(?<![\d.]){number}(?!\d)", text) for number in decimals
+        ), path
+    assert all(
+        len({words for words, path in said if Path(path).name == one}) == 1 for one in {Path(p).name for _, p in said}
+    )

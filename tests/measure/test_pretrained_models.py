@@ -128,6 +128,25 @@ def test_a_removed_part_is_measured_again_and_gives_the_same_bytes(
     assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (results / "tokenizer.json").read_bytes()
 
 
+def test_a_resumed_measurement_keeps_the_comparison_of_the_first_tokens(
+    tables: Path, results: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes on a larger model; ``--overwrite`` measures all of it again."""
+    compared, compare = [], fit.compare_first_tokens
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        compared.append(options["name"])
+        return compare(*arguments, **options)
+
+    monkeypatch.setattr(fit, "compare_first_tokens", counted)
+    before = read_json(tables / "manifest.json")["fit"]
+    part_path(tables, "windows", part=0).unlink()
+    assert measure(config, results) == tables
+    assert (compared, read_json(tables / "manifest.json")["fit"]) == ([], before)
+    measure(config, results, overwrite=True)
+    assert len(compared) == 1 and read_json(tables / "manifest.json")["fit"]["anchor"] == before["anchor"]
+
+
 def test_contextual_visibility_and_the_anchor_change_the_losses_and_the_name(
     tables: Path, results: Path, config: Config
 ) -> None:

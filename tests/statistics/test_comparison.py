@@ -167,6 +167,9 @@ def test_nats_of_different_tokenizers_are_not_compared(folders: dict[str, str]) 
             assert is_compared is (None not in row.values and (same_tokens or row.is_fraction)), row
         said = comparison_words(numbers)[1]
         assert ("different tokenizers, so nothing in nats is compared" in said) is not same_tokens
+    of_own = with_tokenizer(other, "own")
+    text = dataclasses.replace(of_own, measurement=with_text(of_own.measurement, "other text"))
+    assert "the texts differ, the tokenizer is the same" in pairings_words(compare([own, text]))[0]
 
 
 def test_a_run_and_its_export_have_the_same_tokenizer(tmp_path: Path) -> None:

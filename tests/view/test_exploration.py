@@ -21,6 +21,7 @@ from made_up_explorations import FULL, KS, LOCAL, made_up_exploration
 from olmo_sparsity.errors import UserError, printable
 from olmo_sparsity.records.selectors import SELECTORS
 from olmo_sparsity.view.exploration import Exploration, Record
+from olmo_sparsity.view.pages import COLOURS
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>", " <b>bold</b>", "<!--<script>", " \"&amp;'", " {{ 7 * 7 }}", " \u2028line", "",
@@ -96,7 +97,7 @@ def test_it_says_what_was_found_and_what_one_document_cannot_tell(exploration: E
     )
     page = exploration.to_html()
     assert f'<p class="verdict">T{html.escape(exploration.found[1:])}.</p>' in page
-    assert "Gate not assessed: one document is no sample." in page and "no mean is given" in page
+    assert "Gate not assessed: one document is no sample." in page and "No mean is given" in page
 
 
 @pytest.mark.parametrize(
@@ -398,6 +399,11 @@ def test_the_map_counts_targets_by_distance_and_leads_to_them(page: Any, record:
     ]  # fmt: skip
     assert rows(page, "#distances table") == expected
     assert len({tuple(row[1:]) for row in expected}) > 3
+    label = page.locator("#map").get_attribute("aria-label")
+    for column, name in enumerate(("kl", "attention"), start=1):
+        needed = [int(row[0]) for row in expected for _ in range(int(row[column]))]  # the nearest first
+        half = needed[(len(needed) - 1) // 2]
+        assert f"half of those chosen by {name} lie at most {half} tokens back" in label
     box = page.locator("#map").bounding_box()
     left, right = 44, box["width"] - 8 - 90 - 14
     number = 120
@@ -542,6 +548,42 @@ def test_only_lines_in_view_exist(browser: Any, tmp_path: Path) -> None:
 
 
 @in_browser
+def test_the_first_screen_of_a_phone_has_the_answer_and_the_text(browser: Any, path: Path) -> None:
+    """The controls, which would fill it, are folded; the keyboard opens them, and a wide window has them open."""
+    complaints: list[str] = []
+    page = load_page(browser, path, complaints, viewport={"width": 390, "height": 844})
+    for shown in (page.locator(".verdict"), page.locator("#controls-box > summary"), page.locator(".line").first):
+        box = shown.bounding_box()
+        assert box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 844
+    assert not page.locator("#shade").is_visible()
+    page.locator("#controls-box > summary").focus()
+    page.keyboard.press("Enter")
+    page.locator("#shade").select_option("k")
+    assert page.locator("#legend").inner_text().startswith("Smallest sufficient k")
+    page.keyboard.press("Enter")
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.wait_for_selector("#shade", state="visible")
+    assert not page.locator("#controls-box > summary").is_visible()
+    page.context.close()
+    assert complaints == []
+
+
+@in_browser
+def test_a_page_is_printed_in_the_light_colours(browser: Any, path: Path) -> None:
+    complaints: list[str] = []
+    page = load_page(browser, path, complaints, color_scheme="dark")
+    colour = "getComputedStyle(document.documentElement).getPropertyValue('--good-back').trim()"
+    for theme in ("", "dark"):
+        page.emulate_media(media="screen")
+        page.locator("#theme").select_option(theme)
+        assert page.evaluate(colour) == COLOURS["good-back"][1]
+        page.emulate_media(media="print")
+        assert page.evaluate(colour) == COLOURS["good-back"][0]
+    page.context.close()
+    assert complaints == []
+
+
+@in_browser
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
 def test_axe_finds_nothing(browser: Any, path: Path, record: Record, scheme: str, width: int) -> None:
     complaints: list[str] = []
@@ -549,6 +591,9 @@ def test_axe_finds_nothing(browser: Any, path: Path, record: Record, scheme: str
         browser, path, complaints, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True
     )
     page.locator("#distances").evaluate("one => { one.open = true; }")
+    if width < 768:
+        assert violations_of(page) == []
+        page.locator("#controls-box > summary").click()
     page.locator("#beside").select_option("unmask-one")
     token(page, record.first_target + 3).click()
     assert violations_of(page) == []

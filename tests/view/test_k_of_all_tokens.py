@@ -48,7 +48,7 @@ def test_the_tables_show_a_few_k_up_to_a_quarter(
     printed = capsys.readouterr().out
     for selector in ("kl", "attention", "unmask-one"):
         assert re.findall(rf"│ {selector} +│ (\d+) +│", printed) == ["1", "4", "16"]
-    assert "Means at k = 1, 4, 16 (of 7 measured) alike." in printed
+    assert "Shown: k = 1, 4, 16 (of 7 measured)." in printed
     print_summary(tables, every=True)
     every = capsys.readouterr().out
     assert re.findall(r"│ kl +│ real +│ (\d+) +│", every)[: len(MANY)] == [str(k) for k in MANY]

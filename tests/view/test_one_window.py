@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ def test_marks_tell_what_colours_would(tables: Path) -> None:
         if (row["window_id"], row["selector"], row["context"]) == (5, "kl", "real")
     )
     for rank, position in enumerate(chosen["positions"][:2]):
-        assert f"[{rank + 1}:{window['token_texts'][position].strip()}]" in said
-    assert "[3:" not in said
+        assert f"{window['token_texts'][position].strip()}[{rank + 1}]" in said
+    assert "[3]" not in said
     assert "\x1b" not in said
     assert "does not see the target" in said
     assert f"{window['loss_short_nats']:.3f} nats" in said
@@ -56,33 +57,42 @@ def test_marks_tell_what_colours_would(tables: Path) -> None:
 def test_colour_where_there_is_colour(tables: Path) -> None:
     said = shown(tables, coloured=True)
     assert "\x1b[" in said
-    assert "[1:" not in said
+    assert "[1]" not in said
 
 
-def test_in_colour_the_rank_stands_behind_the_word(tmp_path: Path) -> None:
+def test_the_rank_stands_behind_the_word(tmp_path: Path) -> None:
     """Of "focused" the selector may choose "focus" alone; the word stays one."""
     words = [" the", " focus", "ed", " degree", ".", "\n", "They", "", "\u2019", "ll", " a", "b"]
     tables = made_up_tables(tmp_path / "tables", num_documents=30, words=words)
 
-    def text_of(*chosen: int, number: int = 12) -> str:
-        choice = Choice(list(chosen), [*range(1, len(chosen) + 1)], [1.0] * number, [len(chosen)], [1.0], [1.0])
+    def text_of(*chosen: int, ranks: Sequence[int] = (), in_colour: bool = True) -> str:
+        k = len(set(ranks) or chosen)
+        choice = Choice(list(chosen), list(ranks or range(1, k + 1)), [1.0] * 12, [k], [1.0], [1.0])
         (excerpt,) = read_excerpts(tables, [0])
         excerpt = dataclasses.replace(excerpt, token_texts=[*words, *["x"] * 8], selections={("kl", "real"): choice})
         window = one_window.ShownWindow(
-            excerpt, "kl", False, "real", len(chosen), [len(chosen)], "token", "hidden", 8, "made up"
+            excerpt, "kl", False, "real", k, [k], "sentence" if ranks else "token", "hidden", 8, "made up"
         )
-        return one_window._coloured_line(window).plain
+        return one_window._long_range_line(window, coloured=in_colour).plain
 
     assert text_of(1) == "the focused(1) degree.\u21b5They\u2019ll ab"
     assert text_of(2, 1, 3) == "the focused(2,1) degree(3).\u21b5They\u2019ll ab"
     assert text_of(11, 7, 6) == "the focused degree.\u21b5They\u2025\u2019ll(3,2) ab(1)"
     assert text_of(4, 5) == "the focused degree.(1)\u21b5(2)They\u2019ll ab"
+    for chosen in ((1,), (2, 1, 3), (11, 7, 6), (4, 5)):
+        in_colour = text_of(*chosen).replace("(", "[").replace(")", "]")
+        assert text_of(*chosen, in_colour=False) == in_colour
+    # Groups of several words, of which one may end within a word, where another begins.
+    groups = text_of(0, 1, 2, 3, 4, ranks=[1, 1, 1, 2, 2], in_colour=False)
+    assert groups == "[1:the focused] [2:degree.]\u21b5They\u2019ll ab"
+    groups = text_of(0, 1, 2, 3, 4, ranks=[2, 2, 1, 1, 1], in_colour=False)
+    assert groups == "the[2] focused[2,1] [1:degree.]\u21b5They\u2019ll ab"
 
 
 def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     said = shown(tables, coloured=True)
-    assert "[1:" in said
+    assert "[1]" in said
     assert "\x1b[38" not in said and "\x1b[48" not in said
 
 

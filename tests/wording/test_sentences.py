@@ -108,7 +108,7 @@ def test_a_passed_gate_says_what_is_left_without_the_gap(passed: Summary) -> Non
 def test_the_gate_beyond_the_training_row_in_words(passed: Summary) -> None:
     clear, unclear = Estimate(0.02, 0.01, 0.03, 0.005), Estimate(0.002, -0.001, 0.005, 0.0015)
     words = beyond_gate_words(with_beyond(passed, clear))
-    assert words.startswith("Gate beyond the training row passed: all 20 tokens instead of the last 14")
+    assert words.startswith("Gate beyond the training row passed: the gain from all 20 tokens instead of the last 14")
     assert "+0.0200 nats, 95% interval [+0.0100, +0.0300]" in words and SELECTION_ONLY not in words
     words = beyond_gate_words(with_beyond(passed, unclear))
     assert words.startswith("GATE BEYOND THE TRAINING ROW FAILED")

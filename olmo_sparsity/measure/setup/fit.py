@@ -409,7 +409,13 @@ def num_compared_windows(full_len: int) -> tuple[int, int]:
     return first, max(first, MOST_TOKENS // full_len)
 
 
-def fit_entries(opened: OpenedModel, windows: Windows, *, drawn: Optional[InfluenceConfig] = None) -> dict[str, Any]:
+def fit_entries(
+    opened: OpenedModel,
+    windows: Windows,
+    *,
+    drawn: Optional[InfluenceConfig] = None,
+    begun: Optional[dict[str, Any]] = None,
+) -> dict[str, Any]:
     """Check on a few windows that a pretrained model fits, and return the manifest's entry about it; of a run, none.
 
     Args:
@@ -418,6 +424,8 @@ def fit_entries(opened: OpenedModel, windows: Windows, *, drawn: Optional[Influe
             last tokens are the windows that are checked, and the model must attend to all tokens of the long ones, too.
         drawn: how they were drawn from the opened text. Where comparing the first tokens takes more of them, more are drawn, of
             which the first are those to measure. None: they were not drawn, and the first tokens are compared on these alone.
+        begun: the entry in the manifest of an interrupted measurement of the same model on the same windows, whose comparison of
+            the first tokens, which may take minutes, is kept; None: there is none.
 
     Raises:
         UserError: the model does not do what the measurement takes for granted.
@@ -445,10 +453,22 @@ def fit_entries(opened: OpenedModel, windows: Windows, *, drawn: Optional[Influe
         rows_WT = rows_WT[:, -1 - LONGEST_CHECKED :]
     if rows_WT.shape[1] > tokens_WT.shape[1]:
         checks.append(check_longest_row(opened.model, rows_WT, **options))
-    _, most = num_compared_windows(lengths.full_len)
+    return {
+        "fit": {
+            "checks": [dataclasses.asdict(check) for check in checks],
+            "anchor": _compared_on_drawn(opened, windows, drawn=drawn) if begun is None else begun["anchor"],
+        }
+    }
+
+
+def _compared_on_drawn(
+    opened: OpenedModel, windows: Windows, *, drawn: Optional[InfluenceConfig]
+) -> Optional[dict[str, Any]]:
+    """Compare the first tokens on these windows, and on more that are drawn like them where it takes more."""
+    _, most = num_compared_windows(opened.lengths.full_len)
     if drawn is not None and len(windows) < most:
         windows = opened.windows(dataclasses.replace(drawn, num_windows=most), full_len=windows.full_len)
-    return {"fit": {"checks": [dataclasses.asdict(check) for check in checks], "anchor": _compared(opened, windows)}}
+    return _compared(opened, windows)
 
 
 def refreshed_fit_entries(opened: OpenedModel, windows: Windows, *, known: dict[str, Any]) -> dict[str, Any]:

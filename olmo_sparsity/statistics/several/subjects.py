@@ -49,7 +49,7 @@ class Pairing:
 
     Attributes:
         paired: True if they are the same windows, so that differences are taken window by window.
-        same_tokens: False if the tokenizers are known to differ: nats of different tokens are not compared.
+        same_tokens: False if the tokenizers differ: nats of different tokens are not compared.
         same_text: False if the token files are not the same.
         same_lengths: True if the local and the full context are as long.
         num_windows: number of windows of the first subject and of the later one.
@@ -163,9 +163,10 @@ def pairing_of(first: Measurement, second: Measurement, *, folders: Optional[tup
         second: the other.
         folders: their influence folders. Beside these are the tokenizers, of which the manifests have only hashes.
     """
+    same_tokens = _have_same_tokenizer(first, second) or (folders is not None and _encode_alike(*folders))
     return Pairing(
         paired=same_windows(first, second),
-        same_tokens=not _have_other_tokenizers(first, second) or (folders is not None and _encode_alike(*folders)),
+        same_tokens=same_tokens,
         same_text=first.manifest.get("tokens_sha256") == second.manifest.get("tokens_sha256"),
         same_lengths=_same_lengths(first, second),
         num_windows=(len(first.windows), len(second.windows)),
@@ -189,6 +190,6 @@ def _some_texts(folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
         yield str(tokenizer.decode(ids_T, skip_special_tokens=False))
 
 
-def _have_other_tokenizers(first: Measurement, second: Measurement) -> bool:
-    """Return True if the manifests of two measurements are of different tokens, as far as hashes tell."""
-    return all(first.manifest.get(key) != second.manifest.get(key) for key in ("tokens_sha256", "tokenizer_sha256"))
+def _have_same_tokenizer(first: Measurement, second: Measurement) -> bool:
+    """Return True if the manifests of two measurements are of the same tokens, as far as hashes tell."""
+    return any(first.manifest.get(key) == second.manifest.get(key) for key in ("tokens_sha256", "tokenizer_sha256"))

@@ -370,6 +370,14 @@ function showDistances() {
     html("tr", {}, html("th", { scope: "row" }, String(distance)), ofMap.map(({ count }) => html("td", {}, String(count.get(distance))))),
   );
   table.querySelector("tbody").replaceChildren(...rows);
+  const found = ofMap.map(({ count }, side) => {
+    const all = [...count.values()].reduce((sum, number) => sum + number, 0);
+    let within = 0;
+    const half = [...count].find(([, number]) => (within += number) >= all / 2)?.[0];
+    const name = side ? state.beside : state.selector;
+    return all === 0 ? `no target needs tokens chosen by ${name}` : `half of those chosen by ${name} lie at most ${half} tokens back`;
+  });
+  byId("map").setAttribute("aria-label", `Map of the tokens that targets need: ${found.join("; ")}. The table below has the numbers.`);
 }
 
 function swatch(share, words, against = false) {
@@ -585,6 +593,12 @@ box.addEventListener("scroll", () => {
     showMap();
   });
 });
+const narrow = matchMedia("(max-width: 48rem)"); // a phone, whose first screen the controls would fill
+const fold = () => {
+  byId("controls-box").open = !narrow.matches;
+};
+narrow.addEventListener("change", fold);
+fold();
 arrange();
 redraw();
 let width = box.clientWidth;
