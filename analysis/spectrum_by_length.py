@@ -32,6 +32,7 @@ from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, REACHED, TOLERANCE, Curve, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.setup import null_kind_words
+from olmo_sparsity.wording.spectrum import rounding_words
 from olmo_sparsity.wording.spectrum_by_length import length_sentences
 from olmo_sparsity.wording.units import entry_words, unit_words
 
@@ -111,6 +112,8 @@ def _words(found: SpectrumByLength) -> str:
     first = next(iter(found.models[0].measurements.values()))
     visibility = found.models[0].setup.visibility
     sentences = " ".join(" ".join(length_sentences(found, model)) for model in found.models)
+    all_spectra = [spectra for model in found.models for spectra in model.spectra.values()]
+    rounding = next((words for spectra in all_spectra if (words := rounding_words(spectra))), "")
     null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
     return (
         f"The smallest measured k that is enough for 50, 80 and 90% of the targets, KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} "
@@ -120,7 +123,7 @@ def _words(found: SpectrumByLength) -> str:
         "only where the measured k show it. p_all is another prediction at every length. Bars: k at which the simultaneous 95% "
         "band of the distribution holds the share, and 95% intervals of shares, by bootstrap over documents. "
         f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. {entry_words(visibility)} A "
-        f"reaction is no gain: compare the null context ({null}). {company_words(found.models)}"
+        f"reaction is no gain: compare the null context ({null}).{rounding} {company_words(found.models)}"
     )
 
 
