@@ -18,7 +18,8 @@
 #                after a stop
 # make figures-synthetic  train and measure the synthetic tasks at CPU size (SEEDS, default 0), and draw them; resumes after a stop
 # make lengths   measure SmolLM2 on DATA (long documents; default the built-in text) with full contexts of LENGTHS tokens (default
-#                128 256), the same targets for all, and draw effective sparsity against the length; resumes after a stop
+#                128 256), the same targets for all, and draw effective sparsity and the spectrum against the length; resumes
+#                after a stop
 # make bench     compare the influence engine with other libraries and with the hardware limit, on RUN if it is trained; also on
 #                SmolLM2, where `make real` has downloaded it, on DATA (default the built-in text; several
 #                files or globs, without spaces in their names), with results in PEERS; says what it leaves out
@@ -169,8 +170,9 @@ lengths: $(READY) $(SMOLLM2)
 	set -- influence --config configs/lengths.yaml --run $(RUN) --out $(RUN)/influence/64of$$length --full-len $$length \
 	--k $$((length - 64)) influence.min_preceding=$$longest $(if $(DATA),--data '$(DATA)'); \
 	echo "olmo-sparsity $$*"; $(BIN)/olmo-sparsity "$$@"; done
-	$(BIN)/python -m analysis.effective_sparsity $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) \
-	--out $(RUN)/figures
+	@set -e; for figure in effective_sparsity spectrum_by_length; do \
+	set -- -m analysis.$$figure $(foreach length,$(LENGTHS),--tables $(RUN)/influence/64of$(length)) --out $(RUN)/figures; \
+	echo "python $$*"; $(BIN)/python "$$@"; done
 
 # Also where the file is there: the script compares it with its known hash.
 $(SMOLLM2): FORCE | $(READY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any, Optional
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from olmo_sparsity.errors import printable
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.same_targets import read_length
 from olmo_sparsity.statistics.several.sparsity_by_length import (
     MIN_SLOPE_DOCUMENTS,
     SHARES,
@@ -27,17 +28,15 @@ from olmo_sparsity.statistics.several.sparsity_by_length import (
     ReachingK,
     SparsityByLength,
     SparsityOfModel,
-    read_length,
     sparsity_by_length,
 )
 from olmo_sparsity.statistics.single.summary import gate_of
 from olmo_sparsity.wording.numbers import interval, no_interval_words
-from olmo_sparsity.wording.setup import definition_words, estimand_words, null_kind_words, subject_words
+from olmo_sparsity.wording.setup import null_kind_words
 from olmo_sparsity.wording.units import entry_words, unit_words
 
-from .drawing import WidthOption, mistakes_in_one_line, print_pictures
-from .output import Drawn, caption_text, write_above
-from .paper import Width, drawn_for
+from .of_lengths import command_of_lengths, company_words, set_length_axis, targets_words, write_failed_gates
+from .output import Drawn, caption_text
 from .style import dodges, looks_of_runs
 
 NAME = "effective-sparsity"
@@ -110,14 +109,12 @@ def _draw_panel(axis: Axes, found: SparsityByLength, *, share: float, is_relativ
         points = {length: model.points[PointKey(line, share, length)] for length in measured}
         divisors = {n: m.lengths.num_long_range if is_relative else 1 for n, m in measured.items()}
         _draw_line(axis, points, name=_mark_words(line), divisors=divisors, shift=shift, below=below, look=look)
-    axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.grid(color="#DDDDDD", linewidth=0.5)
 
 
 def _set_ticks(axis: Axes, lengths: list[int], *, is_relative: bool) -> None:
     """Set ticks at the lengths, and at some powers of two or some shares; all panels of a row are drawn."""
-    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    set_length_axis(axis, lengths)
     low, high = axis.get_ylim()
     ticks = [tick for tick in (RELATIVE_TICKS if is_relative else POWERS) if low <= tick <= high]
     ticks = ticks[:: max(1, -(-len(ticks) // MOST_TICKS))]
@@ -165,40 +162,19 @@ def _constant_share_words(model: SparsityOfModel) -> str:
     return f"If k of {model.name} were always the same share of the long-range tokens, it would grow as full_len^{growth:.2f}"
 
 
-def _failed_lengths(model: SparsityOfModel) -> list[str]:
-    """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
-    return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
-
-
-def _gate_words(model: SparsityOfModel) -> str:
-    failed = _failed_lengths(model)
-    gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
-    verdict = f"the gate FAILED at full_len {', '.join(failed)}" if failed else "the gate passed at every length"
-    return f"{model.name}: long gain, nats, at {gains}: {verdict}."
-
-
 def _words(found: SparsityByLength) -> str:
     first, local_len = found.first, found.first.lengths.local_len
     slopes = ". ".join(slope_lines(found))
-    subjects = "; ".join(subject_words(model.run, model.setup) for model in found.models)
-    data = "; ".join(
-        f"{len(of_model.windows):,} windows of {of_model.num_documents:,} documents ({of_model.manifest['source']}, "
-        f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
-        for of_model in (next(iter(model.measurements.values())) for model in found.models)
-    )
-    targets = "The targets, and the foreign text, of a model are the same at every length."
-    other_targets = " Those of other models are their own." if len(found.models) > 1 else ""
     null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
     return (
         f"The smallest k with D(k) of at least 50, 80, 90%, against the length of the full context, the local context fixed at "
         f"{local_len} tokens. {slopes}. A mark such as >64: no measured k reaches the share. "
         f"The k of a selector is an upper bound of the {unit_words('token', first.setup.visibility)} that suffice: another "
         f"choice may need fewer. {entry_words(first.setup.visibility)} "
-        f"k is interpolated in log k between the measured ones. {targets}{other_targets} Bars: every k at which the 95% "
+        f"k is interpolated in log k between the measured ones. {targets_words(found.models)} Bars: every k at which the 95% "
         "interval of D(k), by bootstrap over documents, holds the share; the slopes, by least squares, are paired over the "
         "lengths. D(k) alone is no evidence that the context helps: "
-        f"compare random, and the null context ({null}). "
-        f"{' '.join(_gate_words(model) for model in found.models)} {subjects}; {definition_words(found.models[0].setup)}. {data}."
+        f"compare random, and the null context ({null}). {company_words(found.models)}"
     )
 
 
@@ -266,17 +242,11 @@ def draw_found(found: SparsityByLength) -> Drawn:
     axes[0, 0].set_ylabel(f"smallest k, {units}\n(interpolated in log k)")
     axes[1, 0].set_ylabel("smallest k as a share of\nthe long-range tokens")
     caption_text(figure, _words(found), handles=_legend(found))
-    above = [
-        f"{model.name}: GATE FAILED at full_len {', '.join(failed)}"
-        for model in found.models
-        if (failed := _failed_lengths(model))
-    ]
-    if above:
-        write_above(figure, above)
+    write_failed_gates(figure, found.models)
     return Drawn(figure, NAME, _finding(found), numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
 
 
-def draw(tables: list[Path], *, selector: str = "attention") -> Iterator[Drawn]:
+def draw(tables: list[Path], selector: str = "attention") -> Iterator[Drawn]:
     """Draw ``effective-sparsity`` from influence folders, and print how k grows with the length.
 
     Raises:
@@ -288,15 +258,5 @@ def draw(tables: list[Path], *, selector: str = "attention") -> Iterator[Drawn]:
     yield draw_found(found)
 
 
-def _command(
-    tables: Annotated[list[Path], typer.Option(help="Influence folder of one length; repeated for each.")],
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures"),
-    selector: Annotated[str, typer.Option(help="A selector that does not see the target.")] = "attention",
-    width: WidthOption = Width.screen,
-) -> None:
-    with mistakes_in_one_line(), drawn_for(width):
-        print_pictures(draw(tables, selector=selector), out)
-
-
 if __name__ == "__main__":
-    typer.run(_command)
+    typer.run(command_of_lengths(draw))

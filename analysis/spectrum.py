@@ -14,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.measurement import CONTEXTS
 from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, TOLERANCES, Spectra, Spectrum, chosen_family
-from olmo_sparsity.wording.spectrum import spectrum_finding, spectrum_sentences
+from olmo_sparsity.wording.spectrum import rounding_words, spectrum_finding, spectrum_sentences
 from olmo_sparsity.wording.units import k_words, units_of
 
 from .drawing import FigureOfMeasurement
@@ -97,7 +97,7 @@ def draw(measured: Measured) -> Iterator[Drawn]:
     if spectra.row_k:
         handles.append(Line2D([], [], label="the nearest up to here are a training row", **ROW_LOOK))
     axes[0].set_ylabel("targets that need at most k")
-    sentences = " ".join(spectrum_sentences(spectra, summary))
+    sentences = " ".join(spectrum_sentences(spectra, summary)) + rounding_words(spectra)
     caption(figure, summary, words=WORDS.format(units=units_of(summary), sentences=sentences), handles=handles)
     yield Drawn(figure, "spectrum", spectrum_finding(spectra, summary))
 

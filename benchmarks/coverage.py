@@ -10,6 +10,9 @@ truth.
 The part ``spectrum`` simulates the simultaneous bands of the dependency spectrum: the logarithm of the k that a target needs is
 normal, a third of its variance common to the windows of a document; 26% of the targets need none, and 0.06% more than 64.
 
+The part ``growth`` simulates the share of the targets that need more chosen tokens at a longer context, a longer suffix, and the
+difference of both, paired: of every ``GROWING`` pair of shares, with the same windows and documents.
+
 Prints for each method the share of experiments whose interval holds the truth, and its median width as a multiple of that of the
 percentile interval. All numbers follow from the seed.
 """
@@ -20,7 +23,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any, Optional
 from unittest.mock import patch
@@ -32,7 +35,7 @@ from scipy.stats import t as student_t
 from tqdm import tqdm
 
 from olmo_sparsity.statistics.intervals import ratios
-from olmo_sparsity.statistics.intervals.bands import share_bands
+from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
 from olmo_sparsity.statistics.intervals.bootstrap import CONFIDENCE, attained_estimates, document_units, estimates
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.intervals.ratios import minus, share_without, value_of
@@ -52,7 +55,9 @@ AT_ONCE = 100  # experiments in one call
 NUM_RESAMPLES = 1000
 # Of the logarithm of the k that a target needs, in standard deviations: those of k = 0, 1, 2, 4, ..., 64.
 LIMITS = (-0.65, -0.16, 0.41, 0.98, 1.55, 2.12, 2.69, 3.26)
-PARTS = ("shares", "lengths", "spectrum")
+GROWING = ((0.05, 0.2), (0.01, 0.03), (0.2, 0.2))  # shares of targets whose choice, and whose suffix, grows
+TOGETHER = 0.6  # correlation of what makes the two grow
+PARTS = ("shares", "lengths", "spectrum", "growth")
 Bounds = tuple[float, float]
 
 
@@ -291,7 +296,7 @@ def of_lengths(sums: Mapping[Any, np.ndarray], length: int) -> dict[tuple[str, s
 
 
 def scores_of(
-    draw: Callable[[], Mapping[Any, np.ndarray]],
+    draw: Callable[[], Any],
     intervals: Callable[[Any], Mapping[tuple[str, str], list[Optional[Bounds]]]],
     truths: Mapping[str, float],
     *,
@@ -408,6 +413,50 @@ def simulate_spectra(*, num_documents: Sequence[int], num_experiments: int, seed
         print(f"spectrum, {windows} windows a document, {n} documents: {'; '.join(words)}", flush=True)
 
 
+def of_growth(
+    rng: np.random.Generator, growing: tuple[float, float], *, num_documents: int, num_windows: str
+) -> dict[tuple[str, str], list[Optional[Bounds]]]:
+    """Return the intervals of both shares and of their difference, of every experiment, by each method.
+
+    The methods are percentiles, and an exact interval of each share and what follows from the two for their difference.
+    """
+    names = ("choice", "suffix")
+    parts = {name: np.zeros((AT_ONCE, num_documents)) for name in names}
+    number_U = np.zeros(num_documents)
+    for is_there_U, z in documents(rng, num_documents, num_windows):
+        of_names = (z, TOGETHER * z + np.sqrt(1 - TOGETHER**2) * rng.standard_normal(z.shape))
+        for name, z_of, share in zip(names, of_names, growing, strict=True):
+            parts[name] += is_there_U * (z_of <= norm.ppf(share))
+        number_U += is_there_U
+    sums: dict[Any, np.ndarray] = {(name, e): parts[name][e] for name in names for e in range(AT_ONCE)}
+
+    def shares(totals: Mapping[Any, np.ndarray]) -> dict[Any, ratios.Value]:
+        of = {key: total / totals[None] for key, total in totals.items() if key is not None}
+        return {**of, **{("difference", e): of["suffix", e] - of["choice", e] for e in range(AT_ONCE)}}
+
+    found: dict[tuple[str, str], list[Optional[Bounds]]] = {}
+    for (what, _), estimate in estimates({**sums, None: number_U}, shares, num_resamples=NUM_RESAMPLES).items():
+        found.setdefault((what, "percentile"), []).append(bounds_of(estimate))
+    bands = share_bands({key: part_U[None] for key, part_U in sums.items()}, number_U, num_resamples=NUM_RESAMPLES)
+    for e in range(AT_ONCE):
+        suffix, choice = (bands[name, e][0] for name in ("suffix", "choice"))
+        of_parts = (parts["suffix"][e], parts["choice"][e])
+        difference = paired_difference(suffix, choice, parts=of_parts, weight_U=number_U)
+        for what, of in (("choice", choice), ("suffix", suffix), ("difference", difference)):
+            found.setdefault((what, "exact"), []).append(bounds_of(of))
+    return found
+
+
+def simulate_growth(*, num_documents: Sequence[int], num_experiments: int, seed: int) -> None:
+    """Print how the shares of targets whose need grows fare, a line for each pair of shares, number of windows and documents."""
+    for growing, windows, n in product(GROWING, NUM_WINDOWS, num_documents):
+        truths = {"choice": growing[0], "suffix": growing[1], "difference": growing[1] - growing[0]}
+        rng = np.random.default_rng([seed, n])
+        intervals = partial(of_growth, growing=growing, num_documents=n, num_windows=windows)
+        scores = scores_of(repeat(rng).__next__, intervals, truths, num_experiments=num_experiments)
+        print(line_of(f"growth of {growing}, {windows} windows a document, {n} documents", scores), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiments", type=int, default=1000, help="experiments in each row")
@@ -428,6 +477,8 @@ def main() -> None:
             simulate_lengths(text, **shared)
         if "spectrum" in arguments.parts:
             simulate_spectra(**shared)
+        if "growth" in arguments.parts:
+            simulate_growth(**shared)
 
 
 if __name__ == "__main__":

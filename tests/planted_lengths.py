@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from made_up import MODEL
 
-from olmo_sparsity.statistics.several.sparsity_by_length import LineKey, MeasuredLength
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength
+from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
 from olmo_sparsity.statistics.single.measurement import Measurement, SelectorInfo
 
 LOCAL = 64
@@ -64,6 +65,46 @@ def planted_length(
         for k in ks:
             recovered_W = 0.5 + SLOPE_OF_D * (np.log(k / k_of_share(shape, 0.5, full_len)) - added_W)
             divergences[(*line, k)] = short_W * (1 - recovered_W)
+    return _measured(full_len, windows, divergences=divergences, model=model, **changes)
+
+
+def planted_needs(
+    full_len: int,
+    needs: Mapping[LineKey, Sequence[float]],
+    *,
+    ks: Sequence[int],
+    document_W: Optional[np.ndarray] = None,
+    **changes: Any,
+) -> MeasuredLength:
+    """Return a measurement of targets whose prediction is the full-context one from a known number of tokens on, and not before.
+
+    Args:
+        full_len: length of the full context.
+        needs: the number of each target, by selector and context; infinity: more than all measured k.
+        ks: the measured k.
+        document_W: the document of each target; None: one of its own.
+        changes: entries of the manifest.
+    """
+    num_windows = len(next(iter(needs.values())))
+    document_W = np.arange(num_windows) if document_W is None else document_W
+    windows = pd.DataFrame({"window_id": np.arange(num_windows), "doc_id": [f"{d:016x}" for d in document_W]})
+    windows["weight"], windows["gain_long_nats"] = 1.0 + document_W % 3, 0.5
+    for context, column in (("real", "kl_short_nats"), ("null", "null_kl_short_nats")):
+        windows[column] = 0.9 * (np.asarray(needs[LineKey("attention", context)]) > 0)
+    divergences = {(*line, k): 0.9 * (np.asarray(needed) > k) for line, needed in needs.items() for k in ks}
+    return _measured(full_len, windows, divergences=divergences, **changes)
+
+
+def _measured(
+    full_len: int,
+    windows: pd.DataFrame,
+    *,
+    divergences: Mapping[Any, Any],
+    model: Optional[Mapping[str, Any]] = None,
+    **changes: Any,
+) -> MeasuredLength:
+    """Return a measurement with these windows and KL(p_all, p_{J_k}); gains of J_k are of no account."""
+    num_long_range = full_len - LOCAL
     frame = pd.DataFrame(divergences)
     frame.columns.names = ["selector", "context", "k"]
     manifest: dict[str, Any] = {
@@ -71,7 +112,7 @@ def planted_length(
         "model": {**MODEL, **(model or {})}, "influence": {"sampling": "documents", "null_context": "same-source"},
         "context": {"local_len": LOCAL, "full_len": full_len, "num_long_range": num_long_range, "train_len": None},
     }  # fmt: skip
-    selectors = {name: SelectorInfo(False, 1) for name in ("attention", "random")}
+    selectors = {name: SelectorInfo(False, 1) for name in dict.fromkeys(frame.columns.get_level_values("selector"))}
     measurement = Measurement(windows, frame, frame, pd.DataFrame(), selectors, {**manifest, **changes})
     targets = windows[["window_id", "doc_id", "weight"]].assign(target=4096, target_id=7, null_doc_id="0")
     return MeasuredLength(measurement, targets)

@@ -48,7 +48,10 @@ TARGETS = {
         "K_TRAIN=2 SYNTHETIC=configs/synthetic/variables-cpu-pose.yaml",
         " ".join(f"runs/synthetic/figures/synthetic-{name}.png" for name in ("parity", "variables", "bridge")),
     ),
-    "lengths": ("'LENGTHS=128 130' DATA=long.jsonl", "runs/lengths/figures/effective-sparsity.csv"),
+    "lengths": (
+        "'LENGTHS=128 130' DATA=long.jsonl",
+        "runs/lengths/figures/effective-sparsity.csv runs/lengths/figures/spectrum-by-length.csv",
+    ),
     "real": ("DATA=long.jsonl", "runs/SmolLM2-*/figures/*/figure5.png runs/SmolLM2-*/figures/*/report.html"),
     "gallery": ("-o figures -o report", "docs/images/demo-training.png"),
 }
@@ -88,6 +91,7 @@ FIGURES = {
     "hypothesis": ("runs/hypothesis", ("--run", "demo-seed1", "--run", "demo-ceiling-seed1")),
     "inside_and_beyond": ("runs/twin", ("--run", "sum-cpu-pose-seed0", "--run", "sum-cpu-ceiling-seed0")),
     "scale": ("runs/scale", ("--run", "cpu-d64", "--run", "cpu-d64-seed1")),
+    "spectrum_by_length": ("runs/lengths/influence", ("--tables", "64of128", "--tables", "64of130")),
     "synthetic": ("runs/synthetic", ("--run", "parity-cpu-K2-seed0", "--run", "bridge-cpu-seed0")),
 }
 STARTED = sorted(

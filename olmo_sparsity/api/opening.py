@@ -229,6 +229,7 @@ def settings_of_text(
         unit=unit,
         screen=None,
         save_candidates=False,
+        pairs_windows=0,
     )
 
 

@@ -271,6 +271,14 @@ class InfluenceConfig:
         "Also write the loss of every single-token unmasking.",
         flag=Flag(None, ("influence",)),
     )
+    pairs_windows: int = key(
+        0,
+        "Also unmask every pair of long-range tokens in the first so many windows, which are a random sample. The least "
+        "divergence of any pair decides exactly which targets need at most two tokens. It takes M (M + 1) / 2 evaluations a "
+        "window and context. 0: none.",
+        least=0,
+        most=10**9,
+    )
     windows_per_part: int = key(
         256,
         "Largest number of windows in one part file; fewer where they take more than about half a million tokens of work. An "
@@ -297,6 +305,10 @@ class InfluenceConfig:
             "long-range tokens, which have read one another, hold the positions that they had",
         )
         check_unit(self.unit)
+        require(
+            self.pairs_windows == 0 or self.unit == "token",
+            f"influence.pairs_windows = {self.pairs_windows}: pairs are of tokens; leave it out, or influence.unit = {self.unit}",
+        )
         require_rising("influence.k", self.k)
         _check_selectors("influence.selectors", self.selectors, known=SELECTORS)
         policies = names_where(lambda selector: selector.is_policy, self.selectors)

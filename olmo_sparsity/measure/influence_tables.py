@@ -60,6 +60,8 @@ class InfluenceTables:
             tables["candidates"] = self._candidates(window_ids_W, part)
         if self.settings.screen is not None:
             tables["screening"] = self._screening(window_ids_W, part)
+        if self.settings.pairs_windows:
+            tables["pairs"] = self._pairs(window_ids_W, part)
         return tables
 
     def _windows(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
@@ -195,6 +197,23 @@ class InfluenceTables:
             for i, w in enumerate(check.sample_w.tolist())
         ]
         return pa.Table.from_pylist(rows, schema=self._schema("screening"))
+
+    def _pairs(self, window_ids_W: np.ndarray, part: PartInfluence) -> pa.Table:
+        doc_ids = self.windows.doc_ids(window_ids_W)
+        rows = [
+            {
+                "window_id": window_ids_W[w],
+                "doc_id": doc_ids[w],
+                "context": context,
+                "single_positions": [pairs.single_w[i]],
+                "kl_single_nats": pairs.kl_single_w[i],
+                "pair_positions": pairs.pair_w2[i],
+                "kl_pair_nats": pairs.kl_pair_w[i],
+            }
+            for context, pairs in part.pairs.items()
+            for i, w in enumerate(pairs.sample_w.tolist())
+        ]
+        return pa.Table.from_pylist(rows, schema=self._schema("pairs"))
 
     def _schema(self, table: str) -> pa.Schema:
         return schemas(self.num_long_range, self.settings.unit)[table]

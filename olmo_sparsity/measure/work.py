@@ -98,10 +98,22 @@ def tokens_of_influence(settings: InfluenceConfig, lengths: MeasuredLengths) -> 
     tokens += draws * _tokens_of_choices(settings, lengths, seeing, is_shared=settings.screen is None)
     imitating = names_where(lambda selector: selector.can_imitate, settings.selectors)
     tokens += _tokens_of_choices(settings, lengths, imitating, is_shared=settings.screen is None)
+    if settings.pairs_windows:
+        share = min(1.0, settings.pairs_windows / settings.num_windows)
+        tokens += int(2 * share * _tokens_of_pairs(settings, lengths))
     if settings.screen is not None:
         exact = lengths.num_long_range * (lengths.local_len + 1)
         tokens += int(2 * settings.screen_sample * exact) if any(name in SCREENED for name in settings.selectors) else 0
     return tokens
+
+
+def _tokens_of_pairs(settings: InfluenceConfig, lengths: MeasuredLengths) -> int:
+    """Return the tokens that unmasking every position and every pair of a window takes."""
+    many, in_front = (
+        lengths.num_long_range,
+        int(settings.visibility == "hidden"),
+    )  # entries of a prefix are not run again
+    return many * (lengths.local_len + in_front) + many * (many - 1) // 2 * (lengths.local_len + 2 * in_front)
 
 
 def _tokens_of_choices(

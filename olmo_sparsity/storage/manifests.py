@@ -97,6 +97,7 @@ class Influence(Struct):
     unit: Unit = "token"
     screen: Optional[int] = None
     save_candidates: bool = False
+    pairs_windows: int = 0
     seed: int = 0
     windows_seed: int = 0
     k: list[int] = []

@@ -33,8 +33,9 @@ KEYS = {
     "found": ["selector"],
     "parities": ["selector"],
     "screening": ["selector", "context"],
+    "pairs": ["context"],
 }
-SAMPLED = ("screening",)  # tables that hold a sample of the windows
+SAMPLED = ("screening", "pairs")  # tables that hold a sample of the windows
 # The keys that must have the same value in the manifests of two folders whose parts are merged.
 SAME_IN_MANIFESTS = (
     "run_id",

@@ -52,6 +52,7 @@ ROW_MEANINGS = {
     "selections": "one window, selector, context and draw",
     "candidates": "one window and context (`--save-candidates`)",
     "screening": "one sampled window, screened selector and context (`--screen`)",
+    "pairs": "one sampled window and context (`influence.pairs_windows`)",
     "curve": "one window",
     "planted": "one planted window",
     "found": "one planted window and selector",
@@ -335,6 +336,25 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
             as_many_as="k",
         ),
     ),
+    "pairs": (
+        _WINDOW_ID,
+        _DOC_ID,
+        _CONTEXT,
+        Column(
+            "single_positions",
+            _INT32S,
+            "The long-range position j with the least KL(p_all, p_{j}) of all; of equal ones the nearest.",
+            is_position=True,
+        ),
+        Column("kl_single_nats", pa.float32(), "KL(p_all, p_{j}) of this position."),
+        Column(
+            "pair_positions",
+            _INT32S,
+            "The two long-range positions with the least KL(p_all, p_{i, j}) of all pairs, rising; of equal pairs the nearest.",
+            is_position=True,
+        ),
+        Column("kl_pair_nats", pa.float32(), "KL(p_all, p_{i, j}) of this pair."),
+    ),
     "curve": (
         _WINDOW_ID,
         _DOC_ID,
@@ -450,5 +470,6 @@ def tables_of(manifest: dict[str, Any]) -> list[str]:
     optional = {
         "candidates": settings.get("save_candidates", False),
         "screening": settings.get("screen") is not None,
+        "pairs": settings.get("pairs_windows", 0) > 0,
     }
     return [name for name in KINDS[manifest["kind"]].tables if optional.get(name, True)]

@@ -14,8 +14,9 @@ from olmo_sparsity.statistics.single.breakdowns import ClassSummary
 from olmo_sparsity.statistics.single.effective_sparsity import EffectiveSparsity
 from olmo_sparsity.statistics.single.measurement import Lengths
 from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.pairs import PairSpectra
 from olmo_sparsity.statistics.single.screening import ScreeningLoss
-from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra
+from olmo_sparsity.statistics.single.spectrum import REACHED, Spectra, Spectrum
 from olmo_sparsity.statistics.single.summary import WINDOW_QUANTITIES, SelectionSummary, Summary
 from olmo_sparsity.tables.schemas import SCHEMA_VERSION
 from olmo_sparsity.wording.comparison import optimism_warning, pairings_words
@@ -133,20 +134,30 @@ def spectra_json(spectra: Spectra) -> Json:
         "exact_k": spectra.exact_k,
         "row_k": spectra.row_k,
         "max_k": spectra.max_k,
-        "curves": [
-            {
-                **curve._asdict(),
-                "ks": list(spectrum.ks),
-                "shares": _plain(spectrum.shares),
-                "reaching": [{"share": share, **record_json(spectrum.reaching(share))} for share in REACHED],
-            }
-            for curve, spectrum in spectra.by_curve.items()
-        ],
+        "is_rounded": spectra.is_rounded,
+        "curves": [_curve_json(spectrum) for spectrum in spectra.by_curve.values()],
         "beyond_row": [
             {"context": context, "tolerance_nats": tolerance, "share": _plain(share)}
             for context, tolerance in {(curve.context, curve.tolerance_nats): None for curve in spectra.by_curve}
             if (share := spectra.beyond_row(context, tolerance=tolerance)) is not None
         ],
+    }
+
+
+def _curve_json(spectrum: Spectrum) -> Json:
+    return {
+        **spectrum.curve._asdict(),
+        "ks": list(spectrum.ks),
+        "shares": _plain(spectrum.shares),
+        "reaching": [{"share": share, **record_json(spectrum.reaching(share))} for share in REACHED],
+    }
+
+
+def pairs_json(pairs: PairSpectra) -> Json:
+    """The spectra up to two tokens, where every pair was measured; a null k is more than the largest of ``ks``."""
+    return {
+        **record_json(pairs, without=("by_curve",)),
+        "curves": [_curve_json(spectrum) for spectrum in pairs.by_curve.values()],
     }
 
 

@@ -16,6 +16,7 @@ from olmo_sparsity.statistics.several.subjects import Subject
 from olmo_sparsity.statistics.single.agreement import agreement
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.model_setup import ModelSetup, subject_name
+from olmo_sparsity.statistics.single.pairs import pair_spectra
 from olmo_sparsity.statistics.single.screening import screening
 from olmo_sparsity.statistics.single.summary import SELECTION_QUANTITIES, WINDOW_QUANTITIES, Summary
 from olmo_sparsity.view.as_json import (
@@ -24,6 +25,7 @@ from olmo_sparsity.view.as_json import (
     comparison_json,
     definition_columns,
     detection_json,
+    pairs_json,
     record_json,
     screening_json,
     spectra_json,
@@ -49,6 +51,7 @@ from olmo_sparsity.view.summary_tables import (
     every_table,
     loss_table,
     no_sample_words,
+    pairs_table,
     screening_table,
     selection_table,
     spectrum_table,
@@ -134,7 +137,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
     every = every or form in (Form.json, Form.csv)
     # Agreement reads every score of the tables, so it is computed only where it is shown.
     pairs = agreement(tables, measurement) if every or REFERENCE in measurement.selectors else []
-    losses = screening(tables, measurement)
+    losses, every_pair = screening(tables, measurement), pair_spectra(tables, measurement)
     verdict = verdict_words(summary, shown_first(measurement))
     if form is Form.json:
         print_json(
@@ -144,6 +147,7 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
                 "classes": [class_json(entry) for entry in measured.classes],
                 "agreement": [agreement_json(pair) for pair in pairs],
                 "screening": [screening_json(loss) for loss in losses],
+                "pairs": None if every_pair is None else pairs_json(every_pair),
                 "spectrum": {
                     **spectra_json(measured.spectra),
                     "words": spectrum_sentences(measured.spectra, summary),
@@ -176,6 +180,8 @@ def print_summary(tables: Path, *, every: bool = False, form: Form = Form.text) 
         items.append(selection_table(summary, pairs))
     items.append(spectrum_table(measured.spectra, summary))
     items += [Sentence(sentence) for sentence in spectrum_sentences(measured.spectra, summary)]
+    if every_pair is not None:
+        items.append(pairs_table(every_pair, measured.spectra, summary))
     if losses:
         items.append(
             screening_table(losses, measurement.manifest["influence"], shown_k=summary.end_ks[-1], every=every)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from olmo_sparsity.statistics.intervals.estimate import SmallestK
+from olmo_sparsity.statistics.single.pairs import ANY, PairSpectra
 from olmo_sparsity.statistics.single.shown_ks import FEW
 from olmo_sparsity.statistics.single.spectrum import (
     FEWEST,
@@ -173,4 +174,25 @@ def spectrum_caption(spectra: Spectra, summary: Summary, *, every: bool = False)
         f"choice: how many {units} a target needs at most. {FEWEST}: the smallest number of all rows{exact}. {lasting}Brackets: "
         "all k at which the simultaneous 95% band holds the share. No label enters, and foreign text has a spectrum, too: it "
         "is no evidence that the context helps."
+        f"{rounding_words(spectra)}"
+    )
+
+
+def rounding_words(spectra: Spectra) -> str:
+    """Return, behind other sentences, that rounding distorts the spectrum; empty where it does not."""
+    if not spectra.is_rounded:
+        return ""
+    return (
+        " Measured in bf16, whose rounding is of the size of small tolerances: too few targets count as within them; measure "
+        "with --precision fp32."
+    )
+
+
+def pairs_caption(pairs: PairSpectra, summary: Summary) -> str:
+    """Return what a reader of the table of all pairs must know."""
+    return (
+        f"{pairs.num_windows:,} windows of {pairs.num_documents:,} documents, in which every token and every pair was unmasked. "
+        f"{ANY}: exact, the best of all sets of so many {units_of(summary)}; what is missing to 1 needs more than two, whatever "
+        "is chosen. A choice needs as many or more. A dash: this k was not measured. Simultaneous 95% bands by bootstrap over "
+        "documents."
     )

@@ -15,6 +15,7 @@ from planted_lengths import ATTENTION, NULL, RANDOM, k_of_share, planted_length
 from typer.testing import CliRunner
 
 from analysis import effective_sparsity
+from analysis.of_lengths import command_of_lengths
 from analysis.output import save
 from olmo_sparsity.statistics.several.sparsity_by_length import SHARES, PointKey, SparsityByLength, sparsity_by_length
 
@@ -161,7 +162,7 @@ def test_the_table_has_every_point(found: SparsityByLength, tmp_path: Path) -> N
 def test_tables_of_one_length_are_refused_in_one_line(tmp_path: Path) -> None:
     tables = made_up_tables(tmp_path / "tables", num_documents=2, setup=CONTEXTUAL)
     app = effective_sparsity.typer.Typer()
-    app.command()(effective_sparsity._command)
+    app.command()(command_of_lengths(effective_sparsity.draw))
     result = CliRunner().invoke(app, ["--tables", str(tables), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "error: someone/Made-Up-2M was measured at full_len 20 alone" in result.output

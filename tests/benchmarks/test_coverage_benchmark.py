@@ -48,10 +48,15 @@ def test_lines_follow_from_the_seed(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     for _ in range(2):
         main()
         lines.append(capsys.readouterr().out.splitlines())
-    assert lines[0] == lines[1] and len(lines[0]) == 3
+    assert lines[0] == lines[1] and len(lines[0]) == 3 + len(coverage.GROWING)
     assert re.fullmatch(
         r"spectrum, 1 to 16 windows a document, 60 documents: percentile 0\.\d+ \(1\.00\); band [01]\.\d+ \(1\.\d+\)",
         lines[0][2],
+    )
+    assert re.fullmatch(
+        r"growth of \(0\.05, 0\.2\), 1 to 16 windows a document, 60 documents: choice, percentile .*; difference, exact [01]\.\d+"
+        r" \(\d\.\d+\)",
+        lines[0][3],
     )
     assert lines[0][0].startswith(
         "better, bounded, D = 0.74, 1 to 16 windows a document, 60 documents: D, percentile 0."

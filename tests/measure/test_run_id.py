@@ -51,7 +51,7 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
         "local_len": 6, "full_len": 19, "precision": "bf16", "visibility": "contextual", "seed": 1, "num_windows": 61, "k": [1],
         "selectors": ["kl"], "sampling": "documents", "max_windows_per_document": 3, "targets": "word-start",
         "null_context": "shuffled", "resampled_draws": 1, "lasso_masks": 7, "screen": 9, "screen_sample": 0.5,
-        "min_preceding": 20, "positions": "compact",
+        "min_preceding": 20, "positions": "compact", "pairs_windows": 5,
         "save_candidates": True, "train_overlap": False,
     }  # fmt: skip
     for key, value in settings.items():
@@ -67,10 +67,13 @@ def test_tables_of_other_models_text_or_settings_have_another_fingerprint(
 def test_measurements_of_earlier_versions_keep_their_fingerprint(
     screen: int | None, tiny_config: Config, tiny_run: Path
 ) -> None:
-    """There were no ``k_grid``, ``min_preceding`` and ``positions``, and ``screen_by`` was ``gradient`` where none was named."""
+    """Keys that were added since then have the value that means what was measured before.
+
+    ``screen_by`` was ``gradient`` where none was named.
+    """
     config = changed(tiny_config, "influence", screen=screen, screen_precision="fp32")
     opened = open_model(config, tiny_run)
-    added = ("k_grid", "min_preceding", "positions")
+    added = ("k_grid", "min_preceding", "positions", "pairs_windows")
     settings = {key: value for key, value in to_dict(config.influence).items() if key not in added}
     settings |= {"screen_by": "gradient", **dict.fromkeys(RESOLVED)}
     parts = identity(opened), opened.text.store.tokens_sha256, opened.text.store.split

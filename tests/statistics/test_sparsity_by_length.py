@@ -11,9 +11,9 @@ from planted_lengths import ATTENTION, GROWTHS, NULL, RANDOM, k_of_share, plante
 
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength
 from olmo_sparsity.statistics.several.sparsity_by_length import (
     SHARES,
-    MeasuredLength,
     PointKey,
     ReachingK,
     log_smallest_k,

@@ -216,6 +216,17 @@ def test_check_misses_a_part_of_a_sample(tiny_config: Config, tiny_run: Path, tm
     assert check_tables(folder).problems == [f"{folder}/screening/part-00001.parquet: this part is missing"]
 
 
+def test_check_misses_a_part_of_the_pairs(tiny_config: Config, tiny_run: Path, tmp_path: Path) -> None:
+    """The second part has none of their windows, and is there all the same."""
+    settings = dataclasses.replace(
+        tiny_config.influence, pairs_windows=2, num_windows=6, windows_per_part=3, selectors=["random"], k=[1]
+    )
+    folder = measure(dataclasses.replace(tiny_config, influence=settings), tiny_run, out=tmp_path / "pairs")
+    assert check_tables(folder).summary.endswith("2 parts of windows, selections, pairs")
+    (folder / "pairs" / "part-00001.parquet").unlink()
+    assert check_tables(folder).problems == [f"{folder}/pairs/part-00001.parquet: this part is missing"]
+
+
 def test_range_words() -> None:
     assert range_words(np.array([0, 1, 2, 7, 9, 10])) == "0-2, 7, 9-10"
     assert range_words(np.arange(0, 40, 2)).endswith("16, 18 and 10 more ranges")

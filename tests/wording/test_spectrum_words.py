@@ -7,9 +7,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 from made_up import PRETRAINED, made_up_tables
 
+from analysis import spectrum as spectrum_figure
 from olmo_sparsity.statistics.intervals.estimate import Estimate
 from olmo_sparsity.statistics.single.measured import Measured
 from olmo_sparsity.statistics.single.spectrum import FEWEST, TOLERANCES, Curve, Spectra, Spectrum, spectra
@@ -158,3 +160,15 @@ def test_entries_are_counted_under_contextual(tmp_path: Path) -> None:
     measured = Measured.read(made_up_tables(tmp_path / "tables", setup=setup))
     none, needed, _ = spectrum_sentences(measured.spectra, measured.summary)
     assert "need no long-range entry" in none and "long-range entries" in needed and "row" not in none
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_output_says_where_rounding_distorts_small_tolerances(precision: str, measured: Measured) -> None:
+    measurement = replace(measured.measurement, manifest={**measured.measurement.manifest, "precision": precision})
+    found = spectra(measurement, tolerances=[0.05], lasting=[False])
+    assert found.is_rounded == spectra_json(found)["is_rounded"] == (precision == "bf16")
+    captions = [table(found, measured.summary).caption for table in (spectrum_table, every_spectrum_table)]
+    assert {"Measured in bf16" in caption for caption in captions} == {precision == "bf16"}
+    (drawn,) = spectrum_figure.draw(Measured(measured.tables, measurement, measured.summary))
+    plt.close(drawn.figure)
+    assert ("Measured in bf16" in str(drawn.figure.get_label())) == (precision == "bf16")

@@ -125,6 +125,17 @@ class ScreeningCheck:
 
 
 @dataclass(frozen=True)
+class BestPairs:
+    """The best single position and the best pair, of all, in w of the W windows under one context; divergences in nats, fp32."""
+
+    sample_w: np.ndarray  # int64, indices of the sampled windows
+    single_w: np.ndarray  # int64
+    kl_single_w: np.ndarray
+    pair_w2: np.ndarray  # int64, rising
+    kl_pair_w: np.ndarray
+
+
+@dataclass(frozen=True)
 class PartInfluence:
     """Everything measured on the windows of one part; losses and divergences in nats.
 
@@ -140,6 +151,7 @@ class PartInfluence:
         mimicry: outcomes of the selectors that can imitate, which choose among the tokens of the null context those that
             imitate the full-context prediction of the real one. Their divergences are from that prediction.
         screening: by context; empty where nothing is screened.
+        pairs: by context; empty where no pairs are measured.
     """
 
     loss_short_W: np.ndarray
@@ -151,6 +163,7 @@ class PartInfluence:
     contexts: dict[str, WindowInfluence]
     mimicry: dict[str, SelectorOutcome]
     screening: dict[str, ScreeningCheck]
+    pairs: dict[str, BestPairs]
 
 
 @dataclass(frozen=True)
@@ -359,6 +372,24 @@ def check_screening(scores: WindowScores, measured: WindowInfluence, *, settings
     return ScreeningCheck(sample_w, costs)
 
 
+def best_pairs(scores: WindowScores, num_windows: int) -> BestPairs:
+    """Unmask every single position and every pair in the windows with the first numbers, and return the best of each."""
+    sample_w = np.flatnonzero(scores.windows.window_ids_W < num_windows)
+    pairs_P2 = np.stack(np.triu_indices(scores.num_long_range, k=1), axis=1)
+    kl_wP, kl_wM = np.zeros((0, len(pairs_P2)), np.float32), np.zeros((0, scores.num_long_range), np.float32)
+    if len(sample_w):
+        sampled = scores.without_screening(sample_w)
+        rows = np.column_stack(
+            [np.repeat(np.arange(len(sample_w)), len(pairs_P2)), np.tile(pairs_P2, (len(sample_w), 1))]
+        )
+        ((_, kl_R),) = sampled.evaluate_rows([rows], with_kl=True)
+        kl_wP, kl_wM = kl_R.reshape(len(sample_w), -1), sampled.kl_single_WI
+    # Of equal ones the last, which is the nearest.
+    best_w, single_w = (kl.shape[1] - 1 - kl[:, ::-1].argmin(axis=1) for kl in (kl_wP, kl_wM))
+    chosen_w = np.arange(len(sample_w))
+    return BestPairs(sample_w, single_w, kl_wM[chosen_w, single_w], pairs_P2[best_w], kl_wP[chosen_w, best_w])
+
+
 def batches_of_contexts(
     null_contexts: NullContexts,
     window_ids_W: np.ndarray,
@@ -528,6 +559,9 @@ def measure_windows(
     checks = {}
     if screening is not None:
         checks = {context: check_screening(scores[context], contexts[context], settings=settings) for context in scores}
+    pairs = {}
+    if settings.pairs_windows:
+        pairs = {context: best_pairs(scores[context], settings.pairs_windows) for context in scores}
     short_no_gap_W = loss_of_recent_tokens(real, evaluator.local_len, in_place=False)
     return PartInfluence(
         loss_short_W=real.loss_short_W,
@@ -539,4 +573,5 @@ def measure_windows(
         contexts=contexts,
         mimicry=run_selectors(null.imitating(), settings, selectors=_mimics(settings), with_kl=True),
         screening=checks,
+        pairs=pairs,
     )

@@ -35,7 +35,7 @@ from olmo_sparsity.text.windows import Windows, sample_windows
 logger = logging.getLogger(__name__)
 
 # Keys of ``influence`` that there were not from the beginning, and the values that mean what was measured before.
-ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept"}
+ADDED_KEYS = {"k_grid": None, "min_preceding": None, "positions": "kept", "pairs_windows": 0}
 
 
 @dataclass(frozen=True)

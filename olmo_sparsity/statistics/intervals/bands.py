@@ -8,7 +8,7 @@ either side. Resamples are those of ``bootstrap``, which draws documents.
 Near 0 and 1 such an interval misses too often, and has no length where no document differs. So each is an exact binomial
 interval (Clopper and Pearson 1934) with the confidence that a normal variable lies within ``size`` standard errors, of as many
 independent documents as would give the bootstrap's standard error (Korn and Graubard 1998). ``benchmarks/coverage.py`` simulates
-the coverage.
+the coverage. The interval of a share alone is a band of one share.
 
 Letters of shapes: P shares of a band, U bootstrap units, X bootstrap resamples.
 """
@@ -103,3 +103,34 @@ def _exact_interval(share_P: np.ndarray, documents_P: np.ndarray, *, size: float
     with np.errstate(divide="ignore", invalid="ignore"):
         low_P, high_P = betaincinv(at_P, documents_P - at_P + 1, tail), betainccinv(at_P + 1, documents_P - at_P, tail)
     return np.where(share_P <= 0, 0.0, low_P), np.where(share_P >= 1, 1.0, high_P)
+
+
+def paired_difference(
+    first: Estimate, second: Estimate, *, parts: tuple[np.ndarray, np.ndarray], weight_U: np.ndarray
+) -> Estimate:
+    """Return the difference of two shares of the same windows, first minus second, with its 95% interval.
+
+    The interval is made of those of the shares and of their correlation over the documents (Newcombe 1998, method 10), so it has
+    a length where no document differs.
+
+    Args:
+        first: a share, with its interval.
+        second: another one.
+        parts: the weight of the windows that each is a share of, summed over each unit, float64 [U] each.
+        weight_U: the weight of all windows of each unit, float64 [U].
+    """
+    mean = first.mean - second.mean
+    if first.bounds is None or second.bounds is None:
+        return Estimate(mean)
+    residual_2U = np.stack([part_U - of.mean * weight_U for part_U, of in zip(parts, (first, second), strict=True)])
+    (square, product), (_, other_square) = residual_2U @ residual_2U.T
+    size = np.sqrt(square * other_square)
+    correlation = float(product / size) if size > 0 else 0.0
+
+    def reach(away: float, other_away: float) -> float:
+        return float(np.sqrt(max(0.0, away**2 - 2 * correlation * away * other_away + other_away**2)))
+
+    (low, high), (other_low, other_high) = first.bounds, second.bounds
+    below = reach(first.mean - low, other_high - second.mean)
+    above = reach(high - first.mean, second.mean - other_low)
+    return Estimate(mean, mean - below, mean + above, (below + above) / (2 * float(ndtri((1 + CONFIDENCE) / 2))))

@@ -27,7 +27,7 @@ from olmo_sparsity.statistics.single.sums import quantities_minus, quantities_of
 from olmo_sparsity.tables.reading import list_finished, newest_finished, read_manifest
 
 # Keys of the section ``influence`` that no number depends on.
-EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates")
+EXECUTION_KEYS = ("path", "batch_tokens", "windows_per_part", "save_candidates", "pairs_windows")
 
 
 @dataclass(frozen=True)

@@ -100,12 +100,14 @@ class Spectra:
         row_k: the k at which a suffix is a training row; None where no row is known, or it has all tokens, or fewer than the
             local ones.
         max_k: the largest measured k.
+        is_rounded: True if the divergences were measured in bf16, whose rounding is of the size of small tolerances.
     """
 
     by_curve: dict[Curve, Spectrum]
     exact_k: int
     row_k: Optional[int]
     max_k: int
+    is_rounded: bool = False
 
     def of(self, family: str, context: str = "real", *, tolerance: float = TOLERANCE) -> Optional[Spectrum]:
         """Return one spectrum of the smallest sufficient k; None where it was not measured."""
@@ -193,7 +195,8 @@ def spectra(
     by_curve = {
         curve: Spectrum(curve, ks, tuple(map(_known, shares, is_all[curve.context]))) for curve, shares in bands.items()
     }
-    return Spectra(by_curve, _exact_k(measurement), _row_k(measurement), ks[-1])
+    is_rounded = measurement.manifest.get("precision") == "bf16"
+    return Spectra(by_curve, _exact_k(measurement), _row_k(measurement), ks[-1], is_rounded)
 
 
 def _known(share: Estimate, is_all: bool) -> Estimate:

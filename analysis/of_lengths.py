@@ -1,0 +1,88 @@
+"""What the figures of several lengths of one model share: ticks, gates, whose targets, and their command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Union
+
+import typer
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from olmo_sparsity.statistics.several.sparsity_by_length import SparsityOfModel
+from olmo_sparsity.statistics.several.spectrum_by_length import SpectrumOfModel
+from olmo_sparsity.statistics.single.summary import gate_of
+from olmo_sparsity.wording.numbers import interval
+from olmo_sparsity.wording.setup import definition_words, estimand_words, subject_words
+
+from .drawing import WidthOption, mistakes_in_one_line, print_pictures
+from .output import Drawn, write_above
+from .paper import Width, drawn_for
+
+OfModel = Union[SparsityOfModel, SpectrumOfModel]
+
+
+def set_length_axis(axis: Axes, lengths: Sequence[int]) -> None:
+    """Make the axis of lengths logarithmic, with a tick at each."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.minorticks_off()
+    axis.grid(color="#DDDDDD", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def _failed_lengths(model: OfModel) -> list[str]:
+    """Return the full lengths at which the windows show no long gain, or one that may be the cost of the gap: the gate failed."""
+    return [f"{length:,}" for length, gain in model.gate_gains_nats.items() if gate_of(gain) == "failed"]
+
+
+def gate_words(model: OfModel) -> str:
+    """Return the long gain at each length, and at which the gate failed."""
+    failed = _failed_lengths(model)
+    gains = ", ".join(f"{length:,}: {interval(gain, 3)}" for length, gain in model.long_gains_nats.items())
+    verdict = f"the gate FAILED at full_len {', '.join(failed)}" if failed else "the gate passed at every length"
+    return f"{model.name}: long gain, nats, at {gains}: {verdict}."
+
+
+def write_failed_gates(figure: Figure, models: Iterable[OfModel]) -> None:
+    """Write above a figure at which lengths a gate failed."""
+    above = [
+        f"{model.name}: GATE FAILED at full_len {', '.join(failed)}"
+        for model in models
+        if (failed := _failed_lengths(model))
+    ]
+    if above:
+        write_above(figure, above)
+
+
+def company_words(models: Sequence[OfModel]) -> str:
+    """Return the gates, of which models and definition the numbers are, and whose targets they are."""
+    subjects = "; ".join(subject_words(model.run, model.setup) for model in models)
+    data = "; ".join(
+        f"{len(of_model.windows):,} windows of {of_model.num_documents:,} documents ({of_model.manifest['source']}, "
+        f"{of_model.manifest['split']}), {estimand_words(of_model.estimand, of_model.lengths)}"
+        for of_model in (next(iter(model.measurements.values())) for model in models)
+    )
+    return f"{' '.join(gate_words(model) for model in models)} {subjects}; {definition_words(models[0].setup)}. {data}."
+
+
+def targets_words(models: Sequence[OfModel]) -> str:
+    """Return that the targets are the same at every length."""
+    targets = "The targets, and the foreign text, of a model are the same at every length."
+    return f"{targets} Those of other models are their own." if len(models) > 1 else targets
+
+
+def command_of_lengths(draw: Callable[[list[Path], str], Iterator[Drawn]]) -> Callable[..., None]:
+    """Return the command of a figure that is drawn from the tables of several lengths and a selector."""
+
+    def command(
+        tables: Annotated[list[Path], typer.Option(help="Influence folder of one length; repeated for each.")],
+        out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures"),
+        selector: Annotated[str, typer.Option(help="A selector that does not see the target.")] = "attention",
+        width: WidthOption = Width.screen,
+    ) -> None:
+        with mistakes_in_one_line(), drawn_for(width):
+            print_pictures(draw(tables, selector), out)
+
+    return command

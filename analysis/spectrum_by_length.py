@@ -1,0 +1,209 @@
+"""Figure of the dependency spectrum against the length: how many tokens most targets need, and how many targets need more.
+
+``python -m analysis.spectrum_by_length --tables A --tables B ... --out FOLDER``: measurements of one model, or several, at
+several lengths and of the same targets (``influence.min_preceding``), such as ``make lengths`` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import typer
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from olmo_sparsity.errors import printable
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.same_targets import read_length
+from olmo_sparsity.statistics.several.spectrum_by_length import (
+    Growth,
+    LongerKey,
+    SpectrumByLength,
+    SpectrumOfModel,
+    spectrum_by_length,
+)
+from olmo_sparsity.statistics.single.measurement import CONTEXTS
+from olmo_sparsity.statistics.single.spectrum import NEAREST, RANDOM, REACHED, TOLERANCE, Curve, Spectra, Spectrum
+from olmo_sparsity.statistics.single.summary import gate_of
+from olmo_sparsity.wording.setup import null_kind_words
+from olmo_sparsity.wording.spectrum import rounding_words
+from olmo_sparsity.wording.spectrum_by_length import length_sentences
+from olmo_sparsity.wording.units import entry_words, unit_words
+
+from .of_lengths import command_of_lengths, company_words, set_length_axis, targets_words, write_failed_gates
+from .output import Drawn, caption_text
+from .style import LINE_LOOKS, LOOKS, context_entry, dodges
+
+NAME = "spectrum-by-length"
+LABELS = {NEAREST: "nearest (how far)", RANDOM: "random"}
+ALL_LOOK: dict[str, Any] = {"color": "grey", "linewidth": 1}
+POWERS = tuple(2**i for i in range(24))
+MOST_TICKS = 7
+MARK_SIZE = 6.5
+
+
+def _look(family: str, context: str) -> dict[str, Any]:
+    return {"color": LOOKS[family]["color"], "linewidth": 1.7 if context == "real" else 1.1, **LINE_LOOKS[context]}
+
+
+def _lines(found: SpectrumByLength) -> list[tuple[str, str]]:
+    """Return families and contexts, what is drawn last, over the others, at the end."""
+    return [(family, context) for family in reversed(found.families) for context in reversed(CONTEXTS)]
+
+
+def _draw_needs(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength, *, share: float) -> None:
+    """Draw the k that a share of the targets needs at each length; more than every measured k has a mark, and no point."""
+    lines = _lines(found)
+    all_tokens = [measurement.lengths.num_long_range for measurement in model.measurements.values()]
+    axis.plot(model.lengths, all_tokens, **ALL_LOOK)
+    for (family, context), shift in zip(lines, dodges(len(lines), model.lengths), strict=True):
+        of_lengths = {length: _spectrum(spectra, family, context) for length, spectra in model.spectra.items()}
+        needs = {length: spectrum.reaching(share) for length, spectrum in of_lengths.items()}
+        places = [length * shift for length in needs]
+        look = _look(family, context)
+        values = np.array([need.value for need in needs.values()], dtype=float)  # None becomes NaN, a gap
+        axis.plot(places, values, marker="o", markersize=3.5, **look)
+        for place, (length, need) in zip(places, needs.items(), strict=True):
+            most = model.spectra[length].max_k
+            if need.value is None:
+                axis.annotate(
+                    f">{most:,}", (place, most), xytext=(0, 2), textcoords="offset points", ha="center",
+                    fontsize=MARK_SIZE, color=look["color"],
+                )  # fmt: skip
+            if context == "real" and of_lengths[length].has_intervals and need.low is not None:
+                axis.vlines(place, need.low, most if need.high is None else need.high, color=look["color"], linewidth=1)
+    axis.set_yscale("symlog", base=2, linthresh=1)
+    ticks = [power for power in POWERS if power <= max(all_tokens)]
+    ticks = [0, *ticks[:: -(-len(ticks) // MOST_TICKS)]]
+    axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.set_ylim(-0.15, 1.3 * max(all_tokens))
+    set_length_axis(axis, model.lengths)
+
+
+def _draw_growth(axis: Axes, model: SpectrumOfModel, found: SpectrumByLength) -> None:
+    """Draw the share of the targets that need more than at the shortest length, at each longer one."""
+    longer, lines = model.lengths[1:], _lines(found)
+    for (family, context), shift in zip(lines, dodges(len(lines), longer), strict=True):
+        curve = Curve(family, context, TOLERANCE, lasting=False)
+        shares = [model.growth[LongerKey(curve, length)].more for length in longer]
+        places, look = [length * shift for length in longer], _look(family, context)
+        axis.plot(places, [share.mean for share in shares], marker="o", markersize=3.5, **look)
+        if context == "real":
+            bounds = np.array([share.bounds for share in shares if share.bounds is not None]).reshape(-1, 2).T
+            axis.vlines(places[: bounds.shape[1]], *bounds, color=look["color"], linewidth=1)
+    axis.set_ylim(0, 1)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    set_length_axis(axis, longer)
+
+
+def _spectrum(spectra: Spectra, family: str, context: str) -> Spectrum:
+    spectrum = spectra.of(family, context)
+    assert spectrum is not None, family
+    return spectrum
+
+
+def _words(found: SpectrumByLength) -> str:
+    first = next(iter(found.models[0].measurements.values()))
+    visibility = found.models[0].setup.visibility
+    sentences = " ".join(" ".join(length_sentences(found, model)) for model in found.models)
+    all_spectra = [spectra for model in found.models for spectra in model.spectra.values()]
+    rounding = next((words for spectra in all_spectra if (words := rounding_words(spectra))), "")
+    null = null_kind_words(first.null_context, first.manifest.get("null_contexts") or {})
+    return (
+        f"The smallest measured k that is enough for 50, 80 and 90% of the targets, KL(p_all, p_{{J_k}}) at most {TOLERANCE:g} "
+        f"nats, and the share of the targets that need more than at the shortest length, against the length of the full context; "
+        f"local context fixed at {first.lengths.local_len} tokens. {sentences} 0: the local tokens suffice. Grey: all long-range "
+        f"tokens. A mark such as >64: more than every measured k. {targets_words(found.models)} A target counts as needing more "
+        "only where the measured k show it. p_all is another prediction at every length. Bars: k at which the simultaneous 95% "
+        "band of the distribution holds the share, and 95% intervals of shares, by bootstrap over documents. "
+        f"k counts {unit_words('token', visibility)}; that of a choice is an upper bound. {entry_words(visibility)} A "
+        f"reaction is no gain: compare the null context ({null}).{rounding} {company_words(found.models)}"
+    )
+
+
+def table(found: SpectrumByLength) -> pd.DataFrame:
+    """Return the numbers of every tolerance, a row a model, curve and length. A k of more than ``max_k`` is missing.
+
+    ``more``, ``fewer`` and ``suffix_minus_this`` are shares of the targets, against the shortest length; missing there.
+    """
+    rows = []
+    for model in found.models:
+        for curve in found.curves:
+            for length, spectra in model.spectra.items():
+                spectrum = spectra.by_curve[curve]
+                needs = {f"{share:.0%}": spectrum.reaching(share) for share in REACHED}
+                rows.append(
+                    {
+                        "model": model.name, **curve._asdict(), "full_len": length,
+                        "gate": gate_of(model.gate_gains_nats[length]), "max_k": spectra.max_k,
+                        "has_intervals": spectrum.has_intervals,
+                        **{f"k_{name}": need.value for name, need in needs.items()},
+                        **{f"k_{name}_low": need.low for name, need in needs.items()},
+                        **{f"k_{name}_high": need.high for name, need in needs.items()},
+                        **_shares("none_needed", spectrum.none_needed),
+                        **_growth_columns(model.growth.get(LongerKey(curve, length))),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _growth_columns(growth: Optional[Growth]) -> dict[str, Optional[float]]:
+    names = ("more", "fewer", "suffix_minus_this")
+    columns = [_shares(name, None if growth is None else getattr(growth, name)) for name in names]
+    return {name: value for of in columns for name, value in of.items()}
+
+
+def _shares(name: str, share: Optional[Estimate]) -> dict[str, Optional[float]]:
+    values = (None, None, None) if share is None else (share.mean, share.low, share.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def draw_found(found: SpectrumByLength) -> Drawn:
+    """Draw ``spectrum-by-length``, a row of panels a model, with its numbers as CSV."""
+    columns = len(REACHED) + 1
+    figure, axes = plt.subplots(
+        len(found.models), columns, figsize=(10.8, 0.4 + 3.1 * len(found.models)), squeeze=False, layout="constrained"
+    )
+    visibility = found.models[0].setup.visibility
+    for row, model in zip(axes, found.models, strict=True):
+        for axis, share in zip(row, REACHED, strict=False):
+            _draw_needs(axis, model, found, share=share)
+            axis.set_title(f"{share:.0%} of the targets need at most")
+        _draw_growth(row[-1], model, found)
+        row[-1].set_title(f"targets that need more than at {model.lengths[0]:,}")
+        name = f"{model.name}\n" if len(found.models) > 1 else ""
+        row[0].set_ylabel(f"{name}k, {unit_words('token', visibility)}, within {TOLERANCE:g} nats")
+    for axis in axes[-1]:
+        axis.set_xlabel("full context, tokens")
+    handles = [
+        Line2D([], [], color=LOOKS[family]["color"], label=LABELS.get(family, f"chosen by {family} (how many)"))
+        for family in found.families
+    ]
+    handles += [*map(context_entry, CONTEXTS), Line2D([], [], label="all long-range tokens", **ALL_LOOK)]
+    caption_text(figure, _words(found), handles=handles)
+    write_failed_gates(figure, found.models)
+    finding = " ".join(length_sentences(found, model)[0] for model in found.models)
+    return Drawn(figure, NAME, finding, numbers=(".csv", table(found).to_csv(index=False, lineterminator="\n")))
+
+
+def draw(tables: list[Path], selector: str = "attention") -> Iterator[Drawn]:
+    """Draw ``spectrum-by-length`` from influence folders, and print what the targets need at each length.
+
+    Raises:
+        UserError: the measurements cannot be compared.
+    """
+    found = spectrum_by_length([read_length(folder) for folder in tables], selector=selector)
+    for model in found.models:
+        for sentence in length_sentences(found, model):
+            print(printable(sentence))
+    yield draw_found(found)
+
+
+if __name__ == "__main__":
+    typer.run(command_of_lengths(draw))

@@ -1,0 +1,184 @@
+"""Measurements of the same targets at several lengths of the full context.
+
+Every length is a measurement of its own, with ``influence.min_preceding`` in common, so that targets, documents and foreign text
+are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pandas as pd
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.records.selectors import CONTROLS
+from olmo_sparsity.statistics.intervals.bootstrap import defined_estimates, document_units
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.single.measurement import Measurement, load
+from olmo_sparsity.statistics.single.model_setup import Screening, subject_name, subject_names
+from olmo_sparsity.statistics.single.sums import gate_gain
+from olmo_sparsity.tables.reading import read_table
+
+TARGET_COLUMNS = ["window_id", "doc_id", "start_token", "target_id", "weight", "null_doc_id"]
+
+
+@dataclass(frozen=True)
+class MeasuredLength:
+    """A measurement at one length, and the targets of its windows.
+
+    Attributes:
+        measurement: the numbers.
+        targets: one row a window: its document, the target's place in it and its token, weight, and the lender of foreign text.
+    """
+
+    measurement: Measurement
+    targets: pd.DataFrame
+
+    @property
+    def full_len(self) -> int:
+        """Length of the full context, in tokens."""
+        return self.measurement.lengths.full_len
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        """What is the same for two measurements of one model."""
+        manifest, model = self.measurement.manifest, self.measurement.setup.model
+        if model is not None:
+            return (model.weights_sha256, model.dtype, model.rope_scaling)
+        return (manifest["run"], manifest.get("checkpoint", {}).get("model_sha256"))
+
+    @property
+    def name(self) -> str:
+        """The model or the run, for messages."""
+        return subject_name(self.measurement.manifest["run"], self.measurement.setup)
+
+
+def read_length(tables: Path) -> MeasuredLength:
+    """Read a finished influence folder.
+
+    Raises:
+        UserError: the tables are missing, unfinished or damaged.
+    """
+    measurement = load(tables)
+    targets = (
+        read_table(tables, "windows", columns=TARGET_COLUMNS).to_pandas().sort_values("window_id", ignore_index=True)
+    )
+    targets["target"] = targets.pop("start_token") + measurement.lengths.full_len
+    return MeasuredLength(measurement, targets)
+
+
+def models_of_same_targets(
+    measured: Sequence[MeasuredLength], *, selector: str, controls: Sequence[str]
+) -> Iterator[tuple[str, list[MeasuredLength]]]:
+    """Yield the name of each model, and its measurements of the same targets by rising length.
+
+    Args:
+        measured: of any models, in the order in which they were named.
+        selector: must be measured, not see the target, and be no control.
+        controls: selectors that must be measured, too.
+
+    Raises:
+        UserError: the measurements do not share their targets or their definitions, or have no such selector, or one that sees
+            the target.
+    """
+    _check_selector(measured, selector, controls=controls)
+    _check_alike(measured, selector)
+    of_models: dict[tuple[Any, ...], list[MeasuredLength]] = {}
+    for one in measured:
+        of_models.setdefault(one.model, []).append(one)
+    subjects = [(group[0].measurement.manifest["run"], group[0].measurement.setup) for group in of_models.values()]
+    for name, of_model in zip(subject_names(subjects), of_models.values(), strict=True):
+        in_order = sorted(of_model, key=lambda one: one.full_len)
+        _check_targets(in_order)
+        yield name, in_order
+
+
+def gains_at_lengths(measurements: Mapping[int, Measurement]) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
+    """Return by length the mean long gain, and what the first gate judges: the gain less the cost of the gap."""
+    first = next(iter(measurements.values()))
+    units = document_units(first.windows["doc_id"])
+    sums: dict[Any, np.ndarray] = {"weight": units.sums(first.weights_W)}
+    for length, measurement in measurements.items():
+        windows, weights_W = measurement.windows, measurement.weights_W
+        sums["long gain", length] = units.sums(weights_W * windows["gain_long_nats"].to_numpy(np.float64))
+        cost_W = windows["loss_short_nats"].to_numpy(np.float64) - windows["loss_short_no_gap_nats"]
+        sums["gap cost", length] = units.sums(weights_W * cost_W.to_numpy())
+
+    def gains(totals: Mapping[Any, np.ndarray]) -> dict[Any, np.ndarray]:
+        values = {}
+        for length in measurements:
+            long_gain, gap_cost = totals["long gain", length], totals["gap cost", length]
+            values["long gain", length] = long_gain / totals["weight"]
+            values["gate gain", length] = gate_gain(long_gain, gap_cost) / totals["weight"]
+        return values
+
+    found = defined_estimates(sums, gains)
+    of_long, of_gate = ({length: found[name, length] for length in measurements} for name in ("long gain", "gate gain"))
+    return of_long, of_gate
+
+
+def _check_selector(measured: Sequence[MeasuredLength], selector: str, *, controls: Sequence[str]) -> None:
+    for one in measured:
+        selectors = one.measurement.selectors
+        missing = [name for name in (selector, *controls) if name not in selectors]
+        if missing:
+            raise UserError(
+                f"{one.name} at full_len {one.full_len}: {' and '.join(missing)} not measured; measure it with "
+                f"{' '.join(f'--selector {name}' for name in (selector, *controls))}"
+            )
+        if selectors[selector].sees_target or selector in CONTROLS:
+            raise UserError(
+                f"--selector {selector}: choose one that does not see the target and is no control, such as attention or kl"
+            )
+
+
+def _check_alike(measured: Sequence[MeasuredLength], selector: str) -> None:
+    """Check that all measurements have the definitions in common, whatever their model."""
+    measurements = [one.measurement for one in measured]
+    for what, values in (
+        ("local_len", [m.lengths.local_len for m in measurements]),
+        ("visibility", [m.setup.visibility for m in measurements]),
+        ("positions", [m.setup.positions for m in measurements]),
+        ("anchor", [m.setup.anchor_choice for m in measurements]),
+        ("null context", [m.null_context for m in measurements]),
+        ("unit", [m.unit for m in measurements]),
+        (f"candidates of {selector}", [_candidates_words(m.setup.screening, selector) for m in measurements]),
+    ):
+        for one, value in zip(measured, values, strict=True):
+            if value != values[0]:
+                raise UserError(
+                    f"{one.name} at full_len {one.full_len} has {what} {value}, {measured[0].name} at full_len "
+                    f"{measured[0].full_len} {values[0]}; measure all lengths with the same"
+                )
+    if measurements[0].unit != "token":
+        raise UserError(f"these tables count k in units of {measurements[0].unit}; measure them with --unit token")
+
+
+def _candidates_words(screening: Optional[Screening], selector: str) -> str:
+    """Return which candidates of a selector were scored; at a length where fewer were, k is larger for that alone."""
+    if screening is None or selector not in screening.selectors:
+        return "not screened"
+    return f"screened to {screening.num_candidates} by {screening.ranking}"
+
+
+def _check_targets(measured: list[MeasuredLength]) -> None:
+    """Check that the measurements of one model, by rising length, are of several lengths and of the same targets."""
+    lengths = [one.full_len for one in measured]
+    if len(measured) == 1:
+        raise UserError(
+            f"{measured[0].name} was measured at full_len {lengths[0]} alone; give tables of two lengths or more"
+        )
+    if len(set(lengths)) < len(lengths):
+        raise UserError(
+            f"{measured[0].name}: two of these tables have the same full_len, of {lengths}; give each length once"
+        )
+    for one in measured[1:]:
+        if not one.targets.equals(measured[0].targets):
+            raise UserError(
+                f"{one.name}: the tables at full_len {lengths[0]} and {one.full_len} do not share their targets and foreign text"
+                f"; measure every length on the same text, with the same seed and influence.min_preceding={lengths[-1]}"
+            )

@@ -1,0 +1,180 @@
+"""The dependency spectrum against the length of the full context: how many tokens the same targets need at several lengths.
+
+At each length the need of a target is its sufficient k (``statistics.single.spectrum``) for a choice, for suffixes (`nearest`)
+and for random tokens. p_all is another prediction at every length, so each need is that of another reaction.
+
+The measured k differ by length, since a grid ends with all long-range tokens. A need is therefore known to lie above the next
+smaller measured k, which does not suffice, and to be at most itself. A target is *shown to need more* at a longer context where
+that smaller k is at least its need at the shorter one. Where the two needs may be equal, it counts neither as more nor as fewer.
+A need of more than the largest measured k counts like any other.
+
+Letters of shapes: W windows; P 0 and the measured k; U bootstrap units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from olmo_sparsity.statistics.intervals.bands import paired_difference, share_bands
+from olmo_sparsity.statistics.intervals.bootstrap import document_units
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength, gains_at_lengths, models_of_same_targets
+from olmo_sparsity.statistics.single.measurement import CONTEXTS, Measurement
+from olmo_sparsity.statistics.single.model_setup import ModelSetup
+from olmo_sparsity.statistics.single.spectrum import (
+    NEAREST,
+    RANDOM,
+    TOLERANCE,
+    TOLERANCES,
+    Curve,
+    Spectra,
+    spectra,
+    sufficient_ks,
+)
+
+
+class LongerKey(NamedTuple):
+    """A curve at a longer context, which the same curve at the shortest one is compared with."""
+
+    curve: Curve
+    full_len: int
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many targets need another number of tokens at a longer context than at the shortest one.
+
+    Attributes:
+        more: share of the targets that are shown to need more.
+        fewer: share of those that are shown to need fewer.
+        suffix_minus_this: share of the targets that need a longer suffix, minus ``more``.
+    """
+
+    more: Estimate
+    fewer: Estimate
+    suffix_minus_this: Estimate
+
+
+@dataclass(frozen=True)
+class SpectrumOfModel:
+    """The spectra of one model at several lengths.
+
+    Attributes:
+        name: of the model or the run.
+        run: name of the folder of the run.
+        setup: the model, the definition of visible and the first token.
+        measurements: by the length of the full context, rising.
+        spectra: by length.
+        growth: of every curve, at all lengths but the shortest.
+        long_gains_nats: mean long gain at each length.
+        gate_gains_nats: what the first gate judges at each length.
+    """
+
+    name: str
+    run: str
+    setup: ModelSetup
+    measurements: dict[int, Measurement]
+    spectra: dict[int, Spectra]
+    growth: dict[LongerKey, Growth]
+    long_gains_nats: dict[int, Estimate]
+    gate_gains_nats: dict[int, Estimate]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths of the full context, rising."""
+        return list(self.measurements)
+
+    def growth_of(self, family: str, context: str = "real") -> Growth:
+        """Return the growth from the shortest to the longest context, at the tolerance that is shown alone, of first passage."""
+        return self.growth[LongerKey(Curve(family, context, TOLERANCE, lasting=False), self.lengths[-1])]
+
+
+@dataclass(frozen=True)
+class SpectrumByLength:
+    """The spectra of models against the length of the full context.
+
+    Attributes:
+        selector: the choice, which does not see the target.
+        models: in the order in which they were named.
+    """
+
+    selector: str
+    models: tuple[SpectrumOfModel, ...]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The choice, suffixes, and random tokens."""
+        return (self.selector, NEAREST, RANDOM)
+
+    @property
+    def curves(self) -> Iterator[Curve]:
+        """What is measured at every length."""
+        for family, context, tolerance, lasting in product(self.families, CONTEXTS, TOLERANCES, (False, True)):
+            yield Curve(family, context, tolerance, lasting)
+
+
+def spectrum_by_length(measured: Sequence[MeasuredLength], *, selector: str) -> SpectrumByLength:
+    """Return the spectra of each model at each length.
+
+    Raises:
+        UserError: the measurements do not share their targets or their definitions, or lack a selector, or it sees the target.
+    """
+    of_models = models_of_same_targets(measured, selector=selector, controls=[NEAREST, RANDOM])
+    return SpectrumByLength(selector, tuple(_of_model(in_order, name=name) for name, in_order in of_models))
+
+
+def _of_model(measured: Sequence[MeasuredLength], *, name: str) -> SpectrumOfModel:
+    measurements = {one.full_len: one.measurement for one in measured}
+    first = measured[0].measurement
+    return SpectrumOfModel(
+        name,
+        first.manifest["run"],
+        first.setup,
+        measurements,
+        {length: spectra(measurement) for length, measurement in measurements.items()},
+        _growth(measurements),
+        *gains_at_lengths(measurements),
+    )
+
+
+def _growth(measurements: Mapping[int, Measurement]) -> dict[LongerKey, Growth]:
+    """Return the growth of every curve that all lengths have."""
+    shortest, *longer = measurements.values()
+    units, weights_W = document_units(shortest.windows["doc_id"]), shortest.weights_W
+    weight_U, at_shortest = units.sums(weights_W), dict(sufficient_ks(shortest))
+    parts: dict[tuple[LongerKey, str], np.ndarray] = {}
+    for measurement in longer:
+        for curve, longer_W in sufficient_ks(measurement):
+            if curve not in at_shortest:
+                continue
+            key, shorter_W = LongerKey(curve, measurement.lengths.full_len), at_shortest[curve]
+            more_W = shown_to_need_more(longer_W, shorter_W, ks=measurement.ks)
+            fewer_W = shown_to_need_more(shorter_W, longer_W, ks=shortest.ks)
+            parts[key, "more"], parts[key, "fewer"] = units.sums(weights_W * more_W), units.sums(weights_W * fewer_W)
+    shares = {key: share for key, (share,) in share_bands({k: p[None] for k, p in parts.items()}, weight_U).items()}
+    found = {}
+    for key in dict.fromkeys(key for key, _ in parts):
+        suffix = (key._replace(curve=key.curve._replace(family=NEAREST)), "more")
+        difference = paired_difference(
+            shares[suffix], shares[key, "more"], parts=(parts[suffix], parts[key, "more"]), weight_U=weight_U
+        )
+        found[key] = Growth(shares[key, "more"], shares[key, "fewer"], difference)
+    return found
+
+
+def shown_to_need_more(k_W: np.ndarray, other_W: np.ndarray, *, ks: Sequence[int]) -> np.ndarray:
+    """Return which targets are shown to need more than at another length, bool [W].
+
+    Args:
+        k_W: sufficient k of each target, infinity where none of ``ks`` suffices.
+        other_W: the same at the other length, of its own measured k.
+        ks: the measured k that ``k_W`` is one of, rising.
+    """
+    ks_P = np.array([0, *ks])
+    place_W = np.searchsorted(ks_P, k_W)  # of infinity: behind the last
+    return (place_W > 0) & (ks_P[place_W - 1] >= other_W)

@@ -1,0 +1,135 @@
+"""The figure of the spectrum against the length: its points, bars and marks are the planted numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from planted_lengths import planted_needs
+
+from analysis import spectrum_by_length as figure_of
+from analysis.output import save
+from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
+from olmo_sparsity.statistics.several.spectrum_by_length import LongerKey, SpectrumByLength, spectrum_by_length
+from olmo_sparsity.statistics.single.spectrum import REACHED, TOLERANCE, TOLERANCES, Curve
+from olmo_sparsity.wording.spectrum_by_length import length_sentences
+
+LENGTHS = (128, 256, 512)
+KS = (1, 2, 4, 8, 16)
+# Of ten targets, at each length: choices stay, suffixes grow beyond what is measured.
+CHOSEN = [0, 0, 0, 0, 0, 1, 1, 1, 2, 4]
+NEAR = {
+    128: [0, 0, 0, 0, 0, 2, 2, 2, 4, 8],
+    256: [0, 0, 0, 0, 0, 2, 2, 8, 16, 16],
+    512: [0] * 5 + [2, 8] + [math.inf] * 3,
+}
+
+
+def found_of(num_documents: int) -> SpectrumByLength:
+    measured = []
+    for length in LENGTHS:
+        needs = {LineKey("attention", "real"): CHOSEN, LineKey("nearest", "real"): NEAR[length]}
+        needs[LineKey("random", "real")] = [2 * k for k in CHOSEN]
+        needs |= {LineKey(line.selector, "null"): [min(k, 1) for k in of] for line, of in needs.items()}
+        repeated = {line: of * (num_documents // 10) for line, of in needs.items()}
+        measured.append(planted_needs(length, repeated, ks=KS, document_W=np.arange(num_documents)))
+    return spectrum_by_length(measured, selector="attention")
+
+
+@pytest.fixture(scope="module")
+def found() -> SpectrumByLength:
+    return found_of(300)
+
+
+@pytest.fixture(scope="module")
+def figure(found: SpectrumByLength) -> Figure:
+    figure = figure_of.draw_found(found).figure
+    plt.close(figure)
+    return figure
+
+
+def test_points_and_bars_are_what_the_targets_need(figure: Figure, found: SpectrumByLength) -> None:
+    (model,) = found.models
+    lines = [(family, context) for family in ("random", "nearest", "attention") for context in ("null", "real")]
+    for axis, share in zip(figure.axes, REACHED, strict=False):
+        needs = [[model.spectra[n].of(*line).reaching(share) for n in LENGTHS] for line in lines]  # type: ignore[union-attr]
+        heights = [list(line.get_ydata()) for line in axis.lines]
+        assert heights[0] == [n - 64 for n in LENGTHS]
+        for drawn, expected in zip(heights[1:], needs, strict=True):
+            assert drawn == pytest.approx(
+                [np.nan if need.value is None else need.value for need in expected], nan_ok=True
+            )
+        bars = sorted(tuple(s[:, 1]) for of in axis.collections for s in of.get_segments())
+        real = [need for (_, context), of in zip(lines, needs, strict=True) if context == "real" for need in of]
+        assert bars == sorted(
+            (need.low, 16 if need.high is None else need.high) for need in real if need.low is not None
+        )
+        marks = [text.get_text() for text in axis.texts]
+        assert marks == [">16"] * sum(need.value is None for of in needs for need in of)
+    assert [axis.get_title() for axis in figure.axes[:3]] == [f"{n}% of the targets need at most" for n in (50, 80, 90)]
+    assert model.spectra[512].of("nearest").reaching(0.8).value is None  # type: ignore[union-attr]
+
+
+def test_the_last_panel_is_of_targets_that_need_more(figure: Figure, found: SpectrumByLength) -> None:
+    (model,) = found.models
+    drawn = [list(line.get_ydata()) for line in figure.axes[-1].lines]
+    expected = [
+        [model.growth[LongerKey(Curve(family, context, TOLERANCE, False), n)].more.mean for n in LENGTHS[1:]]
+        for family in ("random", "nearest", "attention")
+        for context in ("null", "real")
+    ]
+    assert drawn == expected and expected[3][1] > expected[3][0] > 0 == expected[5][1]
+    assert figure.axes[-1].get_title() == "targets that need more than at 128"
+
+
+def test_the_sentences_follow_the_numbers(found: SpectrumByLength) -> None:
+    (model,) = found.models
+    needs, growth, difference, null = length_sentences(found, model)
+    assert needs.startswith(
+        "someone/Made-Up-2M: within 0.05 nats 90% of the targets need, at 128 and 512 tokens, 2 [2, 4] and 2"
+    )
+    assert "; 4 [4, 8] and > 16 [> 16, > 16] nearest (null context 1 [1, 1] and 1 [1, 1]); " in needs
+    more = model.growth_of("nearest").more
+    assert f"{100 * more.mean:.0f}% [" in growth and growth.startswith(
+        "From 128 to 512 tokens these targets need more: 0% [0, "
+    )
+    assert difference.endswith(": suffixes grow for more targets than choices do.")
+    assert null.startswith("Under the null context these need more: 0% [0, ")
+    few = found_of(40)
+    needs, growth, difference, null = length_sentences(few, few.models[0])
+    assert "[" not in needs + growth + difference + null
+    assert difference.endswith("percentage points: too few documents to tell.")
+
+
+def test_the_caption_tells_bound_and_gates(figure: Figure) -> None:
+    words = str(figure.get_label())
+    for expected in (
+        "that of a choice is an upper bound. An entry: ",
+        "local context fixed at 64 tokens",
+        "the gate passed at every length",
+        "300 windows of 300 documents (planted text, measured), mean over documents",
+    ):
+        assert expected in words
+
+
+@pytest.mark.usefixtures("quick_pictures")
+def test_the_table_has_every_curve_and_length(found: SpectrumByLength, tmp_path: Path) -> None:
+    save(figure_of.draw_found(found), tmp_path)
+    rows = pd.read_csv(tmp_path / "spectrum-by-length.csv")
+    assert len(rows) == 3 * 2 * len(TOLERANCES) * 2 * len(LENGTHS)
+    (model,) = found.models
+    curve = Curve("nearest", "real", 0.1, lasting=True)
+    (row,) = rows.query(
+        "family == 'nearest' and context == 'real' and tolerance_nats == 0.1 and lasting and full_len == 512"
+    ).itertuples()
+    growth, spectrum = model.growth[LongerKey(curve, 512)], model.spectra[512].by_curve[curve]
+    assert (row.more, row.more_low, row.more_high) == pytest.approx((growth.more.mean, *growth.more.bounds))  # type: ignore[misc]
+    assert (row.fewer, row.suffix_minus_this, row.none_needed) == pytest.approx((0, 0, spectrum.none_needed.mean))
+    assert rows.loc[row.Index, ["k_80%", "k_90%"]].isna().all()
+    assert row.max_k == 16 and row.gate == "passed"
+    assert rows.query("full_len == 128")[["more", "fewer", "suffix_minus_this"]].isna().all(axis=None)

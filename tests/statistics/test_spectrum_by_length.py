@@ -1,0 +1,171 @@
+"""The spectrum against the length: needs that are known by construction, and brute force by the definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_lengths import planted_needs
+
+from olmo_sparsity.errors import UserError
+from olmo_sparsity.statistics.intervals.bands import paired_difference
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.same_targets import MeasuredLength
+from olmo_sparsity.statistics.several.sparsity_by_length import LineKey
+from olmo_sparsity.statistics.several.spectrum_by_length import (
+    LongerKey,
+    SpectrumOfModel,
+    shown_to_need_more,
+    spectrum_by_length,
+)
+from olmo_sparsity.statistics.single.spectrum import TOLERANCE, Curve, sufficient_k
+
+LENGTHS = (128, 256, 1024)
+FAMILIES = ("attention", "nearest", "random")
+
+
+def grid(full_len: int) -> list[int]:
+    """Return 1, 2, 4, ... and all long-range tokens."""
+    num_long_range = full_len - 64
+    return [*(2**i for i in range(12) if 2**i < num_long_range), num_long_range]
+
+
+def measured_need(need: float, ks: Sequence[int]) -> float:
+    return next((k for k in (0, *ks) if k >= need), math.inf)
+
+
+def drawn_needs(num: int, *, seed: int = 0) -> dict[int, dict[LineKey, np.ndarray]]:
+    """Return needs at every length: suffixes grow for most targets, choices for some, random and foreign ones for none."""
+    rng = np.random.default_rng(seed)
+    chosen, near, random = (rng.choice([0, 1, 3, 20, 60], num) for _ in range(3))
+    grows_near, grows_chosen = rng.random(num) < 0.7, rng.random(num) < 0.3
+    found = {}
+    for length in LENGTHS:
+        needs = {
+            LineKey("attention", "real"): np.where(grows_chosen, np.minimum(5 * chosen, length - 64), chosen)
+            if length > 128
+            else chosen,
+            LineKey("nearest", "real"): np.where(grows_near, near * (length // 128), near),
+            LineKey("random", "real"): random,
+        }
+        # What predicts without a token does so for every family.
+        needs = {line: np.where(chosen == 0, 0, np.maximum(of, 1)) for line, of in needs.items()}
+        found[length] = needs | {LineKey(line.selector, "null"): np.minimum(of, 1) for line, of in needs.items()}
+    return found
+
+
+def of_needs(needs: dict[int, dict[LineKey, np.ndarray]]) -> tuple[SpectrumOfModel, list[MeasuredLength]]:
+    document_W = np.repeat(np.arange(100), 2)
+    measured = [planted_needs(n, needs[n], ks=grid(n), document_W=document_W) for n in reversed(LENGTHS)]
+    (model,) = spectrum_by_length(measured, selector="attention").models
+    return model, measured
+
+
+def test_planted_needs_give_their_quantiles_and_their_growth() -> None:
+    needs = drawn_needs(200)
+    model, measured = of_needs(needs)
+    assert model.lengths == list(LENGTHS)
+    weights = measured[0].targets["weight"].to_numpy()
+    for family in FAMILIES:
+        for context in ("real", "null"):
+            line = LineKey(family, context)
+            known = {n: np.array([measured_need(k, grid(n)) for k in needs[n][line]]) for n in LENGTHS}
+            for length, known_W in known.items():
+                spectrum = model.spectra[length].of(family, context)
+                assert spectrum is not None
+                for share in (0.5, 0.8, 0.9):
+                    k = min(k for k in (0, *grid(length)) if weights[known_W <= k].sum() >= share * weights.sum())
+                    needed = spectrum.reaching(share)
+                    assert needed.value == k and needed.low is not None and needed.low <= k
+            for length in LENGTHS[1:]:
+                growth = model.growth[LongerKey(Curve(family, context, TOLERANCE, lasting=False), length)]
+                # These needs are at most 60 at the shortest length, and no grid rounds two of them to one.
+                more_W, fewer_W = known[length] > known[128], known[length] < known[128]
+                assert growth.more.mean == pytest.approx(weights[more_W].sum() / weights.sum())
+                assert growth.fewer.mean == pytest.approx(weights[fewer_W].sum() / weights.sum())
+                if family == "random" or context == "null":
+                    assert growth.more.mean == growth.fewer.mean == 0 and growth.more.low == 0
+                    assert growth.more.high is not None and 0 < growth.more.high < 0.1
+    chosen, near = model.growth_of("attention"), model.growth_of("nearest")
+    assert 0.05 < chosen.more.mean < near.more.mean
+    assert chosen.suffix_minus_this.mean == pytest.approx(near.more.mean - chosen.more.mean)
+    assert chosen.suffix_minus_this.is_above_zero
+    assert near.suffix_minus_this.mean == 0
+
+
+def test_needs_that_only_the_grids_make_different_do_not_grow() -> None:
+    """150 tokens are 192 on the grid of 256 tokens, and 256 on that of 1,024."""
+    for need, other, grows in ((150, 150, False), (150, 250, False), (150, 257, True), (300, 150, False)):
+        known = [measured_need(k, grid(n)) for k, n in ((need, 256), (other, 1024))]
+        shorter_W, longer_W = (np.array([k]) for k in known)
+        assert shown_to_need_more(longer_W, shorter_W, ks=grid(1024)).tolist() == [grows]
+    assert not shown_to_need_more(np.array([192.0]), np.array([256.0]), ks=grid(256)).any()  # nor fall
+
+
+delta = st.lists(st.sampled_from([0.0, 1.0]), min_size=5, max_size=5)
+
+
+@settings(deadline=None)
+@given(delta, delta, st.booleans())
+def test_more_is_shown_by_a_measured_k_that_is_not_enough(
+    shorter: list[float], longer: list[float], lasting: bool
+) -> None:
+    """By definition: some k that is measured at the longer context, at least the need at the shorter one, is too few."""
+    grids = [1, 2, 4, 6], [1, 2, 3, 8]
+    needs = [
+        sufficient_k(np.array([of[1:]]), np.array(of[:1]), ks=ks, tolerance=0.5, lasting=lasting)
+        for of, ks in zip((shorter, longer), grids, strict=True)
+    ]
+    at = dict(zip((0, *grids[1]), longer, strict=True))
+    too_few = {k for k in at if (at[k] if lasting else all(at[other] for other in at if other <= k))}
+    assert shown_to_need_more(needs[1], needs[0], ks=grids[1]).item() == any(k >= needs[0].item() for k in too_few)
+
+
+def test_more_than_every_measured_k_is_a_need() -> None:
+    """It is more than what was enough before; where it was not enough before either, nothing is shown."""
+    needs = {n: {LineKey(f, c): [2, math.inf, 0] * 20 for f in FAMILIES for c in ("real", "null")} for n in (128, 256)}
+    needs[256] = {line: [math.inf, math.inf, 0] * 20 for line in needs[256]}
+    measured = [planted_needs(n, needs[n], ks=[1, 2, 4]) for n in (128, 256)]
+    (model,) = spectrum_by_length(measured, selector="attention").models
+    weights = measured[0].targets["weight"].to_numpy()
+    assert model.growth_of("attention").more.mean == pytest.approx(weights[::3].sum() / weights.sum())
+    spectrum = model.spectra[256].of("attention")
+    assert spectrum is not None and spectrum.reaching(0.8).value is None
+    assert spectrum.shares[-1].mean == pytest.approx(weights[2::3].sum() / weights.sum())
+
+
+def test_few_documents_have_no_intervals() -> None:
+    needs = {n: {LineKey(f, c): [n // 64] * 49 for f in FAMILIES for c in ("real", "null")} for n in (128, 256)}
+    (model,) = spectrum_by_length([planted_needs(n, needs[n], ks=grid(n)) for n in needs], selector="attention").models
+    growth = model.growth_of("attention")
+    assert growth.more == Estimate(1.0) and growth.fewer == Estimate(0.0) and growth.suffix_minus_this == Estimate(0.0)
+
+
+def test_suffixes_must_be_measured() -> None:
+    needs = {LineKey(f, c): [1] * 60 for f in ("attention", "random") for c in ("real", "null")}
+    measured = [planted_needs(n, needs, ks=[1, 2]) for n in (128, 256)]
+    with pytest.raises(
+        UserError, match="nearest not measured; measure it with --selector attention --selector nearest"
+    ):
+        spectrum_by_length(measured, selector="attention")
+
+
+def test_the_interval_of_a_difference_knows_how_shares_go_together() -> None:
+    """One reaches as far as both together where they are independent, less where they rise together, more where they do not."""
+    first, second = Estimate(0.5, 0.4, 0.6, 0.05), Estimate(0.3, 0.2, 0.4, 0.05)
+    weight_U = np.ones(400)
+    independent = (np.tile([1.0, 0.0], 200), np.repeat([1.0, 0.0], [120, 280]))
+    found = paired_difference(first, second, parts=independent, weight_U=weight_U)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - 0.1 * 2**0.5, 0.2 + 0.1 * 2**0.5))
+    together = (np.repeat([1.0, 0.0], [200, 200]), independent[1])
+    apart = (np.repeat([0.0, 1.0], [200, 200]), independent[1])
+    lows = [paired_difference(first, second, parts=parts, weight_U=weight_U).low for parts in (together, apart)]
+    assert lows[0] > found.low > lows[1]  # type: ignore[operator]
+    nothing = Estimate(0.0, 0.0, 0.05, 0.01)
+    none = paired_difference(nothing, nothing, parts=(np.zeros(9), np.zeros(9)), weight_U=np.ones(9))
+    assert (none.mean, none.low, none.high) == pytest.approx((0.0, -0.05, 0.05))
+    assert paired_difference(Estimate(0.5), second, parts=independent, weight_U=weight_U) == Estimate(0.2)
