@@ -70,6 +70,23 @@ def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path) -> No
         assert len(positions.lines) == 3
 
 
+def test_the_running_median_stands_over_the_numbers_that_it_is_of(tiny_run: Path, tmp_path: Path) -> None:
+    """A thick line over the same tokens as the thin one; with 60 lines it is over five of them."""
+    rng, first = np.random.default_rng(1), records(tiny_run)[-1]
+    names = {"loss_nats": 0, "tokens_per_second": 2, "grad_norm": 4, "share_of_peak": 5}
+    found = [
+        {**first, "step": n, "tokens": 700 * n, **{name: 1.0 + rng.random() for name in names}} for n in range(1, 61)
+    ]
+    axes = drawn([copy_of(tiny_run, tmp_path / "long", found)]).axes
+    for name, panel in names.items():
+        values = pd.Series([record[name] for record in found])
+        thin, thick = (line for line in axes[panel].lines if line.get_linewidth() in (0.6, 1.4))
+        assert list(thin.get_xdata()) == list(thick.get_xdata()) == [record["tokens"] for record in found]
+        assert list(thin.get_ydata()) == values.tolist()
+        medians = values.rolling(5, center=True, min_periods=1).median()
+        assert list(thick.get_ydata()) == medians.tolist() != values.tolist()
+
+
 def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> None:
     early = copy_of(tiny_run, tmp_path / "early", records(tiny_run)[:3])
     with open(early / "metrics.jsonl", "a") as file:

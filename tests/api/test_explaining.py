@@ -220,6 +220,12 @@ def test_words_are_explained_and_counted(model: api.Model, documents: dict[str, 
     page = explanation.to_html()
     assert "Which earlier words matter for" in page
     assert page.count("<sup>") == 2 * 2  # a rank behind each word of each selector
+    tokens = re.findall(r'<(?:span|mark) class="token [^>]*>(.*?)</(?:span|mark)>', page)[:12]
+    shown_ranks = {
+        position: int(rank[1]) for position, text in enumerate(tokens) if (rank := re.search("<sup>(.)</sup>", text))
+    }
+    assert shown_ranks == {positions[-1]: rank for rank, positions in enumerate(groups, start=1)}
+    assert any(len(positions) > 1 for positions in groups)
     assert explanation.to_json()["unit"] == "word"
 
 

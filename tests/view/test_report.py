@@ -407,6 +407,35 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
     assert first_of("unmask-one", "random") == "unmask-one"
 
 
+def test_the_largest_long_gains_are_the_highest_not_the_farthest_from_0(tables: dict[str, Path]) -> None:
+    measurement = read(tables["passed"]).measurement
+    gains = -3.0 * measurement.windows["gain_long_nats"]
+    turned = dataclasses.replace(measurement, windows=measurement.windows.assign(gain_long_nats=gains))
+    sample, largest = choose_windows(turned, 30, num_largest=4, seed=2)
+    others = turned.windows[~turned.windows["window_id"].isin(sample)]
+    assert largest == others.nlargest(4, "gain_long_nats")["window_id"].tolist()
+    assert -others["gain_long_nats"].min() > others["gain_long_nats"].max()
+
+
+def test_seed_and_number_of_windows_reach_the_page(tables: dict[str, Path]) -> None:
+    """Five windows are left beside a sample of 85, so the group of the largest gains has five."""
+    measured = read(tables["passed"])
+    found = page_json(read_report(measured, num_windows=85, seed=3))
+    expected, largest = choose_windows(measured.measurement, 85, num_largest=10, seed=3)
+    assert found["sample"] == {"seed": 3, "num_sample": 85, "num_largest": 5, "all": False}
+    assert [window["id"] for window in found["windows"]] == expected + largest
+    assert expected != choose_windows(measured.measurement, 85, num_largest=10, seed=0)[0]
+
+
+def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> None:
+    """20 tokens, of which 8 are local and 12 long-range; rows of 8, and of 14 where they are longer."""
+    for which, row in (("all", 8), ("selection", 14)):
+        said = words_of(pages[which])
+        assert "20 consecutive tokens of one document, and the token after them, the target." in said
+        assert "The last 8 tokens are the local context, which the model always sees; the 12 before them" in said
+        assert f"The loss with the last {row} tokens visible, as many as a training row has, minus L_long" in said
+
+
 def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
     page = pages["all"].read_text()
     assert "onerror" in page
@@ -868,6 +897,59 @@ def test_numbers_windows_and_citation_are_saved_without_a_network(
     assert float(window["gain_kl_null_k8_nats"]) == data["windows"][0]["selections"]["kl"]["null"]["gain"][-1]
     cited = page.locator("#citation").input_value()
     assert "Golowich" in cited and summarize(measurement).run_id in cited
+
+
+@in_browser
+@pytest.mark.parametrize(("which", "shown"), [("signed", 90), ("sample", 30)])
+def test_saved_windows_have_each_number_in_its_column(
+    opened: Any, tables: dict[str, Path], which: str, shown: int
+) -> None:
+    """Every column of every window that is listed, from the rows of the tables."""
+    of = tables["passed" if which == "sample" else which]
+    windows = {row["window_id"]: row for row in read_table(of, "windows").to_pylist()}
+    gains = {
+        (row["window_id"], f"gain_{row['selector']}_{row['context']}_k{k}_nats"): gain
+        for row in read_table(of, "selections").to_pylist()
+        if row["context"] in ("real", "null")
+        for k, gain in zip(row["k"], row["gain_sparse_nats"], strict=True)
+    }
+    page = opened(which)
+    with page.expect_download() as download:
+        page.locator("#save-windows").click()
+    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
+    assert len(rows) == shown
+    of_window = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats"]
+    words = ["window_id", "document", "weight", "class", "group"]
+    assert list(rows[0])[:9] == [*words, *of_window] and set(list(rows[0])[9:]) == {name for _, name in gains}
+    for found in rows:
+        window_id = int(found["window_id"])
+        window = windows[window_id]
+        assert [found[name] for name in ("document", "class", "group")] == [
+            window["doc_id"], window["target_class"], "sample",
+        ]  # fmt: skip
+        assert float(found["weight"]) == pytest.approx(window["weight"], rel=1e-3)
+        expected = [window[name] for name in of_window] + [gains[window_id, name] for name in list(found)[9:]]
+        assert [float(found[name]) for name in list(found)[5:]] == pytest.approx(expected, abs=6e-5)
+
+
+@in_browser
+@pytest.mark.parametrize(("selector", "k"), [("unmask-one", 2), ("kl", 1), ("random", 8)])
+def test_the_words_below_figure4_have_each_number_under_its_name(
+    opened: Any, tables: dict[str, Path], selector: str, k: int
+) -> None:
+    page = opened("signed", address=f"#selector={selector}&k={k}")
+    entry = read(tables["signed"]).summary.at(selector, "real", k)
+    expected = {"excess gain": entry.excess_gain_nats}
+    if entry.corrected_gain_nats is not None:
+        expected |= {"optimism": entry.optimism_nats, "corrected gain": entry.corrected_gain_nats}
+    if selector == "kl":
+        expected["gain over random, real context"] = entry.gain_over_random_nats
+    said = page.locator("#figure4-words").inner_text()
+    found = re.findall(r"(?:, the |; )([a-z][a-z ,]*): (\S+ \[\S+ \S+\]) nats", said)
+    assert found == [(name, printed(value)) for name, value in expected.items()]
+    assert said.startswith("All 90 windows. Real minus null context, the excess gain: ")
+    assert said.endswith(". Each side has a range of its own.")
+    assert page.locator("#k-shown").inner_text() == f"{k} of 12"
 
 
 @in_browser
