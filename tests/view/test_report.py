@@ -43,7 +43,7 @@ from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.pages import minus
-from olmo_sparsity.view.report import SCRIPTS, default_out, write_report
+from olmo_sparsity.view.report import SCRIPTS, _facts, default_out, write_report
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import OF_FIGURE4, SCORE_STEPS, page_json, read_report
 from olmo_sparsity.view.result_table import Cell, Column, ResultTable
@@ -425,6 +425,30 @@ def test_seed_and_number_of_windows_reach_the_page(tables: dict[str, Path]) -> N
     assert found["sample"] == {"seed": 3, "num_sample": 85, "num_largest": 5, "all": False}
     assert [window["id"] for window in found["windows"]] == expected + largest
     assert expected != choose_windows(measured.measurement, 85, num_largest=10, seed=0)[0]
+
+
+def test_facts_are_those_of_the_manifest(tables: dict[str, Path]) -> None:
+    measured = read(tables["passed"])
+    entries = {
+        "num_parameters": 1_234_567, "checkpoint": {"step": 4321}, "influence": {"seed": 11, "windows_seed": 12},
+        "environment": {"commit": "abcdef" * 7, "olmo_sparsity": "9.8"},
+    }  # fmt: skip
+
+    def facts(**influence: Any) -> dict[str, str]:
+        manifest = {**measured.measurement.manifest, **entries, **({"influence": influence} if influence else {})}
+        return dict(
+            _facts(
+                dataclasses.replace(measured, measurement=dataclasses.replace(measured.measurement, manifest=manifest))
+            )
+        )
+
+    found = facts()
+    assert (found["run"], found["tables"], found["model"]) == ("made-up", "0", "1.23M parameters, 4,321 steps")
+    assert found["seed of the windows"] == "12" and "seed of the null contexts" not in found
+    assert found["measured by"] == "olmo-sparsity 9.8, commit abcdefabcdef"
+    assert facts(seed=5, sampling="given")["seed of the null contexts"] == "5" and "overlap with training" not in found
+    unknown = dataclasses.replace(measured, summary=dataclasses.replace(measured.summary, overlap_percent=None))
+    assert dict(_facts(unknown))["overlap with training"] == "not known"
 
 
 def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> None:
@@ -1075,6 +1099,54 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
         assert f"slope {slopes[0]} (ordinary), {slopes[1]} (total least squares)" in panel["said"]
         assert f"correlation {interval(selection.figure4.correlation)}".replace("-", "\u2212") in panel["said"]
         assert f"mean sparse gain {interval(selection.gain_sparse_nats, 3)}".replace("-", "\u2212") in panel["said"]
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("selector", "group", "verdict_of", "score"),
+    [
+        (
+            "attention",
+            "Does not see the target",
+            "Does not see the target: its gain over random has no optimism.",
+            "attention that the last token pays",
+        ),
+        (
+            "unmask-one",
+            "Sees the target: part of its gain is optimism",
+            "Sees the target: part of its gain is optimism; read the corrected gain.",
+            "how far the loss of the",
+        ),
+        ("random", "Controls: select nothing", "Selects nothing: a control.", "control: a random number."),
+    ],
+)
+def test_a_note_says_of_which_kind_a_selector_is(
+    page: Any, selector: str, group: str, verdict_of: str, score: str
+) -> None:
+    page.locator("#selector").select_option(selector)
+    assert page.locator("#selector-note").inner_text().startswith(f"{verdict_of} Score: {score}")
+    groups = page.locator("#selector optgroup").evaluate_all(
+        "all => Object.fromEntries(all.map(g => [g.label, [...g.children].map(o => o.value)]))"
+    )
+    assert [label for label, names in groups.items() if selector in names] == [group]
+
+
+@in_browser
+@pytest.mark.parametrize("context", ["real", "null"])
+def test_a_point_that_is_hovered_says_its_gains_and_its_words(
+    opened: Any, tables: dict[str, Path], context: str
+) -> None:
+    page = opened("signed", address="#selector=unmask-one&k=2")
+    (window,) = (row for row in read_table(tables["signed"], "windows").to_pylist() if row["window_id"] == 7)
+    gain = read(tables["signed"]).measurement.gains["unmask-one", context, 2].loc[7]
+    figure = page.locator("#figure4 figure").nth(["real", "null"].index(context))
+    figure.locator('circle[data-window="7"]').dispatch_event("mouseenter")
+    said = figure.locator(".tip").inner_text()
+    assert said.startswith(f"Window 7, {window['target_class']}")
+    long = window["gain_long_nats" if context == "real" else "null_gain_long_nats"]
+    numbers = re.search(r"sparse (\S+), long (\S+) nats$", said)
+    assert numbers is not None and [number_in(one) for one in numbers.groups()] == pytest.approx([gain, long], abs=6e-4)
+    assert "".join(window["token_texts"][-6:]) + " \u25b8 end" in said.replace("\u25b8", "\u25b8 ").replace("  ", " ")
 
 
 @in_browser
