@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_figures import figures_of, fragile, heights, mean, measured, only, read, words_on
+from drawn_figures import assert_bars, figures_of, fragile, heights, mean, measured, only, read, words_on
 from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 
@@ -158,6 +158,12 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
     axes = figure.axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
     assert labels == [entry.target_class for entry in entries]
+    assert [label.get_text().split("\n")[1] for label in axes[0].get_yticklabels()] == [
+        f"{entry.summary.num_windows} windows, {entry.summary.num_documents} documents" for entry in entries
+    ]
+    assert any(entry.summary.num_windows != entry.summary.num_documents for entry in entries)
+    for container, entry in zip(axes[1].containers, entries, strict=False):
+        assert_bars(container, [entry.summary.long_gain_nats], upright=False)
     assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
     said = {round(text.get_position()[1]): text.get_text() for text in axes[2].texts if "no R(k)" in text.get_text()}
     assert said == {

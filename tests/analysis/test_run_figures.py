@@ -108,6 +108,17 @@ def test_numbers_in_the_planted_figure(runs: list[Path]) -> None:
         bars = [bar.get_width() for bar in axis.patches]
         assert bars == [entry.precision_at_truth and entry.precision_at_truth.mean for entry in suite.selectors]
         assert len(bars) == 2
+        lines = {line.get_linestyle(): line for line in axis.lines if line.get_marker() == "None"}
+        assert set(lines[":"].get_xdata()) == {suite.chance}  # type: ignore[arg-type]
+        bounds = [entry.precision_at_truth and entry.precision_at_truth.bounds for entry in suite.selectors]
+        drawn_bounds = [
+            (tuple(line.get_xdata()), line.get_ydata()[0])  # type: ignore[arg-type,index]
+            for line in axis.lines
+            if line.get_linestyle() == "-" and line.get_marker() == "None"
+        ]
+        assert drawn_bounds == [(of, 1 - row) for row, of in enumerate(bounds) if of is not None]
+        losses = (suite.loss_short_nats, suite.loss_long_nats, suite.loss_planted_nats)
+        assert "L short {:.2f}, long {:.2f}, planted {:.2f}".format(*(loss.mean for loss in losses)) in axis.get_title()
         assert ("gate failed: no gain is shown" in axis.get_title()) == (suite.gate == "failed")
 
 

@@ -238,6 +238,8 @@ def test_scores_of_words_are_one_a_word(model: api.Model, documents: dict[str, s
         assert (rows["group_first"].iloc[0], rows["group_last"].iloc[-1]) == (0, 11)
         texts = windows.texts[int(rows["window_id"].iloc[0])]
         assert "".join(rows["group_text"]) == "".join(texts[:12])
+        assert rows["distance_tokens"].tolist() == [20 - last for last in rows["group_last"]]
+    assert (frame["group_first"] < frame["group_last"]).any()  # else first and last could be exchanged
 
 
 def test_the_page_shades_each_token_by_its_score_and_says_its_distance(model: api.Model) -> None:
