@@ -307,3 +307,28 @@ def test_each_number_of_the_page_stands_in_its_column(model: api.Model) -> None:
     assert [name for name, _ in losses] == ["L_short", "L_long"]
     expected = [explanation.window_row[f"loss_{name}_nats"] for name in ("short", "long")]
     np.testing.assert_allclose([float(loss) for _, loss in losses], expected, atol=5.1e-4)
+
+
+def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["nearest", "kl"], k=[1, 3])
+    row, place = explanation.window_row, encode_text(model.tokenizer, HOSTILE * 3)
+    facts = {
+        "Lengths": f"local 8 + long-range 12 = full 20 tokens, from token {row['start_token']} of the document",
+        "Class of the target": row["target_class"],
+        "Null context": f"text from elsewhere in the same document; long gain {row['null_gain_long_nats']:.3f} nats",
+    }
+    assert place.begins[row["start_token"] + 20] <= 150 < place.ends[row["start_token"] + 20]
+    shown = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", explanation.to_html().replace("\u2212", "-")))
+    assert {name: shown[name] for name in facts} == facts
+    assert facts.items() <= dict(said(explanation)).items()
+    names = ("loss_short_nats", "loss_long_nats", "gain_long_nats", "target_text")
+    value = explanation.to_json()
+    assert [value[name] for name in names] == [row[name] for name in names]
+    assert (value["local_len"], value["full_len"], value["unit"]) == (8, 20, "token")
+    assert (value["offset"], value["null_context"]) == (explanation.offset, "same-document")
+    assert [(entry["selector"], entry["k"]) for entry in value["gains"]] == [
+        ("nearest", 1), ("nearest", 3), ("kl", 1), ("kl", 3),
+    ]  # fmt: skip
+    assert (
+        len({row[name] for name in ("loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats")}) == 4
+    )

@@ -36,6 +36,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import (
     selection_json,
 )
@@ -383,8 +384,27 @@ def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, P
     data = data_of(pages["sample"])
     assert [w["id"] for w in data["windows"] if w["group"] == "sample"] == sample
     assert [w["id"] for w in data["windows"] if w["group"] == "largest"] == largest
-    assert "drawn at random (seed 0)" in re.sub(r"\s+", " ", pages["sample"].read_text())
+    said = re.sub(r"\s+", " ", pages["sample"].read_text())
+    assert "30 of the 90 windows, drawn at random (seed 0); Figure 4 shows the same windows." in said
+    assert (
+        "A separate group holds the 10 other windows with the largest long gains. They are not a fair sample." in said
+    )
+    options = re.findall(r'<option value="(sample|largest)">(.*?)</option>', said)
+    assert options == [("sample", "random sample (30)"), ("largest", "largest long gains (10)")]
+    everything = re.sub(r"\s+", " ", pages["all"].read_text())
+    assert "All 90 windows that were measured." in everything and "A separate group" not in everything
     assert choose_windows(measurement, 90, num_largest=10, seed=0) == (list(range(90)), [])
+
+
+def test_each_class_of_the_page_is_defined(tables: dict[str, Path], pages: dict[str, Path]) -> None:
+    (defined,) = re.findall(
+        r"<summary>What the classes are</summary>(.*?)</details>", pages["all"].read_text(), re.DOTALL
+    )
+    found = {
+        html.unescape(name): html.unescape(words) for name, words in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", defined)
+    }
+    assert list(found) == sorted(set(read(tables["passed"]).measurement.windows["target_class"]))
+    assert found == {name: CLASSES[name] for name in found} and len(set(found.values())) == len(found) > 2
 
 
 def test_the_samples_mean_is_no_better_than_that_of_all(tables: dict[str, Path]) -> None:
