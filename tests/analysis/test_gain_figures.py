@@ -63,6 +63,15 @@ def test_recovered_fraction_shows_the_summary(tables: Path) -> None:
                 assert line_of(summary, selector, context=context, quantity=quantity) in heights(axis)
     for axis in (axes[1], axes[3], axes[4]):
         assert (summary.long_gain_nats.mean,) * 2 in heights(axis)
+    low, high = summary.long_gain_nats.bounds or (0, 0)
+    for axis in axes:
+        spans = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in axis.patches]
+        assert spans == ([pytest.approx((low, high))] if axis in (axes[1], axes[3], axes[4]) else [])
+        dashed = [
+            set(line.get_ydata()) for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 2
+        ]
+        beside = [{summary.long_gain_nats.mean}] if axis in (axes[1], axes[3], axes[4]) else []
+        assert dashed == ([{1}] if axis is axes[0] else beside)
 
 
 def test_without_a_gate_there_is_no_recovered_fraction(folders: dict[str, Path]) -> None:
@@ -269,6 +278,13 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
         steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
         (line,) = (line for line in smallest.lines if line.get_marker() == "s")
         assert steps and [round(y) for y in line.get_ydata()] == steps
+        container = next(c for c in smallest.containers if c.lines[0] is line)
+        heights_of = {1: 0, 2: 1, 8: 2, None: 3}
+        for of, (begin, end) in zip(
+            [value for value in values if value is not None], container.lines[2][0].get_segments(), strict=True
+        ):
+            assert [round(begin[1]), round(end[1])] == [heights_of[of.low], heights_of[of.high]]
+        assert [label.get_text() for label in smallest.get_yticklabels()] == ["1", "2", "8", ">8"]
         assert drawn_selectors(smallest) == {"kl", "attention", "random"}
 
 

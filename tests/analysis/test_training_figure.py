@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from drawn_figures import figures_of
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analysis import training
@@ -85,6 +86,27 @@ def test_the_running_median_stands_over_the_numbers_that_it_is_of(tiny_run: Path
         assert list(thin.get_ydata()) == values.tolist()
         medians = values.rolling(5, center=True, min_periods=1).median()
         assert list(thick.get_ydata()) == medians.tolist() != values.tolist()
+
+
+def test_labels_and_progress_are_those_of_the_lines(tiny_run: Path, tmp_path: Path) -> None:
+    (figure,) = figures_of(training.draw([tiny_run]))
+    labels = {str(line.get_label()): to_hex(line.get_color()) for line in figure.legends[0].legend_handles}
+    found = records(tiny_run)
+    there = [record for record in found if record["validation_loss_nats"] is not None]
+    for words, key in (
+        ("validation, rows", "validation_loss_nats"),
+        ("within the length of a row", "loss_within_train_len_nats"),
+        ("beyond it", "loss_beyond_train_len_nats"),
+    ):
+        (label,) = (label for label in labels if words in label)
+        lines = [line for line in figure.axes[0].lines if to_hex(line.get_color()) == labels[label]]
+        assert [record[key] for record in there] in [list(line.get_ydata()) for line in lines], label
+    for record in there:
+        (line,) = (line for line in figure.axes[3].lines if list(line.get_ydata()) == record["loss_by_position_nats"])
+        assert labels[f"by position, step {record['step']}"] == to_hex(line.get_color())
+    half = copy_of(tiny_run, tmp_path / "half", found[:3])
+    words = " ".join(str(drawn([half]).get_label()).split())
+    assert f"Training: half, step {found[2]['step']} of {found[-1]['step']}." in words
 
 
 def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> None:
