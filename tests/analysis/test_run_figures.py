@@ -273,6 +273,9 @@ def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None
         dataclasses.replace(third, num_windows=99, precision_at_truth=Estimate(value, None, None, 0.0))
         for third, value in zip(entry.by_distance, precisions, strict=True)
     )
+    few = tuple(
+        dataclasses.replace(third, num_windows=number) for third, number in zip(thirds, (50, 49, 51), strict=True)
+    )
     assert [third.distance_above_tokens for third in thirds] == sorted(third.distance_above_tokens for third in thirds)
     figure, axis = plt.subplots()
     planted._panel(axis, dataclasses.replace(suite, selectors=(dataclasses.replace(entry, by_distance=thirds),)))
@@ -284,4 +287,9 @@ def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None
     plt.close(figure)
     assert [marks[marker][0] for marker in "<o>"] == precisions
     assert marks["<"][1] > marks["o"][1] > marks[">"][1]
+    figure, axis = plt.subplots()
+    planted._panel(axis, dataclasses.replace(suite, selectors=(dataclasses.replace(entry, by_distance=few),)))
+    assert {line.get_marker() for line in axis.lines} & set("<o>") == {"<", ">"}  # of 50 windows or more
+    plt.close(figure)
+    assert "where 50 windows or more lie there" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())
     assert "near (<), in the middle (o), far (>)" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())

@@ -25,7 +25,7 @@ from olmo_sparsity.view.console import print_summary
 from olmo_sparsity.view.one_window import show_window
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import page_json, read_report, shown_tables
-from olmo_sparsity.view.summary_tables import class_table
+from olmo_sparsity.view.summary_tables import class_table, no_sample_words
 from olmo_sparsity.wording.captions import blind_caption
 from olmo_sparsity.wording.units import all_tokens_words
 
@@ -111,6 +111,10 @@ def test_what_screening_lost_is_shown_at_the_largest_k_up_to_a_quarter(
         for k in MANY
     ]
     settings = {"screen": 40, "screen_by": "attention", "screen_sample": 0.1}
+    assert no_sample_words(settings).startswith(
+        "Screened to 40 candidates by attention. What that lost is not known: no window is in the random sample "
+        "(influence.screen_sample = 0.1)"
+    )
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setattr(console, "screening", lambda folder, measurement: losses)
     read = Measured.read(tables)
