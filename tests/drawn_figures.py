@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -48,6 +49,21 @@ def words_on(figure: Figure) -> str:
 def heights(axis: Axes) -> list[tuple[float, ...]]:
     """Return the vertical coordinates of each line of a panel."""
     return [tuple(line.get_ydata()) for line in axis.lines]
+
+
+def assert_bars(container: Any, estimates: Sequence[Estimate], *, upright: bool = True) -> None:
+    """Check that the bars of a container of matplotlib's ``errorbar`` reach from the low to the high end of each interval.
+
+    Args:
+        container: what ``errorbar`` drew.
+        estimates: of its points.
+        upright: whether the bars stand upright.
+    """
+    segments = [segment for bars in container.lines[2] for segment in bars.get_segments()]  # none without intervals
+    ends = [sorted(float(end[int(upright)]) for end in segment) for segment in segments]
+    assert [bound for of in ends for bound in of] == pytest.approx(
+        [bound for estimate in estimates for bound in estimate.bounds or ()]
+    )
 
 
 def only(measurement: Measurement, selectors: Sequence[str]) -> Measurement:

@@ -161,12 +161,24 @@ def _check_size(folder: Path, name: str, *, size: int) -> None:
         raise UserError(f"{path}: {actual} bytes where {size} were written; {remedy_of(folder, name)}")
 
 
+def _check_tokens(folder: Path, split: str, *, entry: SplitEntry, dtype: str, num_tokens: int) -> None:
+    """Check that the manifest counts the tokens that the files of a split hold, and its documents (``num_tokens``)."""
+    size = np.dtype(dtype).itemsize
+    counts = [(f" of {file.path}", file.tokens, file.bytes // size) for file in entry.files]
+    for where, counted, found in (*counts, ("", entry.tokens, num_tokens)):
+        if counted != found:
+            raise UserError(
+                f"{folder / 'manifest.json'}: splits.{split} counts {counted:,} tokens{where}, and its files hold {found:,}; "
+                f"{remedy_of(folder, 'manifest.json')}"
+            )
+
+
 def open_store(folder: Path, split: str) -> TokenStore:
     """Open one split of a prepared folder.
 
     Raises:
         UserError: the preparation is unfinished or of another version, has no such split, or a file does not have the size
-            with which it was written.
+            with which it was written, or the tokens that the manifest counts.
     """
     manifest = read_manifest_of(folder)
     if manifest.get("status") != "complete":
@@ -191,7 +203,7 @@ def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> T
         dtype: dtype of the token files.
 
     Raises:
-        UserError: a file does not have the size with which it was written.
+        UserError: a file does not have the size with which it was written, or the tokens that its entry counts.
     """
     for file in entry.files:
         _check_size(folder, file.path, size=file.bytes)
@@ -200,6 +212,7 @@ def split_store(folder: Path, split: str, *, entry: SplitEntry, dtype: str) -> T
     for name, index_dtype in INDEX.items():
         _check_size(folder, f"{split}/{name}.bin", size=8 * entry.documents)
         index[name] = map_array(folder / split / f"{name}.bin", index_dtype)
+    _check_tokens(folder, split, entry=entry, dtype=dtype, num_tokens=int((index["ends"] - index["begins"]).sum()))
     return TokenStore(
         tokens=files[0] if len(files) == 1 else TokenFiles(files),
         begins_G=index["begins"],

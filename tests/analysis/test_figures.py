@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from drawn_figures import FIGURES, figures_of, mean, measured, only, read, rows, words_on
 from made_up import KS, M, made_up_tables
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from analysis import agreement, distance, every_figure, figure5, output, style
@@ -120,6 +121,39 @@ def test_figure5_shows_the_words_and_the_losses_of_its_window(tables: Path) -> N
     assert (
         max(k for k in KS if k <= M / 4) == 2 and "the 2 most influential ones" in words
     )  # few of 12: at most a quarter
+
+
+def test_figure5_masks_what_each_loss_does_not_see(tables: Path) -> None:
+    """A box for each token, in its colour, and a stroke through those that are masked; the target comes last."""
+    (figure,) = figures_of(figure5.draw(read(tables)))
+    window_id = int(words_on(figure).split("Window ")[1].split()[0])
+    (row,) = (
+        row for row in rows(tables, "selections")
+        if (row["window_id"], row["selector"], row["context"]) == (window_id, "kl", "real")
+    )  # fmt: skip
+    white, yellow, grey, target = (
+        to_hex(of)
+        for of in (figure5.LOCAL_COLOUR, figure5.LONG_RANGE_COLOUR, figure5.MASKED_COLOUR, figure5.TARGET_COLOUR)
+    )
+    assert len({white, yellow, grey, target}) == 4 and white == "#ffffff"
+    chosen = [yellow if place in row["positions"][:2] else grey for place in range(M)]
+    for axis, long_range in zip(figure.axes, ([grey] * M, [yellow] * M, chosen), strict=True):
+        assert [to_hex(box.get_facecolor()) for box in axis.patches] == [*long_range, *[white] * 8, target]
+        struck = [line for line in axis.lines if len(set(line.get_ydata())) == 1]
+        assert len(struck) == long_range.count(grey)
+        (bar,) = (line for line in axis.lines if len(set(line.get_ydata())) == 2)
+        first_local = axis.patches[M]
+        assert bar.get_xdata()[0] < first_local.get_x() < bar.get_xdata()[0] + 1
+
+
+def test_figure5_shows_the_window_at_its_percentile(tables: Path) -> None:
+    (figure,) = figures_of(figure5.draw(read(tables)))
+    gains = {row["window_id"]: row["gain_long_nats"] for row in rows(tables, "windows")}
+    middle = float(np.quantile(list(gains.values()), 0.9))
+    window_id = min(gains, key=lambda number: abs(gains[number] - middle))
+    caption = " ".join(str(figure.get_label()).split())
+    assert f"Window {window_id} (document " in caption
+    assert f"its long gain, {gains[window_id]:.2f} nats, is nearest to the 90th percentile of the windows" in caption
 
 
 @pytest.mark.parametrize(("text", "seen"), [(" a", "·a"), ("\n", "↵"), ("\x1b[31m", "\ufffd[31m"), ("漢", "□")])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_figures import figures_of, fragile, heights, mean, measured, only, read, words_on
+from drawn_figures import assert_bars, figures_of, fragile, heights, mean, measured, only, read, words_on
 from made_up import KS, MIMICRY, SEES_TARGET, made_up_tables
 from matplotlib.axes import Axes
 
@@ -63,6 +63,15 @@ def test_recovered_fraction_shows_the_summary(tables: Path) -> None:
                 assert line_of(summary, selector, context=context, quantity=quantity) in heights(axis)
     for axis in (axes[1], axes[3], axes[4]):
         assert (summary.long_gain_nats.mean,) * 2 in heights(axis)
+    low, high = summary.long_gain_nats.bounds or (0, 0)
+    for axis in axes:
+        spans = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in axis.patches]
+        assert spans == ([pytest.approx((low, high))] if axis in (axes[1], axes[3], axes[4]) else [])
+        dashed = [
+            set(line.get_ydata()) for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 2
+        ]
+        beside = [{summary.long_gain_nats.mean}] if axis in (axes[1], axes[3], axes[4]) else []
+        assert dashed == ([{1}] if axis is axes[0] else beside)
 
 
 def test_without_a_gate_there_is_no_recovered_fraction(folders: dict[str, Path]) -> None:
@@ -158,6 +167,13 @@ def test_classes_show_the_breakdown(tables: Path) -> None:
     axes = figure.axes
     labels = [label.get_text().split("\n")[0] for label in axes[0].get_yticklabels()]
     assert labels == [entry.target_class for entry in entries]
+    assert [label.get_text().split("\n")[1] for label in axes[0].get_yticklabels()] == [
+        f"{entry.summary.num_windows} windows, {entry.summary.num_documents} documents" for entry in entries
+    ]
+    assert any(entry.summary.num_windows != entry.summary.num_documents for entry in entries)
+    gain_bars = [container for container in axes[1].containers if container.lines[0].get_color() == "black"]
+    for container, entry in zip(gain_bars, entries, strict=True):
+        assert_bars(container, [entry.summary.long_gain_nats], upright=False)
     assert {entry.summary.gate for entry in entries} == {"passed", "failed"}
     said = {round(text.get_position()[1]): text.get_text() for text in axes[2].texts if "no R(k)" in text.get_text()}
     assert said == {
@@ -262,6 +278,13 @@ def test_sample_size_shows_the_prefixes(folders: dict[str, Path]) -> None:
         steps = [[1, 2, 8, None].index(value.value) for value in values if value is not None]
         (line,) = (line for line in smallest.lines if line.get_marker() == "s")
         assert steps and [round(y) for y in line.get_ydata()] == steps
+        container = next(c for c in smallest.containers if c.lines[0] is line)
+        heights_of = {1: 0, 2: 1, 8: 2, None: 3}
+        for of, (begin, end) in zip(
+            [value for value in values if value is not None], container.lines[2][0].get_segments(), strict=True
+        ):
+            assert [round(begin[1]), round(end[1])] == [heights_of[of.low], heights_of[of.high]]
+        assert [label.get_text() for label in smallest.get_yticklabels()] == ["1", "2", "8", ">8"]
         assert drawn_selectors(smallest) == {"kl", "attention", "random"}
 
 

@@ -107,6 +107,17 @@ def test_numbers_in_the_planted_figure(runs: list[Path]) -> None:
         bars = [bar.get_width() for bar in axis.patches]
         assert bars == [entry.precision_at_truth and entry.precision_at_truth.mean for entry in suite.selectors]
         assert len(bars) == 2
+        lines = {line.get_linestyle(): line for line in axis.lines if line.get_marker() == "None"}
+        assert set(lines[":"].get_xdata()) == {suite.chance}  # type: ignore[arg-type]
+        bounds = [entry.precision_at_truth and entry.precision_at_truth.bounds for entry in suite.selectors]
+        drawn_bounds = [
+            (tuple(line.get_xdata()), line.get_ydata()[0])  # type: ignore[arg-type,index]
+            for line in axis.lines
+            if line.get_linestyle() == "-" and line.get_marker() == "None"
+        ]
+        assert drawn_bounds == [(of, 1 - row) for row, of in enumerate(bounds) if of is not None]
+        losses = (suite.loss_short_nats, suite.loss_long_nats, suite.loss_planted_nats)
+        assert "L short {:.2f}, long {:.2f}, planted {:.2f}".format(*(loss.mean for loss in losses)) in axis.get_title()
         assert ("gate failed: no gain is shown" in axis.get_title()) == (suite.gate == "failed")
 
 
@@ -244,6 +255,9 @@ def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None
         dataclasses.replace(third, num_windows=99, precision_at_truth=Estimate(value, None, None, 0.0))
         for third, value in zip(entry.by_distance, precisions, strict=True)
     )
+    few = tuple(
+        dataclasses.replace(third, num_windows=number) for third, number in zip(thirds, (50, 49, 51), strict=True)
+    )
     assert [third.distance_above_tokens for third in thirds] == sorted(third.distance_above_tokens for third in thirds)
     figure, axis = plt.subplots()
     planted._panel(axis, dataclasses.replace(suite, selectors=(dataclasses.replace(entry, by_distance=thirds),)))
@@ -255,4 +269,9 @@ def test_near_planted_tokens_are_marked_above_far_ones(runs: list[Path]) -> None
     plt.close(figure)
     assert [marks[marker][0] for marker in "<o>"] == precisions
     assert marks["<"][1] > marks["o"][1] > marks[">"][1]
+    figure, axis = plt.subplots()
+    planted._panel(axis, dataclasses.replace(suite, selectors=(dataclasses.replace(entry, by_distance=few),)))
+    assert {line.get_marker() for line in axis.lines} & set("<o>") == {"<", ">"}  # of 50 windows or more
+    plt.close(figure)
+    assert "where 50 windows or more lie there" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())
     assert "near (<), in the middle (o), far (>)" in " ".join(str(drawn(planted, runs[:1]).get_label()).split())

@@ -29,6 +29,7 @@ from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.reading import newest_finished
 from olmo_sparsity.wording.numbers import interval
 
+KINDS_OF_D = {"null": "null context", "mimicry": "mimicry"}  # as the legend names them
 SIZES = [400_000.0, 1_200_000.0, 3_600_000.0]
 
 
@@ -176,6 +177,12 @@ def test_prediction_recovered_stands_beside_its_company(figure: Figure, rungs: l
     drawn = [heights for heights in drawn if heights]
     for wanted in ("real", "null", "mimicry", "random"):
         assert [mean(getattr(of, wanted)) for of in recovered] in drawn
+    labels = {line.get_label(): line for line in figure.legends[0].legend_handles}
+    styles = {"real": "-", **{name: labels[f"D: {words}"].get_linestyle() for name, words in KINDS_OF_D.items()}}
+    assert len(set(styles.values())) == 3
+    for wanted, style in styles.items():
+        heights = [mean(getattr(of, wanted)) for of in recovered]
+        assert heights in [list(line.get_ydata()) for line in axis.lines if line.get_linestyle() == style], wanted
     assert not any(of.real.has_interval for of in recovered if of.real)
     assert not [segment for bars in axis.collections for segment in bars.get_segments() if np.isfinite(segment).all()]
     assert "D(k): too few documents for an interval (80; it takes 300)." in str(figure.get_label())

@@ -184,6 +184,7 @@ def test_the_bridge_shows_what_each_selector_finds_and_accuracy_against_d_and_r(
     assert len(figure.axes[3].lines) < len(figure.axes[2].lines)
     assert [figure.axes[2].get_xlabel(), figure.axes[3].get_xlabel()] == ["D(k)", "R(k)"]
     assert figure.axes[2].get_ylabel() == "accuracy, all tokens visible"
+    assert "Training: k uniform from 1 to 2, 4 to 8 tokens (grey), some of them left out." in words_on(figure)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from drawn_figures import figures_of
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from analysis import training
@@ -68,6 +69,44 @@ def test_lines_are_the_numbers_of_the_file(tiny_run: Path, tmp_path: Path) -> No
                 assert (list(range(1, 21)), record["loss_by_position_nats"]) in lines_of(positions, color)
         assert ([8, 8], [0, 1]) in lines_of(positions)  # where a training row ends
         assert len(positions.lines) == 3
+
+
+def test_the_running_median_stands_over_the_numbers_that_it_is_of(tiny_run: Path, tmp_path: Path) -> None:
+    """A thick line over the same tokens as the thin one; with 60 lines it is over five of them."""
+    rng, first = np.random.default_rng(1), records(tiny_run)[-1]
+    names = {"loss_nats": 0, "tokens_per_second": 2, "grad_norm": 4, "share_of_peak": 5}
+    found = [
+        {**first, "step": n, "tokens": 700 * n, **{name: 1.0 + rng.random() for name in names}} for n in range(1, 61)
+    ]
+    axes = drawn([copy_of(tiny_run, tmp_path / "long", found)]).axes
+    for name, panel in names.items():
+        values = pd.Series([record[name] for record in found])
+        thin, thick = (line for line in axes[panel].lines if line.get_linewidth() in (0.6, 1.4))
+        assert list(thin.get_xdata()) == list(thick.get_xdata()) == [record["tokens"] for record in found]
+        assert list(thin.get_ydata()) == values.tolist()
+        medians = values.rolling(5, center=True, min_periods=1).median()
+        assert list(thick.get_ydata()) == medians.tolist() != values.tolist()
+
+
+def test_labels_and_progress_are_those_of_the_lines(tiny_run: Path, tmp_path: Path) -> None:
+    (figure,) = figures_of(training.draw([tiny_run]))
+    labels = {str(line.get_label()): to_hex(line.get_color()) for line in figure.legends[0].legend_handles}
+    found = records(tiny_run)
+    there = [record for record in found if record["validation_loss_nats"] is not None]
+    for words, key in (
+        ("validation, rows", "validation_loss_nats"),
+        ("within the length of a row", "loss_within_train_len_nats"),
+        ("beyond it", "loss_beyond_train_len_nats"),
+    ):
+        (label,) = (label for label in labels if words in label)
+        lines = [line for line in figure.axes[0].lines if to_hex(line.get_color()) == labels[label]]
+        assert [record[key] for record in there] in [list(line.get_ydata()) for line in lines], label
+    for record in there:
+        (line,) = (line for line in figure.axes[3].lines if list(line.get_ydata()) == record["loss_by_position_nats"])
+        assert labels[f"by position, step {record['step']}"] == to_hex(line.get_color())
+    half = copy_of(tiny_run, tmp_path / "half", found[:3])
+    words = " ".join(str(drawn([half]).get_label()).split())
+    assert f"Training: half, step {found[2]['step']} of {found[-1]['step']}." in words
 
 
 def test_what_an_unfinished_run_has_is_drawn(tiny_run: Path, tmp_path: Path) -> None:

@@ -220,6 +220,12 @@ def test_words_are_explained_and_counted(model: api.Model, documents: dict[str, 
     page = explanation.to_html()
     assert "Which earlier words matter for" in page
     assert page.count("<sup>") == 2 * 2  # a rank behind each word of each selector
+    tokens = re.findall(r'<(?:span|mark) class="token [^>]*>(.*?)</(?:span|mark)>', page)[:12]
+    shown_ranks = {
+        position: int(rank[1]) for position, text in enumerate(tokens) if (rank := re.search("<sup>(.)</sup>", text))
+    }
+    assert shown_ranks == {positions[-1]: rank for rank, positions in enumerate(groups, start=1)}
+    assert any(len(positions) > 1 for positions in groups)
     assert explanation.to_json()["unit"] == "word"
 
 
@@ -232,6 +238,8 @@ def test_scores_of_words_are_one_a_word(model: api.Model, documents: dict[str, s
         assert (rows["group_first"].iloc[0], rows["group_last"].iloc[-1]) == (0, 11)
         texts = windows.texts[int(rows["window_id"].iloc[0])]
         assert "".join(rows["group_text"]) == "".join(texts[:12])
+        assert rows["distance_tokens"].tolist() == [20 - last for last in rows["group_last"]]
+    assert (frame["group_first"] < frame["group_last"]).any()  # else first and last could be exchanged
 
 
 def test_the_page_shades_each_token_by_its_score_and_says_its_distance(model: api.Model) -> None:
@@ -299,3 +307,28 @@ def test_each_number_of_the_page_stands_in_its_column(model: api.Model) -> None:
     assert [name for name, _ in losses] == ["L_short", "L_long"]
     expected = [explanation.window_row[f"loss_{name}_nats"] for name in ("short", "long")]
     np.testing.assert_allclose([float(loss) for _, loss in losses], expected, atol=5.1e-4)
+
+
+def test_facts_and_json_are_those_of_the_window(model: api.Model) -> None:
+    explanation = api.explain(model, HOSTILE * 3, at=150, selectors=["nearest", "kl"], k=[1, 3])
+    row, place = explanation.window_row, encode_text(model.tokenizer, HOSTILE * 3)
+    facts = {
+        "Lengths": f"local 8 + long-range 12 = full 20 tokens, from token {row['start_token']} of the document",
+        "Class of the target": row["target_class"],
+        "Null context": f"text from elsewhere in the same document; long gain {row['null_gain_long_nats']:.3f} nats",
+    }
+    assert place.begins[row["start_token"] + 20] <= 150 < place.ends[row["start_token"] + 20]
+    shown = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", explanation.to_html().replace("\u2212", "-")))
+    assert {name: shown[name] for name in facts} == facts
+    assert facts.items() <= dict(said(explanation)).items()
+    names = ("loss_short_nats", "loss_long_nats", "gain_long_nats", "target_text")
+    value = explanation.to_json()
+    assert [value[name] for name in names] == [row[name] for name in names]
+    assert (value["local_len"], value["full_len"], value["unit"]) == (8, 20, "token")
+    assert (value["offset"], value["null_context"]) == (explanation.offset, "same-document")
+    assert [(entry["selector"], entry["k"]) for entry in value["gains"]] == [
+        ("nearest", 1), ("nearest", 3), ("kl", 1), ("kl", 3),
+    ]  # fmt: skip
+    assert (
+        len({row[name] for name in ("loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats")}) == 4
+    )

@@ -121,6 +121,15 @@ def test_scores_are_those_of_the_table(model: api.Model, windows: api.ChosenWind
     assert one["token_text"].unique().tolist() == [windows.texts[3][5]]
 
 
+def test_another_seed_draws_other_random_scores(model: api.Model, windows: api.ChosenWindows) -> None:
+    """Those of a measurement with this seed, in each of its windows."""
+    frame = api.scores(model, windows, selectors=["random"], seed=5)
+    own = frame.pivot(index="window_id", columns="position", values="score").to_numpy()
+    measured = api.measure(model, windows, selectors=["random"], k=[1], seed=5, resampled_draws=0).selections
+    np.testing.assert_allclose(own, np.stack(measured.query("context == 'real'")["scores"].to_list()), atol=NATS)
+    assert not np.allclose(own, np.reshape(api.scores(model, windows, selectors=["random"])["score"], own.shape))
+
+
 def loss_by_definition(model: api.Model, tokens: Sequence[int], visible: Sequence[int]) -> float:
     """Run the visible tokens alone, at their position IDs."""
     positions = [*sorted(visible), *range(12, 20)]

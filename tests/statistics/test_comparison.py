@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +431,13 @@ def test_three_runs_are_printed_and_written(
     out = write_comparison(subjects, tmp_path / "comparison.html")
     page = out.read_text()
     assert "NOT PAIRED" in page and "default-src" in page
+    shown = " ".join(html.unescape(page).split())
+    for label, words in zip(("weaker", "other"), pairings_words(numbers), strict=True):
+        assert f"<strong>{label} minus pose:</strong> {words}." in shown
+    described = re.findall(r"<dt>(.*?)</dt> <dd>(.*?)</dd>", shown)
+    for (label, words), subject in zip(described, numbers.subjects, strict=True):
+        assert label == subject.label and minus(gate_words(subject.summary)) in words
+    assert "<h1>pose against weaker against other</h1>" in shown
     for subject in numbers.subjects:
         assert minus(gate_words(subject.summary)) in page and minus(beyond_gate_words(subject.summary)) in page
     with pytest.raises(UserError, match="--overwrite"):

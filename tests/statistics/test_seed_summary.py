@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from scipy import stats
 from olmo_sparsity.errors import UserError
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
-from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, read_seeds, seed_rows
+from olmo_sparsity.statistics.several.seed_summary import SeedRow, SeedSummary, _matching_tables, read_seeds, seed_rows
 from olmo_sparsity.statistics.single.measurement import load
 from olmo_sparsity.statistics.single.summary import summarize
 from olmo_sparsity.storage.files import read_json
@@ -42,6 +43,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def numbers(runs: list[Path]) -> SeedSummary:
     return read_seeds(runs)
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds, of whose measurements a test makes one another for a moment."""
+    folder = tmp_path_factory.mktemp("unequal")
+    runs = [made_up_run(folder / f"seed{seed}", seed=seed) for seed in range(2)]
+    for run in runs:
+        made_up_measurement(run, 0.5)
+    return runs
 
 
 def value(estimate: Estimate | None) -> float:
@@ -209,3 +220,30 @@ def test_seeds_with_other_positions_are_not_pooled(tmp_path: Path) -> None:
         read_seeds(runs)
     positions(first, "compact")
     assert read_seeds(runs).mean.setup.positions == "compact"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"checkpoint": {"step": 200, "model_sha256": "seed1"}},
+        {"windows_sha256": "others"},
+        {"tokens_sha256": "others"},
+        {"visibility": "contextual"},
+        {"anchor": {"id": 7, "text": "<bos>"}},
+        {"influence": {"seed": 1}},
+        {"influence": {"k": [1, 2, 4]}},
+        {"context": {"local_len": 4}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_seeds_that_were_measured_otherwise_are_not_pooled(changed: dict[str, Any], unequal: list[Path]) -> None:
+    """At another step of training, on other windows or text, under another definition, or with other settings."""
+    folder = unequal[1] / "influence" / "made-up"
+    manifest = read_json(folder / "manifest.json")
+    sections = ("influence", "context")
+    entries = {name: {**manifest[name], **value} if name in sections else value for name, value in changed.items()}
+    write_manifest(folder, {**manifest, **entries})
+    with pytest.raises(UserError, match="these runs have no measurement with the same windows and settings"):
+        read_seeds(unequal)
+    write_manifest(folder, manifest)
+    assert _matching_tables(unequal) == [run / "influence" / "made-up" for run in unequal]

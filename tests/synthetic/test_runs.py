@@ -241,6 +241,19 @@ def test_the_bridge_counts_what_was_planted(parity_run: Path, tmp_path: Path) ->
         assert point.prediction_recovered.mean == pytest.approx(expected, rel=1e-4)
 
 
+def test_random_tokens_of_the_bridge_follow_the_seed_of_its_sequences(parity_run: Path, tmp_path: Path) -> None:
+    """``influence.seed`` is that of another measurement; with it seeds of ``test_seed`` would get the same random tokens."""
+    config = tiny("pose", hide_tokens=True, bridge_selectors=["random"], test_seed=5)
+    drawn = []
+    for seed in (5, 6):
+        asked = dataclasses.replace(config, influence=dataclasses.replace(config.influence, seed=seed))
+        folder = measure_bridge(asked, parity_run, out=tmp_path / f"seed{seed}")
+        drawn.append(
+            [row.tolist() for row in read_table(folder, "parities")["positions"].to_numpy(zero_copy_only=False)]
+        )
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("changes", [{"test_seed": 77}, {"bridge_selectors": ["random", "kl"]}])
 def test_seeds_that_were_asked_something_else_are_not_averaged(
     parity_run: Path, tmp_path: Path, changes: dict[str, object]

@@ -681,6 +681,26 @@ def test_a_truncated_token_file_or_index_is_refused(data: DataConfig) -> None:
         path.write_bytes(content)
 
 
+def test_a_manifest_that_counts_other_tokens_than_its_files_hold_is_refused(data: DataConfig) -> None:
+    folder = prepare(data)
+    manifest = read_json(folder / "manifest.json")
+    held = len(open_store(folder, "train").tokens)
+    for where in ("", " of train/tokens-00000.bin"):
+        changed = json.loads(json.dumps(manifest))
+        entry = changed["splits"]["train"]
+        (entry["files"][0] if where else entry)["tokens"] += 3
+        write_json(folder / "manifest.json", changed)
+        with pytest.raises(UserError) as refused:
+            open_store(folder, "train")
+        assert str(refused.value) == (
+            f"{folder / 'manifest.json'}: splits.train counts {held + 3:,} tokens{where}, and its files hold {held:,}; delete "
+            f"{folder} and prepare again"
+        )
+        assert open_store(folder, "validation").num_documents > 0
+    write_json(folder / "manifest.json", manifest)
+    assert int(open_store(folder, "train").lengths_G.sum()) == manifest["splits"]["train"]["tokens"] == held
+
+
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_a_link_in_place_of_the_shards_is_one_line(is_finished: bool, shards: DataConfig, tmp_path: Path) -> None:
     folder = prepare(shards)

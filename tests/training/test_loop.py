@@ -26,6 +26,7 @@ from olmo_sparsity.training import loop
 from olmo_sparsity.training.batches import batch_at, row_source
 from olmo_sparsity.training.data import VALIDATION_SEED
 from olmo_sparsity.training.loop import train
+from olmo_sparsity.training.step import build_schedule
 
 
 def assert_equal(a: Any, b: Any) -> None:
@@ -57,6 +58,10 @@ def test_the_loss_falls_and_the_folder_is_complete(tiny_run: Path, tiny_config: 
     rates = [r["learning_rate"] for r in records]
     assert max(rates) == pytest.approx(tiny_config.training.learning_rate)
     assert rates[0] < rates[1] < rates[2] > rates[-1]
+    schedule, highest = build_schedule(tiny_config.training), tiny_config.training.learning_rate
+    assert rates == [
+        schedule.get_lr(highest, step, 12) for step in range(12)
+    ]  # a step has the rate of the steps before it
 
 
 def test_the_same_config_gives_the_same_run_bit_for_bit(tiny_run: Path, tiny_config: Config, tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ def test_it_says_what_was_found_and_what_one_document_cannot_tell(exploration: E
     assert "Gate not assessed: one document is no sample." in page and "No mean is given" in page
 
 
+def test_the_page_says_what_was_measured(exploration: Exploration, record: Record) -> None:
+    said = re.sub(r"\s+", " ", html.unescape(re.sub("<[^>]*>", " ", exploration.to_html())))
+    assert "Targets 131 of the 140 tokens of made <b>up</b>.txt" in said
+    assert "Lengths local 3 + long-range 6 = full 9 tokens" in said
+    assert "Which earlier tokens does each token of made <b>up</b>.txt need?" in said
+    assert said.count("It does not see the target.") == 3 and said.count("unmask-one It sees the target:") == 1
+    words = made_up_exploration([" river"] * 60, groups=True).to_html()
+    assert "Which earlier words does each token of" in words and "k, visible words:" in words
+    assert dict(exploration._facts())["Null context"].startswith("text from elsewhere in the same document")
+
+
 @pytest.mark.parametrize(
     ("long_gain", "words"), [(1e-3, "none of the 131 targets"), (90.0, "half of them need more than 4 tokens")]
 )
@@ -470,6 +481,108 @@ def test_keys_move_and_turn(page: Any, record: Record) -> None:
     for lamp in (*lamps[1:], lamps[0]):  # from the end on to the beginning
         page.locator("#find").press("Enter")
         assert selected() == lamp
+
+
+def k_words(k: float) -> str:
+    return "more than 4" if k == math.inf else str(int(k))
+
+
+@in_browser
+@pytest.mark.parametrize("context", ["real", "null"])
+def test_the_targets_that_are_worth_most_are_listed_with_their_numbers(page: Any, record: Record, context: str) -> None:
+    page.get_by_label(context).check()
+    page.locator("#selector").select_option("attention")
+    worth = np.array(record.contexts[context].kl_short_nats, dtype=float)
+    most = np.argsort(-worth, kind="stable")[:10]
+    listed = page.locator("#largest li")
+    assert [one.split(" token ")[1] for one in listed.all_inner_texts()] == [
+        f"{record.first_target + target}, {nats(worth[target])} nats, smallest sufficient k "
+        f"{k_words(smallest(record, target, 'attention', context))}"
+        for target in most.tolist()
+    ]
+    listed.nth(3).locator("button").click()
+    assert page.locator('[aria-selected="true"]').get_attribute("data-token") == str(record.first_target + most[3])
+
+
+@in_browser
+def test_the_legend_has_a_shade_for_each_number(page: Any) -> None:
+    """The roots of nats, places among the measured k, and doublings of uses: as tokens are shaded."""
+    worth = [0.01, 0.05, 0.25, 1]
+    roots = [math.sqrt(value) for value in worth]
+    wanted: dict[str, tuple[str, list[tuple[str, float, bool]]]] = {
+        "kl": ("Nats, KL(p_all, p_{}):", [(str(of), root, False) for of, root in zip(worth, roots, strict=True)]),
+        "gain": (
+            "Nats, L_short \u2212 L_long:",
+            [
+                (f"{sign}{of}", root, sign != "")
+                for sign in ("", "\u2212")
+                for of, root in zip(worth, roots, strict=True)
+            ],
+        ),
+        "k": ("Smallest sufficient k:", [(of, i / 4, False) for i, of in enumerate(["0", "1", "2", "4", "> 4"])]),
+        "uses": (
+            "Later targets that use it:",
+            [(of, (i + 1) / 4, False) for i, of in enumerate(["1", "2", "4", "8 or more"])],
+        ),
+    }
+    for shade, (title, swatches) in wanted.items():
+        page.locator("#shade").select_option(shade)
+        shown = page.locator("#legend .token").evaluate_all(
+            """all => all.map(t =>
+              [t.textContent, Number(t.style.getPropertyValue("--heat-share")), t.classList.contains("against")])"""
+        )
+        assert [(text, against) for text, _, against in shown] == [(text, against) for text, _, against in swatches]
+        assert [share for _, share, _ in shown] == pytest.approx([share for _, share, _ in swatches], abs=6e-4)
+        assert page.locator("#legend span").first.inner_text() == title
+
+
+@in_browser
+def test_a_screen_reader_hears_what_a_token_needs_and_how_far_it_lies(page: Any, record: Record) -> None:
+    target = a_target(record, lambda t: smallest(record, t, "kl") == 2)
+    number, worth = record.first_target + target, record.contexts["real"].kl_short_nats[target]
+
+    def word(one: int) -> str:
+        return record.texts[one].strip() or ("\u2423" if record.texts[one] else "\u00b7")
+
+    token(page, number).click()
+    needed = "; ".join(f"{word(one)}, {number - one} tokens apart" for one in chosen(record, target, "kl", k=2))
+    said = page.locator("#said")
+    assert said.text_content() == f"{word(number)}: worth {nats(worth)} nats; needs 2 tokens by kl: {needed}"
+    page.keyboard.press("r")
+    users = [
+        record.first_target + other
+        for other in range(record.num_targets)
+        if number in chosen(record, other, "kl", k=smallest(record, other, "kl"))
+    ]
+    using = "; ".join(f"{word(one)}, {one - number} tokens apart" for one in users)
+    times = f"used by {len(users)} later target{'' if len(users) == 1 else 's'} by kl"
+    assert said.text_content() == f"{word(number)}: worth {nats(worth)} nats; {times}{f': {using}' if users else ''}"
+
+
+@in_browser
+@pytest.mark.parametrize(("context", "long"), [("real", "L_long, all tokens"), ("null", "L_long, null context")])
+def test_the_numbers_of_the_panel_have_their_names(page: Any, record: Record, context: str, long: str) -> None:
+    page.get_by_label(context).check()
+    page.locator("#selector").select_option("unmask-one")
+    token(page, record.first_target + 44).click()
+    assert page.locator("#panel .numbers dt").all_inner_texts() == [
+        "worth, KL(p_all, p_{})", "L_short, local tokens alone", long, "long gain", "later targets that use it (unmask-one)",
+    ]  # fmt: skip
+    number = record.first_target + 44
+    uses = sum(
+        number in chosen(record, other, "unmask-one", k=smallest(record, other, "unmask-one", context), context=context)
+        for other in range(record.num_targets)
+    )
+    assert page.locator("#panel .numbers dd").last.inner_text() == str(uses)
+    heads = page.locator("#panel table:not(.tokens)").first.locator("thead th").all_inner_texts()
+    assert heads == ["k", "KL", "loss", "gain", "over random", *["optimism"] * (context == "real")]
+    assert page.locator("#panel .of-a").inner_text() == "unmask-one"
+    k = smallest(record, 44, "unmask-one", context)
+    shown = rows(page, "#panel table.tokens")[: len(chosen(record, 44, "unmask-one", k=k, context=context))]
+    assert [row[:2] for row in shown] == [
+        [str(rank), str(number - one)]
+        for rank, one in enumerate(chosen(record, 44, "unmask-one", k=k, context=context), start=1)
+    ]
 
 
 @in_browser

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_figures import assert_bars
 from made_up import MODEL, PRETRAINED
 from made_up_runs import FULL, made_up_measurement, made_up_run, state_row
 from matplotlib.figure import Figure
@@ -116,7 +117,11 @@ def test_each_line_of_the_figure_is_what_its_label_says(found: Hypothesis) -> No
         "foreign text": [third.null_gain_nats.mean for third in own.thirds],
         "ceiling": [third.ceiling_gain_nats.mean for third in own.thirds if third.ceiling_gain_nats is not None],
     }
+    names = {"pose-seed0": "gain_nats", "foreign text": "null_gain_nats", "ceiling": "ceiling_gain_nats"}
+    for container in left.containers:
+        assert_bars(container, [getattr(third, names[str(container.get_label())]) for third in own.thirds])
     (shares,) = right.containers
+    assert_bars(shares, [third.share_of_ceiling for third in of_ceiling.thirds if third.share_of_ceiling is not None])
     assert list(shares.lines[0].get_ydata()) == [  # type: ignore[union-attr]
         third.share_of_ceiling.mean for third in of_ceiling.thirds if third.share_of_ceiling is not None
     ]

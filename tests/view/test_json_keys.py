@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional, get_type_hints
 
 import pytest
 from made_up import CONTEXTUAL, MODEL, made_up_tables
 from made_up_runs import four_way_runs
+from numbered import numbered_summary
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.intervals.estimate import Estimate
@@ -35,12 +35,6 @@ from olmo_sparsity.view.as_json import (
 )
 
 WORDS = ("source", "split", "run", "run_id")
-
-
-def numbered(values: Iterator[int]) -> Estimate:
-    """Return an estimate none of whose numbers another one has."""
-    mean = float(next(values))
-    return Estimate(mean, mean - 0.25, mean + 0.25, mean / 1000)
 
 
 def estimate_json(estimate: Optional[Estimate]) -> Optional[dict[str, Any]]:
@@ -67,26 +61,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def summary(tables: Path) -> Summary:
     """A summary whose every number is another one."""
-    values = itertools.count(1)
-    found = summarize(load(tables))
-    selections = tuple(
-        dataclasses.replace(
-            selection,
-            **{name: numbered(values) for name in SELECTION_QUANTITIES},
-            figure4=type(selection.figure4)(*(numbered(values) for _ in dataclasses.fields(selection.figure4))),
-            mean_tokens=next(values) + 0.5,
-            all_visible_share=next(values) / 10**5,
-        )
-        for selection in found.selections
-    )
-    return dataclasses.replace(
-        found,
-        **{name: numbered(values) for name in WINDOW_QUANTITIES},
+    return numbered_summary(
+        summarize(load(tables)),
+        itertools.count(1),
         **{name: name.upper() for name in WORDS},
-        selections=selections,
-        num_windows=next(values),
-        num_documents=next(values),
-        overlap_percent=next(values) / 7,
         gate="passed",
         beyond_gate="failed",
         is_fragile=True,

@@ -89,6 +89,24 @@ def test_the_rank_stands_behind_the_word(tmp_path: Path) -> None:
     assert groups == "the[2] focused[2,1] [1:degree.]\u21b5They\u2019ll ab"
 
 
+def test_the_stronger_the_score_the_stronger_the_colour(tables: Path) -> None:
+    """Of the scores 9, 6, 3 and 0 each chosen token has a colour of its own, from strong to weak."""
+    (excerpt,) = read_excerpts(tables, [5])
+    choice = Choice([4, 2, 0, 6], [1, 2, 3, 4], [3.0, 1.0, 6.0, 1.0, 9.0, 1.0, 0.0, *[0.0] * 5], [4], [1.0], [1.0])
+    excerpt = dataclasses.replace(excerpt, selections={("kl", "real"): choice})
+    window = one_window.ShownWindow(excerpt, "kl", False, "real", 4, [4], "token", "hidden", 8, "made up")
+    line = one_window._coloured_line(window)
+    colours = {
+        line.plain[span.start : span.end]: str(span.style).rpartition(" ")[2]
+        for span in line.spans
+        if " on " in str(span.style)
+    }
+    words = [excerpt.token_texts[position].strip() for position in (6, 0, 2, 4)]
+    assert [colours[word] for word in words] == list(one_window.HEAT)
+    brightness = [sum(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in one_window.HEAT]
+    assert brightness == sorted(brightness, reverse=True)
+
+
 def test_no_color_means_marks(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     said = shown(tables, coloured=True)

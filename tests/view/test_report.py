@@ -36,6 +36,7 @@ from olmo_sparsity.storage.files import read_json
 from olmo_sparsity.storage.manifests import write_manifest
 from olmo_sparsity.tables.checksums import write_parquet
 from olmo_sparsity.tables.reading import read_table
+from olmo_sparsity.text.target_classes import CLASSES
 from olmo_sparsity.view.as_json import (
     selection_json,
 )
@@ -43,7 +44,7 @@ from olmo_sparsity.view.comparison_page import write_comparison
 from olmo_sparsity.view.excerpts import choose_windows, read_excerpts, shown_first
 from olmo_sparsity.view.figure_scripts import figure_script
 from olmo_sparsity.view.pages import minus
-from olmo_sparsity.view.report import SCRIPTS, default_out, write_report
+from olmo_sparsity.view.report import SCRIPTS, _facts, default_out, write_report
 from olmo_sparsity.view.report_answer import answer
 from olmo_sparsity.view.report_data import OF_FIGURE4, SCORE_STEPS, page_json, read_report
 from olmo_sparsity.view.result_table import Cell, Column, ResultTable
@@ -383,8 +384,27 @@ def test_a_sample_is_drawn_by_a_rule(tables: dict[str, Path], pages: dict[str, P
     data = data_of(pages["sample"])
     assert [w["id"] for w in data["windows"] if w["group"] == "sample"] == sample
     assert [w["id"] for w in data["windows"] if w["group"] == "largest"] == largest
-    assert "drawn at random (seed 0)" in re.sub(r"\s+", " ", pages["sample"].read_text())
+    said = re.sub(r"\s+", " ", pages["sample"].read_text())
+    assert "30 of the 90 windows, drawn at random (seed 0); Figure 4 shows the same windows." in said
+    assert (
+        "A separate group holds the 10 other windows with the largest long gains. They are not a fair sample." in said
+    )
+    options = re.findall(r'<option value="(sample|largest)">(.*?)</option>', said)
+    assert options == [("sample", "random sample (30)"), ("largest", "largest long gains (10)")]
+    everything = re.sub(r"\s+", " ", pages["all"].read_text())
+    assert "All 90 windows that were measured." in everything and "A separate group" not in everything
     assert choose_windows(measurement, 90, num_largest=10, seed=0) == (list(range(90)), [])
+
+
+def test_each_class_of_the_page_is_defined(tables: dict[str, Path], pages: dict[str, Path]) -> None:
+    (defined,) = re.findall(
+        r"<summary>What the classes are</summary>(.*?)</details>", pages["all"].read_text(), re.DOTALL
+    )
+    found = {
+        html.unescape(name): html.unescape(words) for name, words in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", defined)
+    }
+    assert list(found) == sorted(set(read(tables["passed"]).measurement.windows["target_class"]))
+    assert found == {name: CLASSES[name] for name in found} and len(set(found.values())) == len(found) > 2
 
 
 def test_the_samples_mean_is_no_better_than_that_of_all(tables: dict[str, Path]) -> None:
@@ -405,6 +425,59 @@ def test_what_is_shown_first_does_not_see_the_target(tables: dict[str, Path]) ->
     assert first_of(*ALL_SELECTORS) == "kl"
     assert first_of("unmask-one", "random", "attention") == "attention"
     assert first_of("unmask-one", "random") == "unmask-one"
+
+
+def test_the_largest_long_gains_are_the_highest_not_the_farthest_from_0(tables: dict[str, Path]) -> None:
+    measurement = read(tables["passed"]).measurement
+    gains = -3.0 * measurement.windows["gain_long_nats"]
+    turned = dataclasses.replace(measurement, windows=measurement.windows.assign(gain_long_nats=gains))
+    sample, largest = choose_windows(turned, 30, num_largest=4, seed=2)
+    others = turned.windows[~turned.windows["window_id"].isin(sample)]
+    assert largest == others.nlargest(4, "gain_long_nats")["window_id"].tolist()
+    assert -others["gain_long_nats"].min() > others["gain_long_nats"].max()
+
+
+def test_seed_and_number_of_windows_reach_the_page(tables: dict[str, Path]) -> None:
+    """Five windows are left beside a sample of 85, so the group of the largest gains has five."""
+    measured = read(tables["passed"])
+    found = page_json(read_report(measured, num_windows=85, seed=3))
+    expected, largest = choose_windows(measured.measurement, 85, num_largest=10, seed=3)
+    assert found["sample"] == {"seed": 3, "num_sample": 85, "num_largest": 5, "all": False}
+    assert [window["id"] for window in found["windows"]] == expected + largest
+    assert expected != choose_windows(measured.measurement, 85, num_largest=10, seed=0)[0]
+
+
+def test_facts_are_those_of_the_manifest(tables: dict[str, Path]) -> None:
+    measured = read(tables["passed"])
+    entries = {
+        "num_parameters": 1_234_567, "checkpoint": {"step": 4321}, "influence": {"seed": 11, "windows_seed": 12},
+        "environment": {"commit": "abcdef" * 7, "olmo_sparsity": "9.8"},
+    }  # fmt: skip
+
+    def facts(**influence: Any) -> dict[str, str]:
+        manifest = {**measured.measurement.manifest, **entries, **({"influence": influence} if influence else {})}
+        return dict(
+            _facts(
+                dataclasses.replace(measured, measurement=dataclasses.replace(measured.measurement, manifest=manifest))
+            )
+        )
+
+    found = facts()
+    assert (found["run"], found["tables"], found["model"]) == ("made-up", "0", "1.23M parameters, 4,321 steps")
+    assert found["seed of the windows"] == "12" and "seed of the null contexts" not in found
+    assert found["measured by"] == "olmo-sparsity 9.8, commit abcdefabcdef"
+    assert facts(seed=5, sampling="given")["seed of the null contexts"] == "5" and "overlap with training" not in found
+    unknown = dataclasses.replace(measured, summary=dataclasses.replace(measured.summary, overlap_percent=None))
+    assert dict(_facts(unknown))["overlap with training"] == "not known"
+
+
+def test_terms_name_the_lengths_of_the_measurement(pages: dict[str, Path]) -> None:
+    """20 tokens, of which 8 are local and 12 long-range; rows of 8, and of 14 where they are longer."""
+    for which, row in (("all", 8), ("selection", 14)):
+        said = words_of(pages[which])
+        assert "20 consecutive tokens of one document, and the token after them, the target." in said
+        assert "The last 8 tokens are the local context, which the model always sees; the 12 before them" in said
+        assert f"The loss with the last {row} tokens visible, as many as a training row has, minus L_long" in said
 
 
 def test_hostile_text_stays_text(pages: dict[str, Path]) -> None:
@@ -871,6 +944,59 @@ def test_numbers_windows_and_citation_are_saved_without_a_network(
 
 
 @in_browser
+@pytest.mark.parametrize(("which", "shown"), [("signed", 90), ("sample", 30)])
+def test_saved_windows_have_each_number_in_its_column(
+    opened: Any, tables: dict[str, Path], which: str, shown: int
+) -> None:
+    """Every column of every window that is listed, from the rows of the tables."""
+    of = tables["passed" if which == "sample" else which]
+    windows = {row["window_id"]: row for row in read_table(of, "windows").to_pylist()}
+    gains = {
+        (row["window_id"], f"gain_{row['selector']}_{row['context']}_k{k}_nats"): gain
+        for row in read_table(of, "selections").to_pylist()
+        if row["context"] in ("real", "null")
+        for k, gain in zip(row["k"], row["gain_sparse_nats"], strict=True)
+    }
+    page = opened(which)
+    with page.expect_download() as download:
+        page.locator("#save-windows").click()
+    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
+    assert len(rows) == shown
+    of_window = ["loss_short_nats", "loss_long_nats", "gain_long_nats", "null_gain_long_nats"]
+    words = ["window_id", "document", "weight", "class", "group"]
+    assert list(rows[0])[:9] == [*words, *of_window] and set(list(rows[0])[9:]) == {name for _, name in gains}
+    for found in rows:
+        window_id = int(found["window_id"])
+        window = windows[window_id]
+        assert [found[name] for name in ("document", "class", "group")] == [
+            window["doc_id"], window["target_class"], "sample",
+        ]  # fmt: skip
+        assert float(found["weight"]) == pytest.approx(window["weight"], rel=1e-3)
+        expected = [window[name] for name in of_window] + [gains[window_id, name] for name in list(found)[9:]]
+        assert [float(found[name]) for name in list(found)[5:]] == pytest.approx(expected, abs=6e-5)
+
+
+@in_browser
+@pytest.mark.parametrize(("selector", "k"), [("unmask-one", 2), ("kl", 1), ("random", 8)])
+def test_the_words_below_figure4_have_each_number_under_its_name(
+    opened: Any, tables: dict[str, Path], selector: str, k: int
+) -> None:
+    page = opened("signed", address=f"#selector={selector}&k={k}")
+    entry = read(tables["signed"]).summary.at(selector, "real", k)
+    expected = {"excess gain": entry.excess_gain_nats}
+    if entry.corrected_gain_nats is not None:
+        expected |= {"optimism": entry.optimism_nats, "corrected gain": entry.corrected_gain_nats}
+    if selector == "kl":
+        expected["gain over random, real context"] = entry.gain_over_random_nats
+    said = page.locator("#figure4-words").inner_text()
+    found = re.findall(r"(?:, the |; )([a-z][a-z ,]*): (\S+ \[\S+ \S+\]) nats", said)
+    assert found == [(name, printed(value)) for name, value in expected.items()]
+    assert said.startswith("All 90 windows. Real minus null context, the excess gain: ")
+    assert said.endswith(". Each side has a range of its own.")
+    assert page.locator("#k-shown").inner_text() == f"{k} of 12"
+
+
+@in_browser
 def test_figure4_has_a_range_for_each_side_and_a_shared_one(page: Any) -> None:
 
     def ticks() -> list[list[str]]:
@@ -993,6 +1119,54 @@ def test_each_panel_of_figure4_has_the_gains_of_its_own_context(opened: Any, tab
         assert f"slope {slopes[0]} (ordinary), {slopes[1]} (total least squares)" in panel["said"]
         assert f"correlation {interval(selection.figure4.correlation)}".replace("-", "\u2212") in panel["said"]
         assert f"mean sparse gain {interval(selection.gain_sparse_nats, 3)}".replace("-", "\u2212") in panel["said"]
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("selector", "group", "verdict_of", "score"),
+    [
+        (
+            "attention",
+            "Does not see the target",
+            "Does not see the target: its gain over random has no optimism.",
+            "attention that the last token pays",
+        ),
+        (
+            "unmask-one",
+            "Sees the target: part of its gain is optimism",
+            "Sees the target: part of its gain is optimism; read the corrected gain.",
+            "how far the loss of the",
+        ),
+        ("random", "Controls: select nothing", "Selects nothing: a control.", "control: a random number."),
+    ],
+)
+def test_a_note_says_of_which_kind_a_selector_is(
+    page: Any, selector: str, group: str, verdict_of: str, score: str
+) -> None:
+    page.locator("#selector").select_option(selector)
+    assert page.locator("#selector-note").inner_text().startswith(f"{verdict_of} Score: {score}")
+    groups = page.locator("#selector optgroup").evaluate_all(
+        "all => Object.fromEntries(all.map(g => [g.label, [...g.children].map(o => o.value)]))"
+    )
+    assert [label for label, names in groups.items() if selector in names] == [group]
+
+
+@in_browser
+@pytest.mark.parametrize("context", ["real", "null"])
+def test_a_point_that_is_hovered_says_its_gains_and_its_words(
+    opened: Any, tables: dict[str, Path], context: str
+) -> None:
+    page = opened("signed", address="#selector=unmask-one&k=2")
+    (window,) = (row for row in read_table(tables["signed"], "windows").to_pylist() if row["window_id"] == 7)
+    gain = read(tables["signed"]).measurement.gains["unmask-one", context, 2].loc[7]
+    figure = page.locator("#figure4 figure").nth(["real", "null"].index(context))
+    figure.locator('circle[data-window="7"]').dispatch_event("mouseenter")
+    said = figure.locator(".tip").inner_text()
+    assert said.startswith(f"Window 7, {window['target_class']}")
+    long = window["gain_long_nats" if context == "real" else "null_gain_long_nats"]
+    numbers = re.search(r"sparse (\S+), long (\S+) nats$", said)
+    assert numbers is not None and [number_in(one) for one in numbers.groups()] == pytest.approx([gain, long], abs=6e-4)
+    assert "".join(window["token_texts"][-6:]) + " \u25b8 end" in said.replace("\u25b8", "\u25b8 ").replace("  ", " ")
 
 
 @in_browser

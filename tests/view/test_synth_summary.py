@@ -8,8 +8,10 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from drawn_figures import words_on
+from drawn_figures import assert_bars, words_on
 from made_up_answers import LENGTH, Accuracies, made_up_answers
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from typer.testing import CliRunner
 
 from analysis import inside_and_beyond as figure_of_twin
@@ -98,6 +100,14 @@ def test_the_words_follow_the_intervals(tmp_path: Path, pose: Accuracies, said: 
     assert len(re.findall("predict", output)) == 1
 
 
+def dots_of(axis: Axes, num_cells: int) -> list[list[list[float]]]:
+    """Return the heights of the dots of each place and number of planted values, in the order in which they were drawn."""
+    dots = [
+        [float(y) for _, y in points.get_offsets()] for points in axis.collections if isinstance(points, PathCollection)
+    ]
+    return [dots[:num_cells], dots[num_cells:]]
+
+
 def test_each_panel_shows_the_accuracies_of_its_title(runs: list[Path]) -> None:
     twin = read(runs)
     drawn = figure_of_twin.draw_inside_and_beyond(twin)
@@ -107,12 +117,20 @@ def test_each_panel_shows_the_accuracies_of_its_title(runs: list[Path]) -> None:
         inside, beyond = (list(container.lines[0].get_ydata()) for container in axis.containers)  # type: ignore[union-attr]
         assert inside == [cell.inside.mean for cell in cells]
         assert beyond == [cell.beyond.mean for cell in cells]
+        for place, container, dots in zip(
+            ("inside", "beyond"), axis.containers, dots_of(axis, len(cells)), strict=True
+        ):
+            assert_bars(container, [getattr(cell, place) for cell in cells])
+            assert dots == [list(getattr(cell, f"{place}_of_seeds")) for cell in cells]
         assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "4"]
         (chance,) = [line for line in axis.lines if line.get_linestyle() == ":"]
         assert set(chance.get_ydata()) == {0.25}  # type: ignore[arg-type]
         (grey,) = axis.patches
         assert (grey.get_x(), grey.get_width()) == (-0.5, 2)  # k = 1 and 2 of training
     assert "Grey: numbers of values that training had." in words_on(drawn.figure)
+    looks = {line.get_label(): line.get_color() for line in drawn.figure.legends[0].legend_handles}
+    colours = [container.lines[0].get_color() for container in drawn.figure.axes[0].containers]  # type: ignore[union-attr]
+    assert [looks["values inside the row"], looks["values beyond the row"]] == colours and len(set(colours)) == 2
     plt.close("all")
 
 

@@ -526,3 +526,27 @@ def test_an_optimism_of_random_choices_on_either_side_of_0_is_named(passed: Summ
     assert "the intervals of their optimism hold 0, as they must" in selection_words(held)
     words = selection_words(planted(held, "random", k=4, optimism_nats=off))
     assert "the interval of the optimism of random at k = 4 does not hold 0." in words and "as they must" not in words
+    all_tokens = selection_words(dataclasses.replace(held, optimism_all_nats=off))
+    assert "the interval of the optimism of all tokens does not hold 0." in all_tokens
+
+
+def test_a_placebo_above_0_is_named(passed: Summary) -> None:
+    """The corrected gain under the null context; under the real one it is what a measurement hopes for."""
+    held = planted(passed, "random", context="null", corrected_gain_nats=UNCLEAR)
+    for name in held.seeing_selectors:
+        held = planted(held, name, context="null", corrected_gain_nats=LOSS)
+        held = planted(held, name, corrected_gain_nats=CLEAR)
+    assert "placebo" not in selection_words(held)
+    selector = held.seeing_selectors[0]
+    above = planted(held, selector, k=4, context="null", corrected_gain_nats=CLEAR)
+    words = selection_words(planted(above, "random", k=1, context="null", corrected_gain_nats=CLEAR))
+    assert (
+        f"The placebo of {selector} at k = 4, random at k = 1 is above 0, so not all of the corrected gain need"
+        in words
+    )
+
+
+def test_calibration_is_the_entropy_minus_the_loss(passed: Summary) -> None:
+    calibrated = dataclasses.replace(passed, calibration_nats=Estimate(0.1234, -0.2345, 0.3456, 0.1))
+    assert "its entropy minus its loss is 0.123 [-0.234, 0.346] nats." in selection_words(calibrated)
+    assert "calibrated" not in selection_words(dataclasses.replace(passed, calibration_nats=None))

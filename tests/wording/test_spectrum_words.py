@@ -107,6 +107,28 @@ def test_the_row_is_mentioned_where_it_is_known(measured: Measured) -> None:
     assert "row" not in none and none.startswith("40% [40, 40] of the targets need no long-range token:")
 
 
+def test_shares_under_the_null_context_are_those_of_the_null_context(measured: Measured) -> None:
+    of_real = spectra_of((1, 2, 2), (4, 4, 4), row_k=2)
+    of_null = [
+        curve_at("kl", "null", None),
+        curve_at("nearest", "null", (1, 1, 2)),
+        curve_at("random", "null", (2, 4, 4)),
+    ]
+    both = replace(of_real, by_curve=of_real.by_curve | {spectrum.curve: spectrum for spectrum in of_null})
+    none, needed, reaction = spectrum_sentences(both, measured.summary)
+    assert none.startswith("40% [40, 40] of the targets need no long-range token:")
+    assert "of the full context (null context: 30% [20, 40])." in none
+    assert "60% [60, 60] need tokens beyond the training row: the last 8, as many" in none
+    assert "do not suffice (null context: 5% [5, 5]);" in none
+    assert needed.startswith(
+        "90% of the targets need at most 2 [1, 2] chosen by kl, at most 4 [4, 4] nearest ones, at most 8"
+    )
+    assert (
+        "under the null context 90% need more than 8 chosen by kl, at most 1 [1, 2] nearest ones, at most 4 [2, 4] random ones."
+        in reaction
+    )
+
+
 def test_r_of_k_stands_beside_unless_the_gate_failed(measured: Measured) -> None:
     def reaction(summary: Summary) -> str:
         return spectrum_sentences(spectra_of((2, 2, 2), (8, 8, 8)), summary)[2]

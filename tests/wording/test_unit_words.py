@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from drawn_figures import FIGURES, figures_of, read, words_on
-from made_up import CONTEXTUAL, PRETRAINED, made_up_tables
+from made_up import CONTEXTUAL, KS, PRETRAINED, made_up_tables
 
 from olmo_sparsity.records.selectors import MAIN_SELECTORS
 from olmo_sparsity.statistics.single.measurement import load
@@ -69,6 +69,22 @@ def test_sentences_count_entries_under_contextual_alone(folders: dict[Visibility
     assert (units_words(hidden), k_counts_words(hidden)) == ("", "")
     assert (units_words(contextual), k_counts_words(contextual)) == (ENTRY_WORDS, "k counts entries")
     assert ENTRY_WORDS in blind_caption(contextual)
+
+
+def test_tokens_of_groups_are_those_of_their_selector_context_and_k(folders: dict[Visibility, Path]) -> None:
+    """No two choices have as many tokens, nor the same share of windows that they show whole."""
+    summary = summarize(load(folders["hidden"]))
+    numbered = {
+        of.key: dataclasses.replace(of, mean_tokens=i + 1.25, all_visible_share=i / 1000)
+        for i, of in enumerate(summary.selections)
+    }
+    words = units_words(dataclasses.replace(summary, unit="word", selections=tuple(numbered.values())))
+    for k, one in ((1, "one word"), (8, "8 words")):
+        own, random = numbered["kl", "real", k].mean_tokens, numbered["random", "real", k].mean_tokens
+        assert f"; {one} of kl: {own:.1f} tokens on average ({random:.1f} of random)" in words
+    assert "; 12 long-range tokens in all." in words
+    shares = ", ".join(f"{numbered['kl', 'real', k].all_visible_share:.1%} at k = {k}" for k in KS)
+    assert words.endswith(f"have no more than k words, so that J_k is all of the long context: {shares}.")
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES))

@@ -1,0 +1,137 @@
+"""Every option of the commands that measure reaches what the command calls; nothing is measured here."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import made_up_text
+
+from olmo_sparsity.cli.app import app
+from olmo_sparsity.config import Config
+from olmo_sparsity.measure.work import WHOLE, Share
+
+TABLES, RUN, FOUND = Path("tables"), Path("runs/tiny"), "explaining.explain_found"
+
+
+@pytest.fixture
+def calls(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What was called, with its arguments; the commands run beside a trained run and a text."""
+    found: list[tuple[Any, ...]] = []
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tiny").symlink_to(tiny_run)
+    (tmp_path / "letter.txt").write_text(made_up_text(np.random.default_rng(5), 80), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    def replace(module: str, name: str, result: Any) -> None:
+        def probe(*args: Any, **given: Any) -> Any:
+            found.append((name, *args, given))
+            return result
+
+        monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.{module}"), name, probe)
+
+    for module, name, printing in (
+        ("measure.influence", "measure", "print_summary"),
+        ("measure.validation", "validate", "print_detection"),
+        ("measure.context_curve", "measure_context_curve", "print_curve"),
+    ):
+        replace(module, name, TABLES)
+        replace("view.console", printing, None)
+    monkeypatch.setattr("olmo_sparsity.cli.measuring.finish_share", lambda tables, share: share.count == 1)
+    return found
+
+
+def invoke(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["olmo-sparsity", *line.split()])
+    app(standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "printing", "printed"),
+    [
+        ("influence --seed 77", "measure", "print_summary", {}),
+        ("validate --json", "validate", "print_detection", {"as_json": True}),
+        ("validate", "validate", "print_detection", {"as_json": False}),
+        ("context-curve", "measure_context_curve", "print_curve", {}),
+    ],
+)
+def test_options_reach_what_measures(
+    command: str,
+    name: str,
+    printing: str,
+    printed: dict[str, Any],
+    calls: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables that were measured are printed, where they are complete."""
+    invoke(f"{command} --run runs/tiny --out there --overwrite influence.batch_tokens=12345", monkeypatch)
+    invoke(f"{command} --run runs/tiny --shard 2/3", monkeypatch)
+    (first, config, run, given), (second, *what), (third, other, _, in_parts) = calls
+    assert (first, second, third) == (name, printing, name)
+    assert isinstance(config, Config) and config.influence.batch_tokens == 12345 != other.influence.batch_tokens
+    assert ("--seed" in command) == (config.influence.seed == 77)
+    assert (run, given) == (RUN, {"out": Path("there"), "overwrite": True, "share": WHOLE})
+    assert what == [TABLES, printed]
+    assert in_parts == {"out": None, "overwrite": False, "share": Share(2, 3)}
+
+
+class Shown:
+    """Stands for what was explained or explored."""
+
+    found, gate = "what was found", "what one document cannot tell"
+
+    def __init__(self) -> None:
+        self.saved: list[tuple[Path, bool]] = []
+
+    def to_json(self) -> dict[str, str]:
+        return {"shown": "here"}
+
+    def save_html(self, page: Path, *, overwrite: bool) -> Path:
+        self.saved.append((page, overwrite))
+        return page
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("command", "replaced", "page", "chosen"),
+    [
+        ("explore --out page.html --k 4", "exploring.explore", Path("page.html"), {"k": [1, 2, 4], "seed": None}),
+        ("explore --seed 5 --k 1,3", "exploring.explore", Path("runs/tiny/explore/letter.html"), {"k": [1, 3], "seed": 5}),
+        ("explain --json --html page.html --at 200 --seed 6", FOUND, Path("page.html"), {"k": None, "seed": 6}),
+        ("explain --json --html page.html --at 200 --k 2", FOUND, Path("page.html"), {"k": [1, 2], "seed": None}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_options_reach_what_explains(
+    command: str,
+    replaced: str,
+    page: Path,
+    chosen: dict[str, Any],
+    overwrite: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown, given = Shown(), {}
+
+    def probe(*_: Any, **named: Any) -> Shown:
+        given.update(named)
+        return shown
+
+    module, _, name = replaced.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(f"olmo_sparsity.api.{module}"), name, probe)
+    invoke(
+        f"{command} --run runs/tiny --text letter.txt --selector greedy --selector kl{' --overwrite' * overwrite}",
+        monkeypatch,
+    )
+    assert {key: given[key] for key in ("k", "seed", "source")} == {**chosen, "source": "letter.txt"}
+    assert list(given["selectors"]) == ["greedy", "kl"]
+    assert shown.saved == [(page, overwrite)]
+    out = capsys.readouterr().out
+    if "--json" in command:
+        assert out.split() == ["{", '"shown":', '"here"', "}"]
+    else:
+        assert out == f"What was found; the page is {page}\nwhat one document cannot tell\n"

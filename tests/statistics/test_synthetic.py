@@ -1,0 +1,156 @@
+"""Accuracies and the bridge from made-up tables: each number from the columns of the rows, no two of which are alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from olmo_sparsity.measure.synthetic_accuracy import Cell, _answer_rows
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.synthetic import Accuracy, Setting, predicted_accuracy, read_accuracies, read_bridge
+from olmo_sparsity.storage.manifests import write_manifest
+from olmo_sparsity.synthetic.evaluation import Responses
+from olmo_sparsity.tables.parts import write_part
+from olmo_sparsity.tables.schemas import schemas_of
+from olmo_sparsity.wording.synthetic_tasks import accuracy_lines, bridge_lines
+
+NUM = 60
+CELLS = [(8, 2), (8, 3), (16, 2)]
+SETTING = Setting("parity", False, "pose", 3, (4, 9), 32, hide_tokens=True, modulus=4, background="text", num_chunks=3)
+
+
+def written(folder: Path, kind: str, table: str, rows: list[dict[str, Any]], *, seed: int = 5) -> Path:
+    """Write the tables of a run of ``SETTING``."""
+    manifest: dict[str, Any] = {
+        "kind": kind, "status": "complete", "run_id": "0", "run": "made-up", "training_seed": seed, "num_parts": 1,
+        "num_windows": len(CELLS) * NUM, "context": {"max_position": SETTING.max_position, "num_long_range": 16},
+        **{name: value for name, value in dataclasses.asdict(SETTING).items() if name != "max_position"},
+    }  # fmt: skip
+    content = pa.Table.from_pylist(rows, schema=schemas_of(manifest)[table])
+    write_part(folder, table, part=0, content=content, metadata={"run_id": "0"})
+    write_manifest(folder, manifest)
+    return folder
+
+
+def value(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.mean
+
+
+@pytest.fixture(scope="module")
+def parities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+    """A bridge whose long gain is above 0 but for the longest prompts."""
+    rng, rows = np.random.default_rng(0), []
+    for number, (length, k) in enumerate(CELLS):
+        for w in range(NUM):
+            short = rng.uniform(1.0, 2.0)
+            gain = rng.normal(0.6 if length == 8 else 0.0, 0.2)
+            for selector, share in (("kl", 0.8), ("random", 0.1)):
+                rows.append(
+                    {
+                        "window_id": number * NUM + w, "length_tokens": length, "sparsity": k, "selector": selector,
+                        "planted_positions": list(range(k)), "positions": list(range(k)),
+                        "num_found": int(rng.integers(0 if selector == "random" else 1, k + 1)),
+                        "right": bool(rng.random() < 0.7), "loss_short_nats": short, "loss_long_nats": short - gain,
+                        "loss_sparse_nats": short - share * gain - rng.normal(0, 0.05),
+                        "loss_planted_nats": short - 0.9 * gain - rng.normal(0, 0.05),
+                        "kl_short_nats": rng.gamma(2.0, 0.2), "kl_sparse_nats": rng.gamma(2.0, 0.2 * (1 - share)),
+                    }
+                )  # fmt: skip
+    return written(tmp_path_factory.mktemp("bridge") / "tables", "bridge", "parities", rows), pd.DataFrame(rows)
+
+
+def test_each_number_of_the_bridge_is_of_its_columns(parities: tuple[Path, pd.DataFrame]) -> None:
+    folder, frame = parities
+    points = read_bridge([folder])
+    assert [(point.length, point.k, point.selector) for point in points] == [
+        (length, k, selector) for length, k in CELLS for selector in ("kl", "random")
+    ]
+    for point in points:
+        rows = frame[
+            (frame.length_tokens == point.length) & (frame.sparsity == point.k) & (frame.selector == point.selector)
+        ]
+        long, sparse, planted = (
+            (rows.loss_short_nats - rows[f"loss_{name}_nats"]).sum() for name in ("long", "sparse", "planted")
+        )
+        assert point.setting == SETTING
+        assert value(point.right) == pytest.approx(rows.right.mean())
+        assert value(point.found) == pytest.approx(rows.num_found.sum() / (NUM * point.k))
+        assert value(point.found_all) == pytest.approx((rows.num_found == point.k).mean())
+        assert value(point.prediction_recovered) == pytest.approx(
+            1 - rows.kl_sparse_nats.sum() / rows.kl_short_nats.sum()
+        )
+        assert point.found_by_chance == point.k / point.length
+        if point.length == 16:
+            assert point.recovered_fraction is point.recovered_by_planted is None
+        else:
+            assert value(point.recovered_fraction) == pytest.approx(sparse / long, rel=1e-5)
+            assert value(point.recovered_by_planted) == pytest.approx(planted / long, rel=1e-5)
+
+
+def test_the_lines_of_the_bridge_have_each_number_under_its_name(parities: tuple[Path, pd.DataFrame]) -> None:
+    points = read_bridge([parities[0]])
+    title, *lines = bridge_lines(points)
+    assert (
+        title
+        == "sum modulo 4 in text without a scratchpad, positions pose, K_train = 3: planted bits found, R(k), D(k)"
+    )
+    for line, point in zip(lines, points, strict=True):
+
+        def words(estimate: Estimate | None) -> str:
+            if estimate is None:
+                return "none"
+            ends = "" if estimate.bounds is None else " [{:.2f}, {:.2f}]".format(*estimate.bounds)
+            return f"{estimate.mean:.2f}{ends}"
+
+        assert line == (
+            f"  {point.length} tokens, k = {point.k}, {point.selector}: found {words(point.found)} (by chance "
+            f"{point.k / point.length:.2f}), R {words(point.recovered_fraction)}, D {words(point.prediction_recovered)}, "
+            f"accuracy {words(point.right)}"
+        )
+    assert "R none" in lines[-1] and "R none" not in lines[0]
+
+
+def responses(num: int = NUM) -> Responses:
+    """Responses of two tokens, of which some have wrong tokens, some wrong position IDs, some both."""
+    true_WK, true_ids_WK = np.tile([[3, 4]], (num, 1)), np.tile([[9, 10]], (num, 1))
+    tokens_WK, ids_WK = true_WK.copy(), true_ids_WK.copy()
+    tokens_WK[: num // 4, 1] = 5
+    ids_WK[num // 6 : num // 2, 0] = 1
+    return Responses(tokens_WK=tokens_WK, true_tokens_WK=true_WK, ids_WK=ids_WK, true_ids_WK=true_ids_WK)
+
+
+def test_a_right_token_at_a_wrong_position_is_no_right_response(tmp_path: Path) -> None:
+    """From responses to rows, accuracies and lines: 1/4 have wrong tokens, 1/2 wrong tokens or positions."""
+    rows, seeds = [], []
+    for number, (length, k) in enumerate(CELLS):
+        rows += _answer_rows(Cell(length, k, None, number * NUM), np.arange(NUM), responses(), predicted=True)
+    for seed in (5, 6):
+        changed = [{**row, "right": row["right"] and (seed == 5 or row["window_id"] % 3 > 0)} for row in rows]
+        seeds.append(written(tmp_path / f"seed{seed}", "synthetic", "answers", changed, seed=seed))
+    assert [row["tokens_right"] for row in rows[:NUM]] == [w >= NUM // 4 for w in range(NUM)]
+    assert [row["positions_right"] for row in rows[:NUM]] == [not NUM // 6 <= w < NUM // 2 for w in range(NUM)]
+    assert [row["right"] for row in rows[:NUM]] == [w >= NUM // 2 for w in range(NUM)]
+    assert rows[0]["response_ids"].tolist() == [3, 5] and rows[0]["true_ids"].tolist() == [3, 4]
+    assert rows[NUM // 4]["response_positions"].tolist() == [1, 10] and rows[0]["true_positions"].tolist() == [9, 10]
+    accuracies = read_accuracies(seeds)
+    assert [(one.length, one.k, one.place) for one in accuracies] == [(*cell, None) for cell in CELLS]
+    for one in accuracies:
+        assert value(one.tokens_right) == 0.75 and one.of_seeds == (0.5, pytest.approx(1 / 3))
+        assert value(one.right) == pytest.approx(5 / 12)
+    title, *lines = accuracy_lines(accuracies)
+    assert title.endswith("K_train = 3: accuracy by length (training: 4 to 9 tokens; 2 seeds)")
+    assert [line.partition(" [")[0] for line in lines] == ["  k = 2: 8: 0.42", "  k = 3: 8: 0.42"]
+    assert "; 16: 0.42" in lines[0] and "16" not in lines[1]
+
+
+@pytest.mark.parametrize(("length", "k", "expected"), [(9, 3, 1.0), (10, 3, None), (9, 4, None), (4, 1, 1.0)])
+def test_the_theory_speaks_of_lengths_and_k_of_training(length: int, k: int, expected: float | None) -> None:
+    one = Estimate(0.5)
+    assert predicted_accuracy(Accuracy(SETTING, length, k, one, one, (0.5,))) == expected

@@ -1,0 +1,212 @@
+"""Sentences about several models: each number stands where the sentence says it does; no two of the numbers are alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import pytest
+from numbered import numbered
+
+from olmo_sparsity.statistics.inside_and_beyond import InsideAndBeyond, Twin
+from olmo_sparsity.statistics.intervals.estimate import Estimate
+from olmo_sparsity.statistics.several.hypothesis import (
+    THIRDS,
+    Analysis,
+    Contrasts,
+    Hypothesis,
+    SparsityAndGain,
+    ThirdOfTargets,
+)
+from olmo_sparsity.statistics.synthetic import Setting
+from olmo_sparsity.wording.curves import seed_intervals_words
+from olmo_sparsity.wording.hypothesis import gain_sentence, hypothesis_sentences, matched_words, share_sentence
+from olmo_sparsity.wording.hypothesis import measured_words as hypothesis_words
+from olmo_sparsity.wording.inside_and_beyond import evaluated_words, setting_sentence, twin_sentences
+
+POSE, CEILING = (
+    Setting("parity", False, "pose", 2, (3, row), 14, num_chunks=chunks) for chunks, row in ((3, 6), (1, 12))
+)
+
+
+@pytest.fixture
+def values() -> Iterator[int]:
+    return itertools.count(11)
+
+
+def entry(values: Iterator[int], **changes: Any) -> SparsityAndGain:
+    thirds = tuple(ThirdOfTargets(third, *(numbered(values) for _ in range(6))) for third in THIRDS)
+    contrasts = Contrasts(*(numbered(values) for _ in range(5)))
+    found = SparsityAndGain(Analysis("as planned"), "pose", "pose", False, 1234, thirds, contrasts)
+    return dataclasses.replace(found, **changes)
+
+
+def written(estimate: Optional[Estimate], digits: int) -> str:
+    assert estimate is not None
+    return f"{estimate.mean:.{digits}f} [{estimate.mean - 0.25:.{digits}f}, {estimate.mean + 0.25:.{digits}f}]"
+
+
+def test_the_gain_of_sparse_reactions_is_that_of_each_context(values: Iterator[int]) -> None:
+    of = entry(values)
+    real, null, difference = (
+        written(estimate, 4)
+        for estimate in (of.contrasts.gain_nats, of.contrasts.null_gain_nats, of.contrasts.real_minus_null_nats)
+    )
+    assert gain_sentence(of) == (
+        "pose: targets whose reaction is sparse gain more from beyond the training row than targets whose reaction is as large "
+        f"and dense. Sparse minus dense: {difference} nats more than under foreign text (real {real}, foreign {null})."
+    )
+
+
+def test_shares_of_the_ceiling_are_of_dense_middle_and_sparse_targets(values: Iterator[int]) -> None:
+    of = entry(values, sparsity_from="ceiling")
+    dense, middle, sparse = (written(third.share_of_ceiling, 2) for third in of.thirds)
+    assert [third.third for third in of.thirds] == ["dense", "middle", "sparse"]
+    assert share_sentence(of) == (
+        "pose: it reaches a larger share of the ceiling's gain where the reaction is sparse. Its share of the ceiling's gain is "
+        f"{dense}, {middle}, {sparse} (dense, middle, sparse); sparse minus dense {written(of.contrasts.share_of_ceiling, 2)}."
+    )
+    without = dataclasses.replace(of, contrasts=dataclasses.replace(of.contrasts, share_of_ceiling=None))
+    assert share_sentence(without) == "pose: the share of the ceiling's gain is not defined here."
+
+
+@pytest.mark.parametrize(
+    ("bounds", "of_gain", "of_share"),
+    [
+        ((0.1, 0.3), "sparse gain more", "it reaches a larger share"),
+        ((-0.3, -0.1), "sparse gain less", "it reaches a smaller share"),
+        ((-0.1, 0.3), "it is not shown that targets", "it is not shown that it reaches a larger"),
+        ((None, None), "there are too few documents to tell sparse", "there are too few documents to tell sparse"),
+    ],
+)
+def test_the_verdict_is_that_of_the_interval(
+    bounds: tuple[Optional[float], Optional[float]], of_gain: str, of_share: str, values: Iterator[int]
+) -> None:
+    """Each verdict reads its own difference; all others are clearly above 0."""
+    of, planted = entry(values), Estimate(0.1, *bounds, 0.05)
+    for name, sentence, words in (
+        ("real_minus_null_nats", gain_sentence, of_gain),
+        ("share_of_ceiling", share_sentence, of_share),
+    ):
+        contrasts = dataclasses.replace(of.contrasts, **{name: planted})
+        assert words in sentence(dataclasses.replace(of, contrasts=contrasts))
+
+
+def test_what_a_hypothesis_is_about(values: Iterator[int]) -> None:
+    own, by_ceiling = entry(values, is_same_run=True), entry(values, sparsity_from="ceiling", is_same_run=True)
+    found = Hypothesis(8, 20, 1500, 60, {"pose": 3, "ceiling": 1}, (), "ceiling", (own, by_ceiling), ())
+    assert list(hypothesis_sentences(found)) == [
+        gain_sentence(own),
+        "Sparsity and gain are of one run, so its noise is in both; train further seeds, and name them with --run, to separate "
+        "them.",
+        share_sentence(by_ceiling),
+        "Sparsity and the ceiling's gain are of one run, so its noise is in both; train further seeds of the ceiling, and name "
+        "them with --run, to separate them.",
+    ]
+    assert hypothesis_words(found) == (
+        "1,500 targets of 60 documents; gain: loss with the last 8 tokens, as many as a training row has, minus loss with 20. "
+        "Models: pose (3 seeds), ceiling (1 seed); brackets: 95% intervals that include the documents and the seeds of models "
+        "with 3 or more."
+    )
+    few = dataclasses.replace(found, models={"pose": 2, "ceiling": 1})
+    assert hypothesis_words(few).endswith("95% intervals that include the documents.")
+    assert matched_words(own) == (
+        "thirds of 1,234 targets that are alike in the size of the reaction, the distance of the chosen token and the entropy "
+        "of the short prediction"
+    )
+    alone = dataclasses.replace(own, analysis=Analysis("reaction alone", matched=("reaction",)))
+    assert matched_words(alone) == "thirds of 1,234 targets that are alike in the size of the reaction"
+    unmatched = dataclasses.replace(own, analysis=Analysis("not matched", matched=()))
+    assert matched_words(unmatched) == "thirds of 1,234 targets"
+
+
+def cell(
+    k: int, difference: Optional[Estimate], beyond_minus_trained: Optional[Estimate] = None, **changes: Any
+) -> Any:
+    rest = (Estimate(0.9, 0.8, 0.95, 0.1), Estimate(0.7, 0.6, 0.75, 0.1), difference, beyond_minus_trained)
+    found = InsideAndBeyond(POSE, 12, k, (0, 1, 2), (1.0,) * 3, (0.5,) * 3, (0, 1), (0, 1), *rest)
+    return dataclasses.replace(found, **changes)
+
+
+EQUAL, LOWER, MUCH_LOWER = (
+    Estimate(0.01, -0.02, 0.03, 0.1),
+    Estimate(-0.06, -0.1, -0.01, 0.1),
+    Estimate(-0.4, -0.5, -0.3, 0.1),
+)
+HIGHER, UNCLEAR, FEW = Estimate(0.2, 0.1, 0.3, 0.1), Estimate(0.04, -0.02, 0.11, 0.1), Estimate(0.25, None, None, None)
+
+
+def test_accuracies_beyond_the_row_are_compared_with_those_inside_and_at_the_largest_k_of_training() -> None:
+    cells = [cell(1, EQUAL), cell(2, Estimate(0.02, -0.03, 0.04, 0.1)), cell(5, UNCLEAR, MUCH_LOWER)]
+    twin = Twin(6, 1280, tuple(cells), (), ())
+    expected = (
+        "PoSE, rows of at most 6: accuracy beyond the row minus inside it, k = 1: equal to within 0.05 (0.010 [-0.020, 0.030]); "
+        "k = 2: equal to within 0.05 (0.020 [-0.030, 0.040]). Beyond the row, k = 5, more values than training had, minus k = 2: "
+        "lower by more than 0.05 (-0.400 [-0.500, -0.300]). This is as predicted."
+    )
+    assert setting_sentence(cells, twin) == expected
+    longer = [dataclasses.replace(one, length=24) for one in cells]
+    both = dataclasses.replace(twin, cells=(*cells, *longer))
+    assert list(twin_sentences(both)) == [expected, expected]
+    assert evaluated_words(both) == (
+        "Parity: 1,280 sequences of each k and place, prompts of 12, 24 tokens without the query; inside: the planted values lie "
+        "in the last 6, beyond: before these. Models: PoSE, rows of at most 6 (3 seeds); brackets: 95% intervals over sequences "
+        "and seeds. Differences are of the seeds with an accuracy of at least 0.9 inside the row; of k that training did not "
+        "have, of all."
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (EQUAL, "equal to within 0.05"),
+        (LOWER, "lower"),
+        (MUCH_LOWER, "lower by more than 0.05"),
+        (HIGHER, "higher"),
+        (UNCLEAR, "not shown to differ, nor to be equal"),
+        (FEW, "too few sequences to tell"),
+        (None, "too few seeds have learned it"),
+    ],
+)
+def test_each_difference_has_its_words(difference: Optional[Estimate], words: str) -> None:
+    cells = [cell(1, difference)]
+    assert f"minus inside it, k = 1: {words} (" in setting_sentence(cells, Twin(6, 10, tuple(cells), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("difference", "larger", "words"),
+    [
+        (EQUAL, MUCH_LOWER, "This is as predicted."),
+        (MUCH_LOWER, MUCH_LOWER, "This is against the prediction."),
+        (EQUAL, EQUAL, "This is against the prediction."),
+        (EQUAL, LOWER, "The prediction is neither shown nor refuted."),
+        (UNCLEAR, MUCH_LOWER, "The prediction is neither shown nor refuted."),
+    ],
+)
+def test_the_prediction_is_of_pose_alone(difference: Estimate, larger: Estimate, words: str) -> None:
+    cells = [cell(2, difference), cell(5, None, larger)]
+    assert setting_sentence(cells, Twin(6, 10, tuple(cells), (), ())).endswith(f" {words}")
+    ordinary = [dataclasses.replace(one, setting=CEILING) for one in cells]
+    said = setting_sentence(ordinary, Twin(6, 10, tuple(ordinary), (), ()))
+    assert said.startswith("without PoSE, rows of at most 12: ") and "predict" not in said
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "words"),
+    [
+        (
+            1,
+            "means over 1 seed of training; brackets: 95% t intervals that include the choice of the seed and of the documents",
+        ),
+        (2, "of the documents; with two seeds they may cover as little as 88%"),
+        (
+            3,
+            "means over 3 seeds of training; brackets: 95% t intervals that include the choice of the seed and of the documents",
+        ),
+    ],
+)
+def test_two_seeds_are_said_to_be_few(num_seeds: int, words: str) -> None:
+    said = seed_intervals_words(num_seeds)
+    assert said.endswith(words) and said.startswith(f"means over {num_seeds} seed")
